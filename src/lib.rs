@@ -1,0 +1,1 @@
+//! Memory planning for tensor programs.
