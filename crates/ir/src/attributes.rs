@@ -1,0 +1,550 @@
+//! What operations carry beside their operands. Dimension numbers are XLA's, by XLA's names.
+
+use smallvec::SmallVec;
+
+use crate::{Dimensions, ElementType, Literal, Shape, ShapeIndex, Sharding};
+
+/// How two values are compared.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display, strum::EnumString, strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "UPPERCASE")]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum ComparisonDirection {
+    Eq,
+    Ne,
+    Ge,
+    Gt,
+    Le,
+    Lt,
+}
+
+/// In which order values are compared.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display, strum::EnumString, strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "UPPERCASE")]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum ComparisonType {
+    Float,
+    #[strum(serialize = "TOTALORDER")]
+    TotalOrder,
+    Signed,
+    Unsigned,
+}
+
+/// One dimension of a slice: elements `start, start + stride, ...` below `limit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the struct's own line defines them")]
+pub struct SliceDimension {
+    pub start: i64,
+    pub limit: i64,
+    pub stride: i64,
+}
+
+/// Padding of one dimension. Low and high may be negative, which crops.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PaddingDimension {
+    /// Elements before the first.
+    pub low: i64,
+    /// Elements after the last.
+    pub high: i64,
+    /// Elements between any two neighbors.
+    pub interior: i64,
+}
+
+/// Dimension numbers of a gather.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "XLA's names")]
+pub struct GatherDimensions {
+    pub offset_dims: Dimensions,
+    pub collapsed_slice_dims: Dimensions,
+    pub start_index_map: Dimensions,
+    pub index_vector_dim: i64,
+    pub operand_batching_dims: Dimensions,
+    pub start_indices_batching_dims: Dimensions,
+    pub slice_sizes: Dimensions,
+    pub indices_are_sorted: bool,
+}
+
+/// Dimension numbers of a scatter.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "XLA's names")]
+pub struct ScatterDimensions {
+    pub update_window_dims: Dimensions,
+    pub inserted_window_dims: Dimensions,
+    pub scatter_dims_to_operand_dims: Dimensions,
+    pub index_vector_dim: i64,
+    pub input_batching_dims: Dimensions,
+    pub scatter_indices_batching_dims: Dimensions,
+    pub indices_are_sorted: bool,
+    pub unique_indices: bool,
+}
+
+/// One dimension of a window that moves over an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WindowDimension {
+    /// Elements under the window.
+    pub size: i64,
+    /// Distance between two placements.
+    pub stride: i64,
+    /// Padding before the first element; negative crops.
+    pub padding_low: i64,
+    /// Padding after the last element; negative crops.
+    pub padding_high: i64,
+    /// Distance between two elements of the window; 1 is dense (`rhs_dilate`).
+    pub window_dilation: i64,
+    /// Distance between two elements of the base; 1 is dense (`lhs_dilate`).
+    pub base_dilation: i64,
+    /// Whether the window is read backwards (`rhs_reversal`).
+    pub window_reversal: bool,
+}
+
+impl Default for WindowDimension {
+    fn default() -> WindowDimension {
+        WindowDimension {
+            size: 1,
+            stride: 1,
+            padding_low: 0,
+            padding_high: 0,
+            window_dilation: 1,
+            base_dilation: 1,
+            window_reversal: false,
+        }
+    }
+}
+
+/// A window, one entry per dimension.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Window {
+    /// The dimensions.
+    pub dimensions: SmallVec<[WindowDimension; 4]>,
+}
+
+/// Contracting and batch dimensions of a dot.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "XLA's names")]
+pub struct DotDimensions {
+    pub lhs_contracting: Dimensions,
+    pub rhs_contracting: Dimensions,
+    pub lhs_batch: Dimensions,
+    pub rhs_batch: Dimensions,
+}
+
+/// Requested precision of one operand.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, strum::Display, strum::EnumString, strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "lowercase")]
+#[allow(missing_docs, reason = "XLA's names")]
+pub enum Precision {
+    #[default]
+    Default,
+    High,
+    Highest,
+}
+
+/// The algorithm of a dot, spelled `dot_...` in text.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, strum::Display, strum::EnumString, strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "snake_case")]
+#[allow(missing_docs, reason = "XLA's names")]
+pub enum PrecisionAlgorithm {
+    #[default]
+    Unset,
+    #[strum(serialize = "dot_any_f8_any_f8_f32")]
+    AnyF8AnyF8F32,
+    #[strum(serialize = "dot_any_f8_any_f8_f32_fast_accum")]
+    AnyF8AnyF8F32FastAccum,
+    #[strum(serialize = "dot_f16_f16_f16")]
+    F16F16F16,
+    #[strum(serialize = "dot_f16_f16_f32")]
+    F16F16F32,
+    #[strum(serialize = "dot_bf16_bf16_bf16")]
+    Bf16Bf16Bf16,
+    #[strum(serialize = "dot_bf16_bf16_f32")]
+    Bf16Bf16F32,
+    #[strum(serialize = "dot_bf16_bf16_f32_x3")]
+    Bf16Bf16F32X3,
+    #[strum(serialize = "dot_bf16_bf16_f32_x6")]
+    Bf16Bf16F32X6,
+    #[strum(serialize = "dot_bf16_bf16_f32_x9")]
+    Bf16Bf16F32X9,
+    #[strum(serialize = "dot_tf32_tf32_f32")]
+    Tf32Tf32F32,
+    #[strum(serialize = "dot_tf32_tf32_f32_x3")]
+    Tf32Tf32F32X3,
+    #[strum(serialize = "dot_f32_f32_f32")]
+    F32F32F32,
+    #[strum(serialize = "dot_f64_f64_f64")]
+    F64F64F64,
+}
+
+/// Precision of dots and convolutions.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PrecisionConfig {
+    /// One entry per operand; empty when all are default.
+    pub operand_precision: SmallVec<[Precision; 3]>,
+    /// The algorithm.
+    pub algorithm: PrecisionAlgorithm,
+}
+
+/// Attributes of dot and scaled-dot.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the types say it")]
+pub struct Dot {
+    pub dimensions: DotDimensions,
+    pub precision: PrecisionConfig,
+}
+
+/// Attributes of ragged-dot.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "XLA's names")]
+pub struct RaggedDot {
+    pub dimensions: DotDimensions,
+    pub lhs_ragged_dims: Dimensions,
+    pub rhs_group_dims: Dimensions,
+    pub precision: PrecisionConfig,
+}
+
+/// Which dimension of input, kernel and output means what: `dim_labels=b01f_01io->b01f`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "XLA's names")]
+pub struct ConvolutionDimensions {
+    pub input_batch: i64,
+    pub input_feature: i64,
+    pub input_spatial: Dimensions,
+    pub kernel_input_feature: i64,
+    pub kernel_output_feature: i64,
+    pub kernel_spatial: Dimensions,
+    pub output_batch: i64,
+    pub output_feature: i64,
+    pub output_spatial: Dimensions,
+}
+
+/// Which convolution of a training step this is.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, strum::Display, strum::EnumString, strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "snake_case")]
+#[allow(missing_docs, reason = "XLA's names")]
+pub enum ConvolutionKind {
+    #[default]
+    Unset,
+    Fprop,
+    Dgrad,
+    Wgrad,
+}
+
+/// Structured sparsity of one convolution operand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "XLA's names")]
+pub struct TensorSparsity {
+    pub num_non_zero: i64,
+    pub block_size: i64,
+    pub dimension: i64,
+    pub stride: i64,
+}
+
+/// Attributes of a convolution.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "XLA's names")]
+pub struct Convolution {
+    pub window: Window,
+    pub dimensions: ConvolutionDimensions,
+    pub feature_group_count: i64,
+    pub batch_group_count: i64,
+    pub kind: ConvolutionKind,
+    pub precision: PrecisionConfig,
+    /// Sparsity of the left and right operand.
+    pub sparsity: [Option<TensorSparsity>; 2],
+}
+
+/// Kind of a Fourier transform.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display, strum::EnumString, strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "UPPERCASE")]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum FftKind {
+    Fft,
+    Ifft,
+    Rfft,
+    Irfft,
+}
+
+/// Which form of the matrix a triangular solve uses.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, strum::Display, strum::EnumString, strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum TriangularTranspose {
+    #[default]
+    NoTranspose,
+    Transpose,
+    Adjoint,
+}
+
+/// Attributes of triangular-solve.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "XLA's names")]
+pub struct TriangularSolve {
+    pub left_side: bool,
+    pub lower: bool,
+    pub unit_diagonal: bool,
+    pub transpose_a: TriangularTranspose,
+}
+
+/// Distribution of `rng`.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display, strum::EnumString, strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "snake_case")]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum RngDistribution {
+    RngUniform,
+    RngNormal,
+}
+
+/// Algorithm of `rng-bit-generator`.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display, strum::EnumString, strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "snake_case")]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum RngAlgorithm {
+    RngDefault,
+    RngThreeFry,
+    RngPhilox,
+}
+
+/// What a fusion is built around.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display, strum::EnumString, strum::IntoStaticStr,
+)]
+pub enum FusionKind {
+    /// One loop over an elementwise root.
+    #[strum(serialize = "kLoop")]
+    Loop,
+    /// A reduction, scatter or similar root with its producers.
+    #[strum(serialize = "kInput")]
+    Input,
+    /// A dot or convolution with an epilogue.
+    #[strum(serialize = "kOutput")]
+    Output,
+    /// Whatever the backend says.
+    #[strum(serialize = "kCustom")]
+    Custom,
+}
+
+/// One declared aliasing of an output with an operand: `{out}: (operand, {index})`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct OutputOperandAlias {
+    /// Position in the result.
+    pub output_index: ShapeIndex,
+    /// Number of the operand.
+    pub operand: u32,
+    /// Position in the operand.
+    pub operand_index: ShapeIndex,
+}
+
+/// Attributes of a fusion.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Fusion {
+    /// What the fusion is built around.
+    pub kind: FusionKind,
+    /// Declared in-place operands.
+    pub output_operand_aliasing: Vec<OutputOperandAlias>,
+}
+
+/// Padding convention of a custom call.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display, strum::EnumString, strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum PaddingType {
+    PaddingInvalid,
+    PaddingValid,
+    PaddingSame,
+}
+
+/// Where a custom call wants to be scheduled.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, strum::Display, strum::EnumString, strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
+#[allow(missing_docs, reason = "XLA's names")]
+pub enum CustomCallSchedule {
+    #[default]
+    ScheduleNone,
+    ScheduleLatest,
+    ScheduleEarliest,
+}
+
+/// Calling convention of a custom call.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, strum::Display, strum::EnumString, strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
+#[allow(missing_docs, reason = "XLA's names")]
+pub enum CustomCallApiVersion {
+    ApiVersionUnspecified,
+    #[default]
+    ApiVersionOriginal,
+    ApiVersionStatusReturning,
+    ApiVersionStatusReturningUnified,
+    ApiVersionTypedFfi,
+}
+
+/// Attributes of a custom call. Called computations are in `Instruction::called`.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[allow(missing_docs, reason = "XLA's names")]
+pub struct CustomCall {
+    pub target: Box<str>,
+    pub window: Option<Window>,
+    pub dimensions: Option<ConvolutionDimensions>,
+    pub feature_group_count: Option<i64>,
+    pub batch_group_count: Option<i64>,
+    pub operand_layout_constraints: Option<Vec<Shape>>,
+    pub has_side_effect: bool,
+    pub output_operand_aliasing: Vec<OutputOperandAlias>,
+    pub padding_type: Option<PaddingType>,
+    pub literal: Option<Literal>,
+    pub precision: PrecisionConfig,
+    pub schedule: CustomCallSchedule,
+    pub api_version: CustomCallApiVersion,
+    /// Whether the called computation was written as `to_apply=` rather than `called_computations=`.
+    pub uses_to_apply: bool,
+}
+
+/// The devices that take part in a collective.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ReplicaGroups {
+    /// `{{0,1},{2,3}}`; empty: all devices in one group.
+    List(Vec<Vec<i64>>),
+    /// `[2,4]<=[4,2]T(1,0)`: an iota, reshaped, transposed, reshaped to groups x members.
+    Iota {
+        /// Groups x members.
+        dimensions: [i64; 2],
+        /// Shape of the iota.
+        reshape: Dimensions,
+        /// Permutation of that shape; identity when not written.
+        transpose: Dimensions,
+    },
+    /// `mesh['x'=2,'y'=4]{'x'}`: axes of a named mesh.
+    Mesh {
+        /// The mesh.
+        mesh: crate::Mesh,
+        /// The axes that vary within a group.
+        axes: Vec<crate::AxisRef>,
+    },
+}
+
+impl Default for ReplicaGroups {
+    fn default() -> ReplicaGroups {
+        ReplicaGroups::List(Vec::new())
+    }
+}
+
+/// How the ids in replica groups are meant.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display, strum::EnumString, strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "snake_case")]
+#[allow(missing_docs, reason = "XLA's names")]
+pub enum CollectiveGroupMode {
+    CrossReplica,
+    CrossPartition,
+    CrossReplicaAndPartition,
+    FlattenedId,
+}
+
+/// Attributes shared by all collectives; those a given collective does not have keep their default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "XLA's names")]
+pub struct Collective {
+    pub replica_groups: ReplicaGroups,
+    pub channel_id: Option<i64>,
+    pub constrain_layout: bool,
+    pub use_global_device_ids: bool,
+    /// Gathered, scattered or split dimension (all-gather, reduce-scatter, array all-to-all).
+    pub dimension: Option<i64>,
+    pub mode: Option<CollectiveGroupMode>,
+    /// collective-permute only.
+    pub source_target_pairs: Vec<(i64, i64)>,
+    /// collective-permute in its in-place form only.
+    pub slice_sizes: Vec<Dimensions>,
+    /// collective-broadcast only.
+    pub has_dynamic_root: bool,
+}
+
+/// Attributes of `scan`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "XLA's names")]
+pub struct Scan {
+    pub dimension: i64,
+    pub num_carries: i64,
+    pub is_reverse: bool,
+    pub is_associative: Option<bool>,
+}
+
+/// Attributes of send, recv and their done halves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "XLA's names")]
+pub struct Transfer {
+    pub channel_id: Option<i64>,
+    pub is_host_transfer: bool,
+}
+
+/// Attributes of async-start, async-update and async-done. The wrapped computation is `Instruction::called[0]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Async {
+    /// Name of the thread it runs on; empty is the main thread.
+    pub execution_thread: Box<str>,
+    /// Declared in-place operands (async-start).
+    pub output_operand_aliasing: Vec<OutputOperandAlias>,
+}
+
+/// Attributes of `domain`.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "XLA's names")]
+pub struct Domain {
+    pub entry: Sharding,
+    pub exit: Sharding,
+}
+
+/// Required accuracy of a transcendental function.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ResultAccuracy {
+    /// As accurate as the backend can.
+    Highest,
+    /// Within these bounds.
+    #[allow(missing_docs, reason = "XLA's names")]
+    Tolerance { rtol: f64, atol: f64, ulps: i64 },
+}
+
+/// Attributes of `infeed` and `outfeed`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Feed {
+    /// `infeed_config` or `outfeed_config`.
+    pub config: Box<[u8]>,
+    /// `outfeed_shape`, outfeed only.
+    pub shape: Option<Shape>,
+}
+
+/// Not an attribute, but what several of them are about: the type a comparison defaults to.
+impl ComparisonType {
+    /// The order in which values of a type are compared when the program does not say.
+    pub fn default_for(element_type: ElementType) -> ComparisonType {
+        if element_type.is_signed() {
+            ComparisonType::Signed
+        } else if element_type.is_unsigned() || element_type == ElementType::Pred {
+            ComparisonType::Unsigned
+        } else {
+            ComparisonType::Float
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Shapes: what a value is made of.
+
+use smallvec::SmallVec;
+
+use crate::{Dimensions, ElementType, Layout};
+
+/// The shape of a value.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Shape {
+    /// A dense array, scalars included.
+    Array(ArrayShape),
+    /// A tuple, nested to any depth.
+    Tuple(Vec<Shape>),
+    /// `b(...)`: a reference to an array that may not be copied.
+    Buffer(ArrayShape),
+    /// A token, which orders side effects and has no bytes.
+    Token,
+    /// An opaque handle.
+    Opaque,
+}
+
+/// The shape of an array.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ArrayShape {
+    /// Element type.
+    pub element_type: ElementType,
+    /// Extents; a bounded dynamic dimension (`<=n`) has its bound here, an unbounded one (`?`)
+    /// [`ArrayShape::UNBOUNDED`].
+    pub dimensions: Dimensions,
+    /// Which dimensions are dynamic: empty when none is, otherwise one entry each.
+    pub dynamic: SmallVec<[bool; 8]>,
+    /// How the elements lie in memory; `None` when not chosen yet.
+    pub layout: Option<Layout>,
+}
+
+/// Path into a nested tuple; empty for the whole value. Printed `{1,0}`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ShapeIndex(pub SmallVec<[u32; 4]>);
+
+impl ArrayShape {
+    /// The extent of a dimension without a bound.
+    pub const UNBOUNDED: i64 = i64::MIN;
+
+    /// An array with a row-major layout and static dimensions.
+    pub fn new(element_type: ElementType, dimensions: impl IntoIterator<Item = i64>) -> ArrayShape {
+        let dimensions: Dimensions = dimensions.into_iter().collect();
+        let layout = Some(Layout::row_major(dimensions.len()));
+        ArrayShape { element_type, dimensions, dynamic: SmallVec::new(), layout }
+    }
+
+    /// Number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.dimensions.len()
+    }
+
+    /// Number of elements at the bounds of dynamic dimensions; `None` when unbounded or beyond `u64`.
+    pub fn element_count(&self) -> Option<u64> {
+        // A zero extent makes the product zero even where the other extents overflow.
+        if self.dimensions.contains(&0) {
+            return Some(0);
+        }
+        self.dimensions.iter().try_fold(1u64, |n, &d| n.checked_mul(u64::try_from(d).ok()?))
+    }
+
+    /// Whether dimension `d` is dynamic.
+    pub fn is_dynamic_dimension(&self, d: usize) -> bool {
+        self.dynamic.get(d).copied().unwrap_or(false)
+    }
+
+    /// Whether any dimension is dynamic.
+    pub fn is_dynamic(&self) -> bool {
+        self.dynamic.iter().any(|&d| d)
+    }
+
+    /// The memory space of the layout; 0 without one.
+    pub fn memory_space(&self) -> i64 {
+        self.layout.as_ref().map_or(0, |l| l.memory_space)
+    }
+
+    /// The dimensions from fastest to slowest varying: the layout's order, row-major without a layout.
+    pub fn minor_to_major(&self) -> Dimensions {
+        match &self.layout {
+            Some(layout) => layout.minor_to_major.clone(),
+            None => (0..self.rank() as i64).rev().collect(),
+        }
+    }
+
+    /// Same element type and extents, whatever the layout.
+    pub fn same_ignoring_layout(&self, other: &ArrayShape) -> bool {
+        self.element_type == other.element_type
+            && self.dimensions == other.dimensions
+            && self.is_dynamic() == other.is_dynamic()
+            && (0..self.rank()).all(|d| self.is_dynamic_dimension(d) == other.is_dynamic_dimension(d))
+    }
+}
+
+impl Shape {
+    /// An array with a row-major layout and static dimensions.
+    pub fn array(element_type: ElementType, dimensions: impl IntoIterator<Item = i64>) -> Shape {
+        Shape::Array(ArrayShape::new(element_type, dimensions))
+    }
+
+    /// A scalar.
+    pub fn scalar(element_type: ElementType) -> Shape {
+        Shape::array(element_type, [])
+    }
+
+    /// The array in an array or buffer shape.
+    pub fn as_array(&self) -> Option<&ArrayShape> {
+        match self {
+            Shape::Array(a) | Shape::Buffer(a) => Some(a),
+            _ => None,
+        }
+    }
+
+    /// Mutable access to the array in an array or buffer shape.
+    pub fn as_array_mut(&mut self) -> Option<&mut ArrayShape> {
+        match self {
+            Shape::Array(a) | Shape::Buffer(a) => Some(a),
+            _ => None,
+        }
+    }
+
+    /// The elements of a tuple; `None` for anything else.
+    pub fn as_tuple(&self) -> Option<&[Shape]> {
+        match self {
+            Shape::Tuple(elements) => Some(elements),
+            _ => None,
+        }
+    }
+
+    /// Whether this is a tuple.
+    pub fn is_tuple(&self) -> bool {
+        matches!(self, Shape::Tuple(_))
+    }
+
+    /// The part at `index`; `None` when there is no such part.
+    pub fn subshape(&self, index: &ShapeIndex) -> Option<&Shape> {
+        index.0.iter().try_fold(self, |shape, &i| shape.as_tuple()?.get(i as usize))
+    }
+
+    /// Every part with its index, the whole first, then depth first from left to right.
+    ///
+    /// Recursion is as deep as the shape; the parsers bound that depth.
+    pub fn for_each_subshape<'a>(&'a self, mut f: impl FnMut(&ShapeIndex, &'a Shape)) {
+        fn walk<'a>(shape: &'a Shape, at: &mut ShapeIndex, f: &mut impl FnMut(&ShapeIndex, &'a Shape)) {
+            f(at, shape);
+            for (i, element) in shape.as_tuple().unwrap_or_default().iter().enumerate() {
+                at.0.push(i as u32);
+                walk(element, at, f);
+                at.0.pop();
+            }
+        }
+        walk(self, &mut ShapeIndex::default(), &mut f);
+    }
+
+    /// Every part that is not a tuple, with its index, depth first from left to right.
+    pub fn leaves(&self) -> Vec<(ShapeIndex, &Shape)> {
+        let mut leaves = Vec::new();
+        self.for_each_subshape(|index, shape| {
+            if !shape.is_tuple() {
+                leaves.push((index.clone(), shape));
+            }
+        });
+        leaves
+    }
+
+    /// Same structure, element types and extents, whatever the layouts.
+    pub fn same_ignoring_layout(&self, other: &Shape) -> bool {
+        match (self, other) {
+            (Shape::Array(a), Shape::Array(b)) | (Shape::Buffer(a), Shape::Buffer(b)) => {
+                a.same_ignoring_layout(b)
+            }
+            (Shape::Tuple(a), Shape::Tuple(b)) => {
+                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.same_ignoring_layout(b))
+            }
+            (Shape::Token, Shape::Token) | (Shape::Opaque, Shape::Opaque) => true,
+            _ => false,
+        }
+    }
+}
+
+impl From<ArrayShape> for Shape {
+    fn from(array: ArrayShape) -> Shape {
+        Shape::Array(array)
+    }
+}
+
+impl ShapeIndex {
+    /// The index of the whole value.
+    pub fn root() -> ShapeIndex {
+        ShapeIndex::default()
+    }
+
+    /// Whether this is the whole value.
+    pub fn is_root(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// This index followed by one more step.
+    pub fn child(&self, i: u32) -> ShapeIndex {
+        let mut index = self.clone();
+        index.0.push(i);
+        index
+    }
+
+    /// This index followed by another.
+    pub fn join(&self, rest: &ShapeIndex) -> ShapeIndex {
+        ShapeIndex(self.0.iter().chain(&rest.0).copied().collect())
+    }
+
+    /// What is left of this index below `prefix`; `None` when it is not below.
+    pub fn strip_prefix(&self, prefix: &ShapeIndex) -> Option<ShapeIndex> {
+        Some(ShapeIndex(self.0.strip_prefix(prefix.0.as_slice())?.into()))
+    }
+}
+
+impl<I: IntoIterator<Item = u32>> From<I> for ShapeIndex {
+    fn from(steps: I) -> ShapeIndex {
+        ShapeIndex(steps.into_iter().collect())
+    }
+}
+
+impl std::fmt::Display for ShapeIndex {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("{")?;
+        for (i, step) in self.0.iter().enumerate() {
+            write!(f, "{}{step}", if i == 0 { "" } else { "," })?;
+        }
+        f.write_str("}")
+    }
+}
