@@ -112,13 +112,13 @@ impl Positions {
     }
 
     /// The shape index of a position.
-    pub fn index(&self, position: PositionId) -> &ShapeIndex {
+    pub fn shape_index(&self, position: PositionId) -> &ShapeIndex {
         &self.tree(self.instructions[position]).parts[self.preorder(position)].index
     }
 
     /// The position spelled out.
     pub fn position(&self, position: PositionId) -> Position {
-        Position { instruction: self.instruction(position), index: self.index(position).clone() }
+        Position { instruction: self.instruction(position), index: self.shape_index(position).clone() }
     }
 
     /// The position at a shape index of an instruction; `None` when there is no such part.

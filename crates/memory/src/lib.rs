@@ -1,1 +1,14 @@
-//! Placeholder, being written.
+//! Plain data of memory planning: [`Bytes`], memory spaces and [`Target`]s, and the [`MemoryPlan`], which is the
+//! contract between the planner and everyone who reads its answer (the checker, the evaluator, code generation).
+//!
+//! Nothing here decides anything.
+
+mod plan;
+mod plan_file;
+mod target;
+mod units;
+
+pub use plan::{Allocation, AllocationId, AllocationKind, MemoryPlan, Slice, SpaceTotals, Totals};
+pub use plan_file::{PlanFile, PlanFileError};
+pub use target::{Family, MemorySpace, MemorySpaceId, Target, TargetError};
+pub use units::{Alignment, Bytes, NotAPowerOfTwo};
