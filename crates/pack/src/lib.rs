@@ -1,1 +1,20 @@
-//! Placeholder, being written.
+//! Dynamic storage allocation: buffers with known lifetimes to offsets, with proofs.
+
+mod first_fit;
+pub mod generate;
+mod instance;
+mod niche;
+mod options;
+mod packing;
+mod problem;
+mod profile;
+mod rng;
+mod solve;
+pub mod table;
+mod validate;
+
+pub use options::{Options, Progress};
+pub use packing::{Certificate, Packing, Report, Status};
+pub use problem::{Error, Item, Problem};
+pub use solve::{fit, minimize, pack};
+pub use validate::{Violation, validate};

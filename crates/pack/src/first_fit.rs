@@ -1,0 +1,103 @@
+//! A constructive heuristic for small problems: each block, in a given order, as low as it goes.
+//!
+//! It knows every rule a block can have (alignment, fixed places, gaps, several sizes) and fills holes, which
+//! the skyline of [`crate::niche`] cannot. The price is quadratic time; [`is_affordable`] says where to stop.
+
+use crate::instance::Instance;
+use crate::niche::round_up;
+
+/// Whether a run in one order is a matter of some tens of milliseconds.
+pub(crate) fn is_affordable(instance: &Instance) -> bool {
+    instance.n_pieces() <= 1 << 14
+}
+
+/// Places the blocks in the given order, the fixed ones before all others. Offsets saturate at 2^64.
+pub(crate) fn pack(instance: &Instance, order: &[u32]) -> Vec<u64> {
+    let mut offsets = vec![0; instance.blocks.len()];
+    let mut placed = Placed::default();
+    for (index, block) in instance.blocks.iter().enumerate() {
+        if let Some(offset) = block.fixed {
+            offsets[index] = offset;
+            placed.insert(instance, index, offset);
+        }
+    }
+    for &block in order {
+        let index = block as usize;
+        if instance.blocks[index].fixed.is_some() {
+            continue;
+        }
+        let offset = placed.lowest_fit(instance, index);
+        offsets[index] = offset;
+        placed.insert(instance, index, offset);
+    }
+    offsets
+}
+
+/// The pieces that have their place, in order of offset.
+#[derive(Default)]
+pub(crate) struct Placed {
+    pieces: Vec<PlacedPiece>,
+}
+
+#[derive(Clone, Copy)]
+struct PlacedPiece {
+    offset: u64,
+    end: u64,
+    lower: u32,
+    upper: u32,
+}
+
+impl Placed {
+    pub(crate) fn insert(&mut self, instance: &Instance, block: usize, offset: u64) {
+        for piece in instance.pieces(block) {
+            let at = self.pieces.partition_point(|placed| placed.offset <= offset);
+            let end = offset.saturating_add(piece.size);
+            self.pieces.insert(at, PlacedPiece { offset, end, lower: piece.lower, upper: piece.upper });
+        }
+    }
+
+    /// The lowest offset at which the block overlaps nothing.
+    pub(crate) fn lowest_fit(&self, instance: &Instance, block: usize) -> u64 {
+        let alignment = instance.blocks[block].alignment;
+        match instance.pieces(block) {
+            [piece] => {
+                let (lower, upper, size) = (piece.lower, piece.upper, piece.size);
+                let mut offset = 0u64;
+                for placed in &self.pieces {
+                    if placed.lower < upper && lower < placed.upper && placed.end > offset {
+                        if placed.offset >= offset.saturating_add(size) && placed.offset > offset {
+                            break;
+                        }
+                        offset = round_up(placed.end, alignment);
+                    }
+                }
+                offset
+            }
+            _ => {
+                let mut offset = 0;
+                while let Some(end) = self.conflict(instance, block, offset) {
+                    offset = round_up(end, alignment);
+                }
+                offset
+            }
+        }
+    }
+
+    /// The end of a placed piece that the block would overlap at `offset`. `None` also where addresses end.
+    pub(crate) fn conflict(&self, instance: &Instance, block: usize, offset: u64) -> Option<u64> {
+        if offset == u64::MAX {
+            return None;
+        }
+        let pieces = instance.pieces(block);
+        let end = offset.saturating_add(instance.blocks[block].size);
+        let near =
+            self.pieces.iter().take_while(|placed| placed.offset < end).filter(|placed| placed.end > offset);
+        let overlaps = |placed: &&PlacedPiece| {
+            // The pieces are in order of time: start with the first that ends after the placed one begins.
+            let from = pieces.partition_point(|piece| piece.upper <= placed.lower);
+            let during = pieces[from..].iter().take_while(|piece| piece.lower < placed.upper);
+            during.into_iter().any(|piece| placed.offset < offset.saturating_add(piece.size))
+        };
+        near.filter(overlaps).map(|placed| placed.end).max()
+    }
+}

@@ -1,0 +1,296 @@
+//! A constructive heuristic for any size: fill the lowest niche of the skyline first.
+//!
+//! ```text
+//!        +----+        The skyline is the top of what has been placed. Its lowest stretch, between
+//!   +----+    |        higher neighbors, is the niche. The block that goes there is the one of highest
+//!   |    |    +---+    rank among those whose live range is inside; where there is none, the niche is
+//!   |    |niche|  |    filled up to its lower neighbor, which wastes those bytes.
+//!   +----+-----+--+
+//! ```
+//!
+//! This is best-fit strip packing (Burke, Kendall, Whitwell: "A new placement heuristic for the orthogonal
+//! stock-cutting problem", Operations Research 2004) with the place along time given. Blocks go to the
+//! bottom in the order in which a niche wants them rather than in a global order, which is what first-fit
+//! lacks. Every step is a placement or joins two stretches, so there are O(n) steps, each of one heap
+//! operation and one query in a tree.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::instance::Instance;
+
+/// Packs the blocks; `rank` gives each a distinct number, higher ones go first.
+///
+/// A block with gaps or of several sizes is taken for the rectangle around it, and nothing goes below
+/// a fixed block. Offsets saturate at 2^64.
+pub(crate) fn pack(instance: &Instance, rank: &[u32]) -> Vec<u64> {
+    let mut offsets = vec![0; instance.blocks.len()];
+    let mut skyline = Skyline::new(instance, &mut offsets);
+    let mut waiting = Waiting::new(instance, rank);
+    while let Some(niche) = skyline.lowest() {
+        let Some(block) = waiting.take_best(niche.lower, niche.upper) else {
+            skyline.fill(niche);
+            continue;
+        };
+        let Block { lower, upper, size, alignment } = waiting.block(instance, block);
+        let offset = round_up(niche.height, alignment);
+        offsets[block as usize] = offset;
+        skyline.split(niche, lower, upper, offset.saturating_add(size));
+    }
+    offsets
+}
+
+/// The next multiple of `alignment`, saturating.
+pub(crate) fn round_up(offset: u64, alignment: u64) -> u64 {
+    offset.checked_next_multiple_of(alignment).unwrap_or(u64::MAX)
+}
+
+struct Block {
+    lower: u32,
+    upper: u32,
+    size: u64,
+    alignment: u64,
+}
+
+/// A stretch of sections at one height.
+#[derive(Clone, Copy)]
+struct Stretch {
+    lower: u32,
+    upper: u32,
+    height: u64,
+}
+
+/// Before the first stretch.
+const NONE: u32 = u32::MAX;
+
+/// Stretches that cover all sections, as a doubly linked list by first section, and a heap over them.
+struct Skyline {
+    /// By first section; meaningful where a stretch starts.
+    height: Vec<u64>,
+    upper: Vec<u32>,
+    /// First section of the stretch before, by first section.
+    before: Vec<u32>,
+    /// May hold stretches that are gone: those whose height or end no longer agree.
+    heap: BinaryHeap<Reverse<(u64, u32, u32)>>,
+    n_sections: u32,
+}
+
+impl Skyline {
+    fn new(instance: &Instance, offsets: &mut [u64]) -> Skyline {
+        let n = instance.n_sections;
+        let mut floor = vec![0u64; n];
+        for (index, block) in instance.blocks.iter().enumerate() {
+            if let Some(offset) = block.fixed {
+                offsets[index] = offset;
+            }
+        }
+        crate::profile::raise_to_fixed(instance, &mut floor);
+        let mut skyline = Skyline {
+            height: floor,
+            upper: vec![0; n],
+            before: vec![NONE; n],
+            heap: BinaryHeap::new(),
+            n_sections: n as u32,
+        };
+        let mut lower = 0;
+        let mut before = NONE;
+        while lower < n {
+            let mut upper = lower + 1;
+            while upper < n && skyline.height[upper] == skyline.height[lower] {
+                upper += 1;
+            }
+            skyline.insert(
+                Stretch { lower: lower as u32, upper: upper as u32, height: skyline.height[lower] },
+                before,
+            );
+            before = lower as u32;
+            lower = upper;
+        }
+        skyline
+    }
+
+    fn lowest(&mut self) -> Option<Stretch> {
+        while let Some(Reverse((height, lower, upper))) = self.heap.pop() {
+            if self.upper[lower as usize] == upper && self.height[lower as usize] == height {
+                return Some(self.widen(Stretch { lower, upper, height }));
+            }
+        }
+        None
+    }
+
+    /// Joins the stretch with neighbors of the same height.
+    fn widen(&mut self, stretch: Stretch) -> Stretch {
+        let Stretch { mut lower, mut upper, height } = stretch;
+        while upper < self.n_sections && self.height[upper as usize] == height {
+            upper = std::mem::take(&mut self.upper[upper as usize]);
+        }
+        loop {
+            let before = self.before[lower as usize];
+            if before == NONE || self.height[before as usize] != height {
+                break;
+            }
+            self.upper[lower as usize] = 0;
+            lower = before;
+        }
+        self.upper[lower as usize] = upper;
+        if upper < self.n_sections {
+            self.before[upper as usize] = lower;
+        }
+        Stretch { lower, upper, height }
+    }
+
+    /// Raises the niche to its lower neighbor. The last stretch of all is just dropped.
+    fn fill(&mut self, niche: Stretch) {
+        let left = self.before[niche.lower as usize];
+        let left_height = if left == NONE { u64::MAX } else { self.height[left as usize] };
+        let right_height =
+            if niche.upper == self.n_sections { u64::MAX } else { self.height[niche.upper as usize] };
+        if left == NONE && niche.upper == self.n_sections {
+            return;
+        }
+        let height = left_height.min(right_height);
+        let (mut lower, mut upper, mut before) = (niche.lower, niche.upper, left);
+        if left_height == height && left != NONE {
+            self.upper[niche.lower as usize] = 0;
+            (lower, before) = (left, self.before[left as usize]);
+        }
+        if right_height == height && niche.upper < self.n_sections {
+            upper = self.upper[niche.upper as usize];
+            self.upper[niche.upper as usize] = 0;
+        }
+        self.insert(Stretch { lower, upper, height }, before);
+    }
+
+    /// Puts a block over `lower..upper` of the niche.
+    fn split(&mut self, niche: Stretch, lower: u32, upper: u32, top: u64) {
+        let mut before = self.before[niche.lower as usize];
+        let parts = [
+            Stretch { lower: niche.lower, upper: lower, height: niche.height },
+            Stretch { lower, upper, height: top },
+            Stretch { lower: upper, upper: niche.upper, height: niche.height },
+        ];
+        for part in parts.into_iter().filter(|part| part.lower < part.upper) {
+            self.insert(part, before);
+            before = part.lower;
+        }
+    }
+
+    fn insert(&mut self, stretch: Stretch, before: u32) {
+        let Stretch { lower, upper, height } = stretch;
+        self.height[lower as usize] = height;
+        self.upper[lower as usize] = upper;
+        self.before[lower as usize] = before;
+        if upper < self.n_sections {
+            self.before[upper as usize] = lower;
+        }
+        self.heap.push(Reverse((height, lower, upper)));
+    }
+}
+
+/// The blocks that have no place yet, in a tree over their first sections.
+///
+/// A query for the best block inside a niche descends where something may be inside (least end) and may be
+/// better than what was found (highest rank).
+struct Waiting {
+    /// The blocks in order of first section.
+    order: Vec<u32>,
+    /// Index in `order` of the first block that starts at a section or later.
+    starts: Vec<u32>,
+    nodes: Vec<Node>,
+    n_leaves: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Node {
+    /// The least end of the blocks below, `u32::MAX` where there is none.
+    least_upper: u32,
+    /// The highest rank of the blocks below, plus one; 0 where there is none.
+    best: u32,
+}
+
+const NOTHING: Node = Node { least_upper: u32::MAX, best: 0 };
+
+impl Waiting {
+    fn new(instance: &Instance, rank: &[u32]) -> Waiting {
+        let blocks = &instance.blocks;
+        let mut starts = vec![0u32; instance.n_sections + 1];
+        let movable = (0..blocks.len() as u32).filter(|&block| blocks[block as usize].fixed.is_none());
+        let mut order: Vec<u32> = movable.collect();
+        order.sort_by_key(|&block| blocks[block as usize].lower);
+        for &block in &order {
+            starts[blocks[block as usize].lower as usize + 1] += 1;
+        }
+        for section in 0..instance.n_sections {
+            starts[section + 1] += starts[section];
+        }
+        let n_leaves = order.len().next_power_of_two();
+        let mut nodes = vec![NOTHING; 2 * n_leaves];
+        for (leaf, &block) in order.iter().enumerate() {
+            nodes[n_leaves + leaf] =
+                Node { least_upper: blocks[block as usize].upper, best: rank[block as usize] + 1 };
+        }
+        for node in (1..n_leaves).rev() {
+            nodes[node] = join(nodes[2 * node], nodes[2 * node + 1]);
+        }
+        Waiting { order, starts, nodes, n_leaves }
+    }
+
+    fn block(&self, instance: &Instance, block: u32) -> Block {
+        let block = &instance.blocks[block as usize];
+        Block { lower: block.lower, upper: block.upper, size: block.size, alignment: block.alignment }
+    }
+
+    fn take_best(&mut self, lower: u32, upper: u32) -> Option<u32> {
+        let range = self.starts[lower as usize] as usize..self.starts[upper as usize] as usize;
+        let mut best = (0, usize::MAX);
+        if !range.is_empty() {
+            self.search(1, 0..self.n_leaves, &range, upper, &mut best);
+        }
+        let (_, leaf) = best;
+        if leaf == usize::MAX {
+            return None;
+        }
+        let mut node = self.n_leaves + leaf;
+        self.nodes[node] = NOTHING;
+        while node > 1 {
+            node /= 2;
+            self.nodes[node] = join(self.nodes[2 * node], self.nodes[2 * node + 1]);
+        }
+        Some(self.order[leaf])
+    }
+
+    fn search(
+        &self,
+        node: usize,
+        leaves: std::ops::Range<usize>,
+        wanted: &std::ops::Range<usize>,
+        upper: u32,
+        best: &mut (u32, usize),
+    ) {
+        let here = self.nodes[node];
+        let outside = leaves.end <= wanted.start || wanted.end <= leaves.start;
+        if outside || here.best <= best.0 || here.least_upper > upper {
+            return;
+        }
+        if node >= self.n_leaves {
+            *best = (here.best, leaves.start);
+            return;
+        }
+        let middle = leaves.start + leaves.len() / 2;
+        let halves = [(2 * node, leaves.start..middle), (2 * node + 1, middle..leaves.end)];
+        // The half with the higher rank first: it is likelier to end the search in the other.
+        let right_first = self.nodes[2 * node + 1].best > self.nodes[2 * node].best;
+        let [first, second] = if right_first {
+            let [l, r] = halves;
+            [r, l]
+        } else {
+            halves
+        };
+        self.search(first.0, first.1, wanted, upper, best);
+        self.search(second.0, second.1, wanted, upper, best);
+    }
+}
+
+fn join(a: Node, b: Node) -> Node {
+    Node { least_upper: a.least_upper.min(b.least_upper), best: a.best.max(b.best) }
+}

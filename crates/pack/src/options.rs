@@ -1,0 +1,154 @@
+//! How long to try, how hard, and how to watch and stop it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Limits and hooks. The defaults suit an interactive caller: ten seconds, one thread for each core up to two.
+///
+/// With `time_limit: None` the answer depends on the problem, `node_limit`, `threads` and `seed` only.
+#[derive(Clone)]
+pub struct Options {
+    /// Wall-clock limit for everything after the first heuristics. `None`: no limit.
+    pub time_limit: Option<Duration>,
+    /// Most decisions each thread may try after the first heuristics. `None`: no limit; 0: heuristics only.
+    pub node_limit: Option<u64>,
+    /// Threads to use; at least one is.
+    pub threads: usize,
+    /// Varies the random choices.
+    pub seed: u64,
+    /// Set it to true from anywhere to end early with the best packing so far.
+    pub stop: Option<Arc<AtomicBool>>,
+    /// Called, from any thread, with every lower height and every better bound.
+    pub progress: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
+}
+
+impl Options {
+    /// Heuristics only: linearithmic, deterministic, about a second for a million items.
+    pub fn quick() -> Self {
+        Options { node_limit: Some(0), time_limit: None, threads: 1, ..Options::default() }
+    }
+
+    /// The defaults with another time limit.
+    pub fn within(time_limit: Duration) -> Self {
+        Options { time_limit: Some(time_limit), ..Options::default() }
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Options {
+            time_limit: Some(Duration::from_secs(10)),
+            node_limit: None,
+            threads: cores.min(2),
+            seed: 0,
+            stop: None,
+            progress: None,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("time_limit", &self.time_limit)
+            .field("node_limit", &self.node_limit)
+            .field("threads", &self.threads)
+            .field("seed", &self.seed)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A better packing or a better bound was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The lowest height so far.
+    pub height: u64,
+    /// The best lower bound so far.
+    pub lower_bound: u64,
+    /// Decisions tried so far.
+    pub nodes: u64,
+    /// Time since the start.
+    pub elapsed: Duration,
+}
+
+/// One thread's share of the limits: counts nodes and looks at the clock now and then.
+pub(crate) struct Budget<'a> {
+    clock: &'a Clock,
+    nodes: u64,
+    reported: u64,
+    limit: u64,
+    over: bool,
+}
+
+/// The limits all threads share.
+pub(crate) struct Clock {
+    pub(crate) started: Instant,
+    deadline: Option<Instant>,
+    stop: Option<Arc<AtomicBool>>,
+    nodes: AtomicU64,
+    node_limit: u64,
+}
+
+impl Clock {
+    pub(crate) fn new(options: &Options) -> Self {
+        let started = Instant::now();
+        Clock {
+            started,
+            deadline: options.time_limit.and_then(|limit| started.checked_add(limit)),
+            stop: options.stop.clone(),
+            nodes: AtomicU64::new(0),
+            node_limit: options.node_limit.unwrap_or(u64::MAX),
+        }
+    }
+
+    pub(crate) fn nodes(&self) -> u64 {
+        self.nodes.load(Ordering::Relaxed)
+    }
+
+    /// Whether the time is up or someone asked to stop; nodes do not count here.
+    pub(crate) fn is_over(&self) -> bool {
+        self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
+            || self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    pub(crate) fn budget(&self) -> Budget<'_> {
+        Budget { clock: self, nodes: 0, reported: 0, limit: self.node_limit, over: false }
+    }
+}
+
+/// Nodes between two looks at the clock: some microseconds each, so a look every millisecond or so.
+const CLOCK_EVERY: u64 = 256;
+
+impl Budget<'_> {
+    /// Counts `nodes` decisions and returns whether there is budget left.
+    pub(crate) fn spend(&mut self, nodes: u64) -> bool {
+        self.nodes += nodes;
+        if self.nodes - self.reported >= CLOCK_EVERY {
+            self.report();
+        }
+        !self.is_over()
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over || self.nodes >= self.limit
+    }
+
+    pub(crate) fn nodes(&self) -> u64 {
+        self.nodes
+    }
+
+    fn report(&mut self) {
+        self.clock.nodes.fetch_add(self.nodes - self.reported, Ordering::Relaxed);
+        self.reported = self.nodes;
+        self.over |= self.clock.is_over();
+    }
+}
+
+impl Drop for Budget<'_> {
+    fn drop(&mut self) {
+        self.report();
+    }
+}

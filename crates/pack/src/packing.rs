@@ -1,0 +1,83 @@
+//! The answer: offsets, and a certificate that says how good they are and how that is known.
+
+use std::time::Duration;
+
+/// Where every item goes, and what is known about that.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Packing {
+    /// The offset of each item, by index. Always a valid packing, though above the capacity
+    /// where the status is not [`Status::Packed`].
+    pub offsets: Vec<u64>,
+    /// One past the highest byte used.
+    pub height: u64,
+    /// What is proved about the height.
+    pub certificate: Certificate,
+}
+
+impl Packing {
+    /// The figures of this packing, ready to be written as JSON or as text.
+    pub fn report(&self) -> Report {
+        let Certificate { status, lower_bound, optimal, nodes, elapsed } = self.certificate;
+        Report { status, height: self.height, lower_bound, optimal, seconds: elapsed.as_secs_f64(), nodes }
+    }
+}
+
+/// What is proved about a packing, and what that took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Certificate {
+    /// The answer to the question asked.
+    pub status: Status,
+    /// No packing is lower than this: the most bytes live at one time, or more where search showed more.
+    pub lower_bound: u64,
+    /// Whether the height is proved to be the least.
+    pub optimal: bool,
+    /// Decisions tried by the search and the improvement.
+    pub nodes: u64,
+    /// Wall-clock time.
+    pub elapsed: Duration,
+}
+
+/// The answer to the question asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// Every item has its place, within the capacity where there is one.
+    Packed,
+    /// Proved: no packing is within the capacity. The offsets are the best ones known, above it.
+    Infeasible,
+    /// The limit was reached first. The offsets are the best ones known, above the capacity.
+    Unknown,
+}
+
+/// The figures of a packing, under the names that scripts read.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Report {
+    /// The answer to the question asked.
+    pub status: Status,
+    /// One past the highest byte used.
+    pub height: u64,
+    /// No packing is lower.
+    pub lower_bound: u64,
+    /// Whether the height is proved to be the least.
+    pub optimal: bool,
+    /// Wall-clock time.
+    pub seconds: f64,
+    /// Decisions tried by the search and the improvement.
+    pub nodes: u64,
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let status = match self.status {
+            Status::Packed if self.optimal => "packed, proved minimal",
+            Status::Packed => "packed",
+            Status::Infeasible => "infeasible, proved",
+            Status::Unknown => "unknown, the limit was reached first",
+        };
+        let over = self.height.saturating_sub(self.lower_bound) as f64 / self.lower_bound.max(1) as f64;
+        writeln!(f, "status       {status}")?;
+        writeln!(f, "height       {} bytes", self.height)?;
+        writeln!(f, "lower bound  {} bytes (height is {:.3} % above)", self.lower_bound, 100.0 * over)?;
+        write!(f, "effort       {} nodes, {:.3} s", self.nodes, self.seconds)
+    }
+}
