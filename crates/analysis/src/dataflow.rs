@@ -1,0 +1,377 @@
+//! Dataflow: which value appears at which position.
+//!
+//! A *value* is one definition: what an instruction writes, an entry parameter, or the state that enters a loop
+//! iteration or leaves a conditional, where different definitions meet (a *phi*). Many positions show the same value:
+//! tuples, get-tuple-element, bitcast, calls, loops that hand a state element through unchanged, the done half of an
+//! asynchronous operation, ... move no bytes.
+//!
+//! ```text
+//!   init = f32[4] negate(p)            value A
+//!   w = (f32[4]) while((init)), ...    phi: body parameter = A or the body's root
+//!       body: r = f32[4] add(x, x)     value R
+//!   g = f32[4] get-tuple-element(w)    phi: w{0} = the state when the condition says no
+//! ```
+//!
+//! Values that meet in a phi must share a buffer; that is [`Buffers`](crate::Buffers).
+
+use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap, entity_impl, packed_option::PackedOption};
+use memplan_ir::{ComputationId, InstructionId, Module, Op, PositionId, Positions, ShapeIndex};
+use petgraph::unionfind::UnionFind;
+
+use crate::CallGraph;
+
+/// A value: one definition, seen at many positions.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ValueId(u32);
+entity_impl!(ValueId, "value");
+
+/// One definition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Value {
+    /// Where it is defined: the position that stands for it in reports.
+    pub definition: PositionId,
+    /// How it comes to be.
+    pub kind: ValueKind,
+}
+
+/// How a value comes to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueKind {
+    /// An instruction writes it.
+    Written,
+    /// The caller of the program passes it.
+    Parameter,
+    /// State at the start of a loop iteration: the initial one, or the one that the body left.
+    LoopPhi,
+    /// State after a loop or a conditional.
+    ExitPhi,
+}
+
+/// Values and where they appear.
+#[derive(Clone, Debug)]
+pub struct Dataflow {
+    /// The dense numbering of positions.
+    pub positions: Positions,
+    /// All values, by the order of their defining positions.
+    pub values: PrimaryMap<ValueId, Value>,
+    value_at: SecondaryMap<PositionId, PackedOption<ValueId>>,
+    /// Positions by value: those of value `v` are `order[starts[v]..starts[v + 1]]`.
+    starts: Vec<u32>,
+    order: Vec<PositionId>,
+    /// Values that meet in a phi: (phi, a value that flows into it).
+    pub phi_inputs: Vec<(ValueId, ValueId)>,
+}
+
+/// Finds the value at every position of every sequential computation. Close to linear in the number of positions.
+pub fn dataflow(module: &Module, graph: &CallGraph) -> Dataflow {
+    let positions = Positions::new(module);
+    let mut flow = Flow {
+        module,
+        classes: UnionFind::new(positions.len()),
+        positions,
+        phis: SecondaryMap::new(),
+        inputs: Vec::new(),
+    };
+    // Callees first, so that a loop body is settled before the loop.
+    for &computation in graph.sequential() {
+        for &instruction in &module.computations[computation].instructions {
+            flow.connect(instruction);
+        }
+    }
+    flow.into_dataflow(graph)
+}
+
+impl Dataflow {
+    /// The value at a position; `None` in computations that are not sequential.
+    pub fn value_at(&self, position: PositionId) -> Option<ValueId> {
+        self.value_at[position].expand()
+    }
+
+    /// The value that an instruction's whole result is, or whose table it is for a tuple.
+    pub fn value_of(&self, instruction: InstructionId) -> Option<ValueId> {
+        self.value_at(self.positions.root(instruction))
+    }
+
+    /// The value at a shape index of an instruction.
+    pub fn find(&self, instruction: InstructionId, index: &ShapeIndex) -> Option<ValueId> {
+        self.value_at(self.positions.find(instruction, index)?)
+    }
+
+    /// Where a value appears, in ascending order.
+    pub fn positions_of(&self, value: ValueId) -> &[PositionId] {
+        &self.order[self.starts[value.index()] as usize..self.starts[value.index() + 1] as usize]
+    }
+}
+
+/// The union-find under construction.
+struct Flow<'m> {
+    module: &'m Module,
+    positions: Positions,
+    classes: UnionFind<u32>,
+    /// Positions at which different values meet.
+    phis: SecondaryMap<PositionId, Option<ValueKind>>,
+    /// Positions whose values flow into a phi.
+    inputs: Vec<(PositionId, PositionId)>,
+}
+
+impl Flow<'_> {
+    /// Joins the positions that show the same value because of one instruction.
+    fn connect(&mut self, id: InstructionId) {
+        let module = self.module;
+        let instruction = &module.instructions[id];
+        let root = self.positions.root(id);
+        let operand = |i: usize| instruction.operands.get(i).copied();
+        match &instruction.op {
+            Op::Tuple => {
+                for (i, &element) in instruction.operands.iter().enumerate() {
+                    let at = self.child(root, i);
+                    let from = self.positions.root(element);
+                    self.join(at, from);
+                }
+            }
+            Op::GetTupleElement { index } => {
+                let from = self.positions.root(instruction.operands[0]);
+                let from = self.child(from, *index as usize);
+                self.join(root, from);
+            }
+            Op::Bitcast | Op::OptimizationBarrier | Op::Domain(_) | Op::AddDependency => {
+                let from = self.positions.root(instruction.operands[0]);
+                self.join(root, from);
+            }
+            Op::Call { .. } => {
+                self.pass_arguments(instruction.called[0], &instruction.operands);
+                let result = self.positions.root(module.computations[instruction.called[0]].root);
+                self.join(root, result);
+            }
+            Op::While => self.connect_while(id),
+            Op::Conditional => self.connect_conditional(id),
+            Op::AsyncStart(_) => {
+                let sources = self.child(root, 0);
+                for (i, &source) in instruction.operands.iter().enumerate() {
+                    let at = self.child(sources, i);
+                    let from = self.positions.root(source);
+                    self.join(at, from);
+                }
+                if let Some(&wrapped) = instruction.called.first() {
+                    self.pass_arguments(wrapped, &instruction.operands);
+                    let (result, from) =
+                        (self.child(root, 1), self.positions.root(module.computations[wrapped].root));
+                    self.join(result, from);
+                }
+            }
+            Op::AsyncUpdate(_) => {
+                let from = self.positions.root(instruction.operands[0]);
+                self.join(root, from);
+            }
+            Op::AsyncDone(_) | Op::AllGatherDone(_) | Op::CollectivePermuteDone(_) => {
+                let start = self.positions.root(instruction.operands[0]);
+                let from = self.child(start, 1);
+                self.join(root, from);
+            }
+            Op::CopyDone | Op::RecvDone(_) => {
+                let start = self.positions.root(instruction.operands[0]);
+                let from = self.child(start, 0);
+                let to = if matches!(instruction.op, Op::RecvDone(_)) { self.child(root, 0) } else { root };
+                self.join(to, from);
+            }
+            Op::AllReduceDone(_) => {
+                let start = self.positions.root(instruction.operands[0]);
+                self.join(root, start);
+            }
+            Op::CopyStart { .. } => {
+                let (at, from) = (self.child(root, 1), self.positions.root(instruction.operands[0]));
+                self.join(at, from);
+            }
+            Op::Send(_) => {
+                let (at, from) = (self.child(root, 0), self.positions.root(instruction.operands[0]));
+                self.join(at, from);
+            }
+            Op::AllGatherStart(_) | Op::CollectivePermuteStart(_) => {
+                let sources = self.child(root, 0);
+                match operand(1) {
+                    // Several operands come as a tuple of sources; the in-place permute has one source.
+                    Some(_) if self.positions.subtree(sources).count() > 1 => {
+                        let n = instruction.operands.len().min(self.children(sources));
+                        for i in 0..n {
+                            let (at, from) =
+                                (self.child(sources, i), self.positions.root(instruction.operands[i]));
+                            self.join(at, from);
+                        }
+                    }
+                    _ => {
+                        let from = self.positions.root(instruction.operands[0]);
+                        self.join(sources, from);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// State enters and leaves a loop: handed through where the body does not change it, a phi elsewhere.
+    fn connect_while(&mut self, id: InstructionId) {
+        let module = self.module;
+        let instruction = &module.instructions[id];
+        let (body, condition) =
+            (&module.computations[instruction.called[0]], &module.computations[instruction.called[1]]);
+        let init = self.positions.root(instruction.operands[0]);
+        let state = self.positions.root(body.parameters[0]);
+        let tested = self.positions.root(condition.parameters[0]);
+        let next = self.positions.root(body.root);
+        let exit = self.positions.root(id);
+        self.join(tested, state);
+        for i in 0..self.positions.count_of(id) {
+            let [init, state, next, exit] = [init, state, next, exit].map(|p| PositionId::new(p.index() + i));
+            if self.same(state, next) {
+                self.classes.union(state.as_u32(), init.as_u32());
+                self.classes.union(state.as_u32(), exit.as_u32());
+            } else {
+                self.phis[state] = Some(ValueKind::LoopPhi);
+                self.phis[exit] = Some(ValueKind::ExitPhi);
+                self.inputs.extend([(state, init), (state, next), (exit, state)]);
+            }
+        }
+    }
+
+    /// A conditional hands one operand to each branch; its result is a phi unless all branches return one value.
+    fn connect_conditional(&mut self, id: InstructionId) {
+        let module = self.module;
+        let instruction = &module.instructions[id];
+        let exit = self.positions.root(id);
+        let mut roots = Vec::with_capacity(instruction.called.len());
+        for (&branch, &argument) in instruction.called.iter().zip(&instruction.operands[1..]) {
+            self.pass_arguments(branch, &[argument]);
+            roots.push(self.positions.root(module.computations[branch].root));
+        }
+        for i in 0..self.positions.count_of(id) {
+            let at = |p: PositionId| PositionId::new(p.index() + i);
+            let Some((&first, others)) = roots.split_first() else { return };
+            if others.iter().all(|&other| self.same(at(first), at(other))) {
+                self.classes.union(at(first).as_u32(), at(exit).as_u32());
+            } else {
+                self.phis[at(exit)] = Some(ValueKind::ExitPhi);
+                self.inputs.extend(roots.iter().map(|&root| (at(exit), at(root))));
+            }
+        }
+    }
+
+    fn pass_arguments(&mut self, callee: ComputationId, arguments: &[InstructionId]) {
+        let parameters = &self.module.computations[callee].parameters;
+        for (&parameter, &argument) in parameters.iter().zip(arguments) {
+            let (to, from) = (self.positions.root(parameter), self.positions.root(argument));
+            self.join(to, from);
+        }
+    }
+
+    /// Joins two subtrees of the same structure, part by part.
+    fn join(&mut self, a: PositionId, b: PositionId) {
+        for (a, b) in self.positions.subtree(a).zip(self.positions.subtree(b)) {
+            self.classes.union(a.as_u32(), b.as_u32());
+        }
+    }
+
+    fn same(&mut self, a: PositionId, b: PositionId) -> bool {
+        self.classes.find_mut(a.as_u32()) == self.classes.find_mut(b.as_u32())
+    }
+
+    fn child(&self, position: PositionId, i: usize) -> PositionId {
+        let id = self.positions.instruction(position);
+        let child = self.positions.tree(id).children(self.positions.preorder(position))[i];
+        PositionId::new(self.positions.root(id).index() + child as usize)
+    }
+
+    fn children(&self, position: PositionId) -> usize {
+        let id = self.positions.instruction(position);
+        self.positions.tree(id).children(self.positions.preorder(position)).len()
+    }
+
+    /// Numbers the classes and finds what defines each.
+    fn into_dataflow(mut self, graph: &CallGraph) -> Dataflow {
+        let module = self.module;
+        let mut values: PrimaryMap<ValueId, Value> = PrimaryMap::new();
+        let mut value_of_class: Vec<PackedOption<ValueId>> = vec![None.into(); self.positions.len()];
+        let mut value_at = SecondaryMap::with_default(PackedOption::default());
+        value_at.resize(self.positions.len());
+        let mut counts: Vec<u32> = Vec::new();
+        let mut computations = graph.sequential().to_vec();
+        computations.sort();
+        let in_order = || computations.iter().flat_map(|&c| &module.computations[c].instructions);
+        for &id in in_order() {
+            for position in self.positions.of(id) {
+                let class = self.classes.find_mut(position.as_u32()) as usize;
+                let value = value_of_class[class].expand().unwrap_or_else(|| {
+                    counts.push(0);
+                    values.push(Value { definition: position, kind: ValueKind::Written })
+                });
+                value_of_class[class] = value.into();
+                value_at[position] = value.into();
+                counts[value.index()] += 1;
+                if let Some(kind) = self.definition(graph, position) {
+                    values[value] = Value { definition: position, kind };
+                }
+            }
+        }
+        let mut starts = vec![0u32; values.len() + 1];
+        for (v, count) in counts.iter().enumerate() {
+            starts[v + 1] = starts[v] + count;
+        }
+        let mut at = starts.clone();
+        let mut order = vec![PositionId::new(0); starts[values.len()] as usize];
+        for &id in in_order() {
+            for position in self.positions.of(id) {
+                let value =
+                    value_at[position].expect("every position of a sequential computation has a value");
+                order[at[value.index()] as usize] = position;
+                at[value.index()] += 1;
+            }
+        }
+        let value = |p: PositionId| value_at[p].expect("phis are in sequential computations");
+        let phi_inputs = self.inputs.iter().map(|&(phi, input)| (value(phi), value(input))).collect();
+        Dataflow { positions: self.positions, values, value_at, starts, order, phi_inputs }
+    }
+
+    /// What a position defines; `None` where a value only passes by.
+    fn definition(&self, graph: &CallGraph, position: PositionId) -> Option<ValueKind> {
+        if let Some(kind) = self.phis[position] {
+            return Some(kind);
+        }
+        let id = self.positions.instruction(position);
+        let instruction = &self.module.instructions[id];
+        let index = self.positions.shape_index(position);
+        let first = index.0.first().copied();
+        let passes_by = match &instruction.op {
+            Op::Parameter { .. } if graph.caller(instruction.parent).is_none() => {
+                return Some(ValueKind::Parameter);
+            }
+            Op::Parameter { .. }
+            | Op::GetTupleElement { .. }
+            | Op::Bitcast
+            | Op::OptimizationBarrier
+            | Op::Domain(_)
+            | Op::AddDependency
+            | Op::Call { .. }
+            | Op::While
+            | Op::Conditional
+            | Op::AsyncUpdate(_)
+            | Op::AsyncDone(_)
+            | Op::AllGatherDone(_)
+            | Op::CollectivePermuteDone(_)
+            | Op::AllReduceDone(_)
+            | Op::CopyDone => true,
+            Op::Tuple => !index.is_root(),
+            Op::AsyncStart(_) => match first {
+                Some(0) => index.0.len() > 1,
+                Some(1) => !instruction.called.is_empty(),
+                _ => false,
+            },
+            Op::CopyStart { .. } => first == Some(1),
+            Op::Send(_) | Op::RecvDone(_) => first == Some(0),
+            // The tuple of sources is a table of its own; a single source is the operand itself.
+            Op::AllGatherStart(_) | Op::CollectivePermuteStart(_) => {
+                first == Some(0) && (index.0.len() > 1 || self.children(position) == 0)
+            }
+            _ => false,
+        };
+        (!passes_by).then_some(ValueKind::Written)
+    }
+}

@@ -1,0 +1,208 @@
+//! Live ranges: from when to when the bytes of a value are needed.
+//!
+//! A value is live at instant `t` when its bytes must be intact while instruction `t` runs: from the instant that
+//! writes it to one past the last that reads it. Operand and result of one instruction therefore always overlap;
+//! reuse in place is an explicit choice of the planner. (XLA's bounds are inclusive on both sides.)
+//!
+//! ```text
+//!   time        0  1  2  3  4
+//!   a = f(p)    .  [-----)         read at 2
+//!   b = g(a)    .  .  [-----)      read at 3; a and b are both live at 2
+//! ```
+//!
+//! - Entry parameters are live from the start; to the end, unless donated.
+//! - What a computation returns is live to its end: a loop's next state until the loop runs again.
+//! - Loop state is live from the loop's begin at least to the end of its condition, since that is what leaves the loop.
+//! - Operands of an asynchronous operation are live until it is done, and so is what its computation uses.
+//! - Two branches of a conditional are laid out one after the other; what is live into one of them and not read
+//!   in it is live only if it is needed later.
+
+use cranelift_entity::SecondaryMap;
+use memplan_ir::{Module, Op};
+use rustc_hash::FxHashSet;
+
+use crate::{CallGraph, Dataflow, Time, Timeline, ValueId, ValueKind};
+
+/// Half-open range of instants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LiveRange {
+    /// The instant that writes the value.
+    pub start: Time,
+    /// One past the last instant that reads it.
+    pub end: Time,
+}
+
+impl LiveRange {
+    /// Whether the value is live at an instant.
+    pub fn is_live_at(&self, time: Time) -> bool {
+        self.start <= time && time < self.end
+    }
+
+    /// Whether the two share an instant.
+    pub fn interferes(&self, other: &LiveRange) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+}
+
+/// The live range of every value.
+#[derive(Clone, Debug)]
+pub struct LiveRanges {
+    ranges: SecondaryMap<ValueId, LiveRange>,
+    live_out: SecondaryMap<ValueId, bool>,
+}
+
+impl LiveRanges {
+    /// The live range of a value.
+    pub fn of(&self, value: ValueId) -> LiveRange {
+        self.ranges[value]
+    }
+
+    /// Whether a value is part of the program's result.
+    pub fn is_live_out(&self, value: ValueId) -> bool {
+        self.live_out[value]
+    }
+}
+
+/// Finds the live range of every value, in time linear in the number of positions.
+pub fn live_ranges(module: &Module, graph: &CallGraph, flow: &Dataflow, line: &Timeline) -> LiveRanges {
+    let mut live =
+        Live { module, graph, flow, line, ranges: SecondaryMap::new(), live_out: SecondaryMap::new() };
+    live.define();
+    live.extend_to_uses();
+    live.extend_through_returns();
+    live.extend_loop_state();
+    live.keep_parameters();
+    live.extend_async();
+    LiveRanges { ranges: live.ranges, live_out: live.live_out }
+}
+
+struct Live<'a> {
+    module: &'a Module,
+    graph: &'a CallGraph,
+    flow: &'a Dataflow,
+    line: &'a Timeline,
+    ranges: SecondaryMap<ValueId, LiveRange>,
+    live_out: SecondaryMap<ValueId, bool>,
+}
+
+impl Live<'_> {
+    fn define(&mut self) {
+        for (id, value) in self.flow.values.iter() {
+            let instruction = self.flow.positions.instruction(value.definition);
+            let start = match value.kind {
+                ValueKind::Written | ValueKind::ExitPhi => self.line.time(instruction),
+                ValueKind::Parameter => 0,
+                ValueKind::LoopPhi => self
+                    .line
+                    .range(self.module.instructions[instruction].parent)
+                    .0
+                    .min(self.loop_begin(instruction)),
+            };
+            self.ranges[id] = LiveRange { start, end: start + 1 };
+        }
+    }
+
+    /// Where the loop begins whose body or condition `parameter` belongs to.
+    fn loop_begin(&self, parameter: memplan_ir::InstructionId) -> Time {
+        let computation = self.module.instructions[parameter].parent;
+        self.graph.caller(computation).map_or(0, |caller| self.line.begin(caller))
+    }
+
+    /// Every instruction reads all parts of its operands, unless it only passes them on.
+    fn extend_to_uses(&mut self) {
+        for (time, &id) in self.line.instructions.iter().enumerate() {
+            let instruction = &self.module.instructions[id];
+            let (reads, at): (&[_], Time) = match &instruction.op {
+                Op::Tuple
+                | Op::GetTupleElement { .. }
+                | Op::Bitcast
+                | Op::OptimizationBarrier
+                | Op::Domain(_)
+                | Op::AddDependency
+                | Op::AfterAll
+                | Op::Call { .. } => (&[], 0),
+                // What goes in is read when the loop begins; inside, it is the state's business.
+                Op::While => (&instruction.operands, self.line.begin(id)),
+                // Only the selector is read; what a branch gets is read inside.
+                Op::Conditional => (&instruction.operands[..1], self.line.begin(id)),
+                _ => (&instruction.operands, time as Time),
+            };
+            for &operand in reads {
+                self.extend_all(operand, at + 1);
+            }
+        }
+    }
+
+    /// What a computation returns is needed until the caller takes over.
+    fn extend_through_returns(&mut self) {
+        for &computation in self.graph.sequential() {
+            let root = self.module.computations[computation].root;
+            let (_, end) = self.line.range(computation);
+            self.extend_all(root, end);
+            if computation == self.module.entry {
+                for position in self.flow.positions.of(root) {
+                    if let Some(value) = self.flow.value_at(position) {
+                        self.live_out[value] = true;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whenever the condition says no, the state it has tested is what leaves the loop.
+    fn extend_loop_state(&mut self) {
+        for (id, value) in self.flow.values.iter() {
+            if value.kind != ValueKind::LoopPhi {
+                continue;
+            }
+            let body = self.module.instructions[self.flow.positions.instruction(value.definition)].parent;
+            let caller = self.graph.caller(body).expect("a loop's body has a caller");
+            let condition = self.module.instructions[caller].called[1];
+            let end = self.line.range(condition).1;
+            let range = &mut self.ranges[id];
+            range.end = range.end.max(end);
+        }
+    }
+
+    /// Parameters stay intact to the end, unless the caller gave them up.
+    fn keep_parameters(&mut self) {
+        let config = &self.module.config;
+        let mut given: FxHashSet<ValueId> = FxHashSet::default();
+        let entry = self.module.entry_computation();
+        let find = |parameter: u32, index| self.flow.find(*entry.parameters.get(parameter as usize)?, index);
+        given.extend(config.input_output_alias.iter().filter_map(|a| find(a.parameter, &a.parameter_index)));
+        given.extend(config.buffer_donors.iter().filter_map(|d| find(d.parameter, &d.index)));
+        for (id, value) in self.flow.values.iter() {
+            if value.kind == ValueKind::Parameter && !given.contains(&id) {
+                self.ranges[id].end = self.line.end();
+            }
+        }
+    }
+
+    /// What the wrapped computation of an asynchronous operation touches is needed until the operation is done.
+    fn extend_async(&mut self) {
+        for &id in &self.line.instructions {
+            let instruction = &self.module.instructions[id];
+            if !matches!(instruction.op, Op::AsyncDone(_)) {
+                continue;
+            }
+            let mut start = instruction.operands[0];
+            while matches!(self.module.instructions[start].op, Op::AsyncUpdate(_)) {
+                start = self.module.instructions[start].operands[0];
+            }
+            let end = self.line.time(id) + 1;
+            for inner in self.line.begin(start)..self.line.time(start) {
+                self.extend_all(self.line.instructions[inner as usize], end);
+            }
+        }
+    }
+
+    fn extend_all(&mut self, instruction: memplan_ir::InstructionId, end: Time) {
+        for position in self.flow.positions.of(instruction) {
+            if let Some(value) = self.flow.value_at(position) {
+                let range = &mut self.ranges[value];
+                range.end = range.end.max(end);
+            }
+        }
+    }
+}
