@@ -8,6 +8,7 @@ mod attributes;
 mod element_type;
 mod entities;
 mod fingerprint;
+pub mod infer;
 mod instruction;
 mod layout;
 mod literal;
@@ -26,6 +27,7 @@ pub use cranelift_entity::{EntityRef, EntitySet, PrimaryMap, SecondaryMap, packe
 pub use element_type::ElementType;
 pub use entities::*;
 pub use fingerprint::fingerprint;
+pub use infer::{InferError, infer_shape, infer_shape_given};
 pub use instruction::{Extras, FrontendAttributes, Instruction, Operands};
 pub use layout::{Dimensions, Layout, RareLayout, SplitConfig, Tile};
 pub use literal::{ArrayLiteral, Literal, LiteralData};
