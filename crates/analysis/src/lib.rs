@@ -6,6 +6,7 @@
 mod buffers;
 mod call_graph;
 mod dataflow;
+mod facts;
 mod in_place;
 mod live_range;
 mod timeline;
@@ -13,6 +14,7 @@ mod timeline;
 pub use buffers::{BufferId, Buffers, aliased_values, buffers, in_place_values};
 pub use call_graph::{CallGraph, CallGraphError, Context, calls_sequentially};
 pub use dataflow::{Dataflow, Value, ValueId, ValueKind, dataflow};
+pub use facts::Facts;
 pub use in_place::{InPlace, InPlacePair, is_elementwise};
 pub use live_range::{LiveRange, LiveRanges, live_ranges};
 pub use timeline::{Time, Timeline, timeline};

@@ -1,1 +1,18 @@
-//! Placeholder, being written.
+//! Planning: when everything runs, and where every byte lives.
+//!
+//! [`plan`] is the whole of it: a schedule for modules that have none, the facts of liveness and aliasing, storage
+//! shared by need and by choice, and an offset for everything. What comes out is a
+//! [`MemoryPlan`](memplan_memory::MemoryPlan): plain data that `memplan-check` proves right.
+
+mod assign;
+mod error;
+mod holes;
+mod load;
+mod plan;
+mod storage;
+
+pub use assign::{AssignOptions, assign};
+pub use error::PlanError;
+pub use load::Load;
+pub use plan::{PlanOptions, Planned, ScratchBytes, plan};
+pub use storage::{Home, Storage, StorageId, Storages, storages};

@@ -1,0 +1,42 @@
+//! Everything a planner asks about a scheduled module, found in one go.
+
+use memplan_ir::{Module, Schedule};
+
+use crate::{
+    Buffers, CallGraph, CallGraphError, Dataflow, InPlace, LiveRanges, Timeline, buffers, dataflow,
+    live_ranges, timeline,
+};
+
+/// The facts about one module under one schedule.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// Which computations run, and from where.
+    pub graph: CallGraph,
+    /// Which value is where.
+    pub flow: Dataflow,
+    /// Which operations work in place.
+    pub in_place: InPlace,
+    /// Which values must share storage.
+    pub buffers: Buffers,
+    /// When everything runs.
+    pub line: Timeline,
+    /// From when to when every value is needed.
+    pub live: LiveRanges,
+}
+
+impl Facts {
+    /// Finds the facts, in time close to linear in the module.
+    ///
+    /// # Errors
+    /// When the call graph has a cycle or is not flat.
+    pub fn new(module: &Module, schedule: &Schedule) -> Result<Facts, CallGraphError> {
+        let graph = CallGraph::new(module)?;
+        graph.require_flat(module)?;
+        let flow = dataflow(module, &graph);
+        let in_place = InPlace::new(module);
+        let buffers = buffers(module, &graph, &flow, &in_place);
+        let line = timeline(module, &graph, schedule);
+        let live = live_ranges(module, &graph, &flow, &line);
+        Ok(Facts { graph, flow, in_place, buffers, line, live })
+    }
+}

@@ -1,0 +1,411 @@
+//! Assignment: an allocation and an offset for every value.
+//!
+//! Arguments, results and constants get allocations of their own. Everything else shares one arena per memory
+//! space, after what fits has been placed into bytes of arguments and results that nobody needs yet, or any more
+//! ([`holes`](crate::holes)).
+
+use std::collections::BTreeMap;
+
+use cranelift_entity::{PrimaryMap, SecondaryMap};
+use indexmap::IndexMap;
+use memplan_analysis::{Facts, LiveRange};
+use memplan_ir::{InstructionId, Module, Position, ShapeIndex, fingerprint};
+use memplan_memory::{
+    Allocation, AllocationId, AllocationKind, Bytes, MemoryPlan, MemorySpaceId, Slice, SpaceTotals, Target,
+    Totals,
+};
+use memplan_pack::{Item, Problem};
+
+use crate::holes::{self, Candidate};
+use crate::load::Load;
+use crate::storage::{Home, StorageId, Storages, storages};
+use crate::{PlanError, ScratchBytes};
+
+/// How to assign.
+#[derive(Clone, Debug)]
+pub struct AssignOptions {
+    /// How hard to try to pack each arena.
+    pub pack: memplan_pack::Options,
+    /// Working memory that an instruction's kernel needs while it runs.
+    pub scratch: Option<ScratchBytes>,
+}
+
+impl Default for AssignOptions {
+    fn default() -> AssignOptions {
+        AssignOptions { pack: memplan_pack::Options::quick(), scratch: None }
+    }
+}
+
+/// Assigns every value of a scheduled module an allocation and an offset.
+///
+/// # Errors
+/// When values that must share storage cannot (see [`PlanError`]), or sizes are beyond 64 bits.
+pub fn assign(
+    module: &Module,
+    facts: &Facts,
+    target: &Target,
+    options: &AssignOptions,
+) -> Result<MemoryPlan, PlanError> {
+    let storages = storages(module, facts, target)?;
+    let mut assignment = Assignment {
+        module,
+        facts,
+        target,
+        storages: &storages,
+        plan: MemoryPlan {
+            target: target.name.clone(),
+            fingerprint: fingerprint(module),
+            ..MemoryPlan::default()
+        },
+        places: SecondaryMap::new(),
+        scratch: Vec::new(),
+    };
+    assignment.list_scratch(options);
+    assignment.place_arguments();
+    assignment.place_own_allocations();
+    assignment.place_into_holes();
+    assignment.place_arenas(options)?;
+    assignment.record_slices();
+    assignment.record_totals()?;
+    Ok(assignment.plan)
+}
+
+struct Assignment<'a> {
+    module: &'a Module,
+    facts: &'a Facts,
+    target: &'a Target,
+    storages: &'a Storages,
+    plan: MemoryPlan,
+    /// Allocation and offset of each storage, once decided.
+    places: SecondaryMap<StorageId, Option<(AllocationId, Bytes)>>,
+    /// Instructions that need working memory, and how much.
+    scratch: Vec<(InstructionId, Bytes)>,
+}
+
+impl Assignment<'_> {
+    fn list_scratch(&mut self, options: &AssignOptions) {
+        let Some(need) = options.scratch else { return };
+        for &id in &self.facts.line.instructions {
+            let bytes = need(self.module, id);
+            if bytes > Bytes::ZERO {
+                self.scratch.push((id, bytes));
+            }
+        }
+    }
+
+    /// One allocation for each part of each parameter, in order, used or not.
+    fn place_arguments(&mut self) {
+        let entry = self.module.entry_computation();
+        for (number, &parameter) in entry.parameters.iter().enumerate() {
+            for position in self.facts.flow.positions.of(parameter) {
+                let value = self.facts.flow.value_at(position).expect("the entry is sequential");
+                let storage = self.storages.of(value);
+                if self.storages.sizes[value] == Bytes::ZERO {
+                    continue;
+                }
+                let index = self.facts.flow.positions.shape_index(position).clone();
+                let allocation = self.plan.allocations.push(Allocation {
+                    kind: AllocationKind::Argument { parameter: number as u32, index },
+                    space: self.storages.all[storage].space,
+                    size: self.storages.sizes[value],
+                    alignment: self.target.argument_alignment,
+                    live_out: self.is_live_out(storage),
+                });
+                self.places[storage] = Some((allocation, Bytes::ZERO));
+            }
+        }
+    }
+
+    /// Results and constants, each in an allocation of its own, in order of their definition.
+    fn place_own_allocations(&mut self) {
+        for (id, storage) in self.storages.all.iter() {
+            let kind = match storage.home {
+                Home::Output => AllocationKind::Output,
+                Home::Constant => AllocationKind::Constant,
+                Home::Nowhere | Home::Argument(..) | Home::Temp => continue,
+            };
+            if storage.size == Bytes::ZERO {
+                continue;
+            }
+            let allocation = self.plan.allocations.push(Allocation {
+                kind,
+                space: storage.space,
+                size: storage.size,
+                alignment: self.target.alignment(storage.space),
+                live_out: self.is_live_out(id),
+            });
+            self.places[id] = Some((allocation, Bytes::ZERO));
+        }
+    }
+
+    /// Places temps where arguments and results leave room, those first that make the peak.
+    fn place_into_holes(&mut self) {
+        let mut bins = PrimaryMap::new();
+        for (id, storage) in self.storages.all.iter() {
+            let Some((allocation, _)) = self.places[id] else { continue };
+            let kind = &self.plan.allocations[allocation].kind;
+            if *kind != AllocationKind::Constant && is_writable(self.module, kind) {
+                bins.push(holes::Bin {
+                    allocation,
+                    space: storage.space,
+                    size: self.plan.allocations[allocation].size,
+                    alignment: self
+                        .target
+                        .alignment(storage.space)
+                        .min(self.plan.allocations[allocation].alignment),
+                    busy: storage.busy.clone(),
+                });
+            }
+        }
+        let temps = self.temps(None);
+        let candidates = temps.iter().map(|&id| {
+            let storage = &self.storages.all[id];
+            Candidate { space: storage.space, size: storage.size, busy: &storage.busy }
+        });
+        let candidates: Vec<Candidate<'_>> = candidates.collect();
+        for (i, allocation, offset) in holes::place(bins, &candidates, self.facts.line.end()) {
+            self.places[temps[i]] = Some((allocation, offset));
+        }
+    }
+
+    /// Packs what is left into one arena per memory space.
+    fn place_arenas(&mut self, options: &AssignOptions) -> Result<(), PlanError> {
+        let mut spaces: Vec<MemorySpaceId> =
+            self.temps(None).into_iter().map(|id| self.storages.all[id].space).collect();
+        spaces.push(MemorySpaceId::MAIN);
+        spaces.sort_unstable();
+        spaces.dedup();
+        for space in spaces {
+            self.place_arena(space, options)?;
+        }
+        Ok(())
+    }
+
+    fn place_arena(&mut self, space: MemorySpaceId, options: &AssignOptions) -> Result<(), PlanError> {
+        let temps = self.temps(Some(space));
+        let alignment = self.target.alignment(space);
+        let scratch =
+            if space == MemorySpaceId::MAIN { std::mem::take(&mut self.scratch) } else { Vec::new() };
+        let mut problem = Problem::new();
+        let mut load = Load::new(self.facts.line.end());
+        let mut first_items = Vec::with_capacity(temps.len());
+        for &id in &temps {
+            let storage = &self.storages.all[id];
+            let first = problem.items.len();
+            for (range, size) in occupancy(self.facts, self.storages, id) {
+                load.add(range, size);
+                let live = u64::from(range.start)..u64::from(range.end);
+                problem.push(Item::new(size.0, live).aligned(alignment.bytes()));
+            }
+            if problem.items.len() - first > 1 {
+                problem.colocate(first..problem.items.len());
+            }
+            debug_assert!(problem.items.len() > first || storage.busy.is_empty());
+            first_items.push(first);
+        }
+        let first_scratch = problem.items.len();
+        for &(id, size) in &scratch {
+            let time = self.facts.line.time(id);
+            load.add(LiveRange { start: time, end: time + 1 }, size);
+            problem.push(Item::new(size.0, u64::from(time)..u64::from(time) + 1).aligned(alignment.bytes()));
+        }
+        let packing =
+            memplan_pack::pack(&problem, &options.pack).map_err(|_| PlanError::TooLarge { space })?;
+        let temp = Bytes(packing.height);
+        if temp > Bytes::ZERO || space != MemorySpaceId::MAIN {
+            let allocation = self.plan.allocations.push(Allocation {
+                kind: AllocationKind::Temp,
+                space,
+                size: temp,
+                alignment,
+                live_out: false,
+            });
+            for (&id, &first) in temps.iter().zip(&first_items) {
+                if let Some(&offset) = packing.offsets.get(first) {
+                    self.places[id] = Some((allocation, Bytes(offset)));
+                }
+            }
+            for (i, (id, size)) in scratch.into_iter().enumerate() {
+                let offset = Bytes(packing.offsets[first_scratch + i]);
+                self.plan.scratch.insert(id, Slice { allocation, offset, size });
+            }
+        }
+        let description = self.target.space(space);
+        self.plan.spaces.push(SpaceTotals {
+            space,
+            name: description.map_or_else(|| space.to_string(), |d| d.name.clone()),
+            capacity: description.and_then(|d| d.capacity),
+            temp,
+            temp_lower_bound: load.peak().1,
+            proved_minimal: packing.certificate.optimal,
+        });
+        Ok(())
+    }
+
+    /// Temps not placed yet, in a space or in all.
+    fn temps(&self, space: Option<MemorySpaceId>) -> Vec<StorageId> {
+        let all = self.storages.all.iter();
+        all.filter(|(id, storage)| {
+            storage.home == Home::Temp
+                && storage.size > Bytes::ZERO
+                && self.places[*id].is_none()
+                && space.is_none_or(|space| storage.space == space)
+        })
+        .map(|(id, _)| id)
+        .collect()
+    }
+
+    /// The slice of every position whose value has a place, in the order of computations and instructions.
+    fn record_slices(&mut self) {
+        let positions = &self.facts.flow.positions;
+        let mut slices = IndexMap::default();
+        slices.reserve(positions.len());
+        let mut computations = self.facts.graph.sequential().to_vec();
+        computations.sort();
+        for &id in computations.iter().flat_map(|&c| &self.module.computations[c].instructions) {
+            let shape = self.module.shape(id);
+            for position in positions.of(id) {
+                let Some(value) = self.facts.flow.value_at(position) else { continue };
+                let Some((allocation, offset)) = self.places[self.storages.of(value)] else { continue };
+                let index = positions.shape_index(position);
+                let part = shape.subshape(index).expect("positions are parts of their instruction's shape");
+                let size = self.target.size_of(part);
+                if self.storages.sizes[value] > Bytes::ZERO && size > Bytes::ZERO {
+                    let position = Position { instruction: id, index: index.clone() };
+                    slices.insert(position, Slice { allocation, offset, size });
+                }
+            }
+        }
+        self.plan.slices = slices;
+    }
+
+    fn record_totals(&mut self) -> Result<(), PlanError> {
+        let too_large = PlanError::TooLarge { space: MemorySpaceId::MAIN };
+        let sum = |kind: fn(&AllocationKind) -> bool| {
+            let sizes = self.plan.allocations.values().filter(|a| kind(&a.kind)).map(|a| a.size);
+            sizes.clone().try_fold(Bytes::ZERO, Bytes::checked_add)
+        };
+        let arguments = sum(|kind| matches!(kind, AllocationKind::Argument { .. }));
+        let own_outputs = sum(|kind| *kind == AllocationKind::Output);
+        let constants = sum(|kind| *kind == AllocationKind::Constant);
+        let (Some(arguments), Some(own_outputs), Some(constants)) = (arguments, own_outputs, constants)
+        else {
+            return Err(too_large);
+        };
+        let aliased = self.aliased_bytes();
+        let main = self.plan.spaces.iter().find(|space| space.space == MemorySpaceId::MAIN);
+        let (temp, temp_lower_bound) = main.map_or_else(Default::default, |s| (s.temp, s.temp_lower_bound));
+        let parts = [arguments, own_outputs, constants, temp];
+        let total = parts.into_iter().try_fold(Bytes::ZERO, Bytes::checked_add).ok_or(too_large)?;
+        self.plan.totals = Totals {
+            arguments,
+            outputs: own_outputs + aliased,
+            aliased,
+            constants,
+            temp,
+            total,
+            peak_live: peak_load(self.facts, self.storages).peak().1,
+            temp_lower_bound,
+            fragmentation: temp.saturating_sub(temp_lower_bound),
+            padding: self.padding(),
+        };
+        Ok(())
+    }
+
+    /// Bytes of results that live in arguments.
+    fn aliased_bytes(&self) -> Bytes {
+        let live_out =
+            self.storages.all.values().filter(|storage| matches!(storage.home, Home::Argument(..)));
+        let sizes = live_out.map(|storage| {
+            let outs = storage.values.iter().filter(|&&value| self.facts.live.is_live_out(value));
+            outs.map(|&value| self.storages.sizes[value]).max().unwrap_or_default()
+        });
+        sizes.sum()
+    }
+
+    /// Bytes of layout padding in everything that has an allocation, each storage once.
+    fn padding(&self) -> Bytes {
+        let mut padding = SecondaryMap::<StorageId, Bytes>::new();
+        for (value, definition) in self.facts.flow.values.iter() {
+            if self.storages.sizes[value] == Bytes::ZERO {
+                continue;
+            }
+            let positions = &self.facts.flow.positions;
+            let shape = self.module.shape(positions.instruction(definition.definition));
+            let part =
+                shape.subshape(positions.shape_index(definition.definition)).expect("positions are parts");
+            let extra = self.target.size_of(part).saturating_sub(self.target.unpadded_size_of(part));
+            let storage = self.storages.of(value);
+            padding[storage] = padding[storage].max(extra);
+        }
+        padding.values().fold(Bytes::ZERO, |a, &b| a.saturating_add(b))
+    }
+
+    fn is_live_out(&self, storage: StorageId) -> bool {
+        self.storages.all[storage].values.iter().any(|&value| self.facts.live.is_live_out(value))
+    }
+}
+
+/// Whether the program may write into an allocation: not into parameters that the caller keeps.
+fn is_writable(module: &Module, kind: &AllocationKind) -> bool {
+    let AllocationKind::Argument { parameter, index } = kind else { return true };
+    let matches = |number: u32, at: &ShapeIndex| number == *parameter && at == index;
+    module.config.input_output_alias.iter().any(|a| matches(a.parameter, &a.parameter_index))
+        || module.config.buffer_donors.iter().any(|d| matches(d.parameter, &d.index))
+}
+
+/// When a storage is occupied, and by how many bytes: disjoint, ascending ranges.
+pub(crate) fn occupancy(facts: &Facts, storages: &Storages, id: StorageId) -> Vec<(LiveRange, Bytes)> {
+    let storage = &storages.all[id];
+    // Almost always every value has the storage's size, and then its busy ranges are the answer.
+    if storage.values.iter().all(|&v| storages.sizes[v] == storage.size) {
+        return storage.busy.iter().map(|&range| (range, storage.size)).collect();
+    }
+    let mut live: Vec<(LiveRange, Bytes)> =
+        storage.values.iter().map(|&v| (facts.live.of(v), storages.sizes[v])).collect();
+    live.retain(|(_, size)| *size > Bytes::ZERO);
+    let mut edges: Vec<(u32, bool, Bytes)> = live
+        .iter()
+        .flat_map(|&(range, size)| [(range.start, true, size), (range.end, false, size)])
+        .collect();
+    edges.sort_unstable();
+    // How many values of each size are live between two edges.
+    let mut sizes: BTreeMap<Bytes, u32> = BTreeMap::new();
+    let mut pieces: Vec<(LiveRange, Bytes)> = Vec::new();
+    let mut last = 0;
+    for (time, begins, size) in edges {
+        if let Some((&largest, _)) = sizes.last_key_value()
+            && last < time
+        {
+            match pieces.last_mut() {
+                Some((piece, bytes)) if piece.end == last && *bytes == largest => piece.end = time,
+                _ => pieces.push((LiveRange { start: last, end: time }, largest)),
+            }
+        }
+        last = time;
+        if begins {
+            *sizes.entry(size).or_default() += 1;
+        } else if let Some(count) = sizes.get_mut(&size) {
+            *count -= 1;
+            if *count == 0 {
+                sizes.remove(&size);
+            }
+        }
+    }
+    pieces
+}
+
+/// Bytes live at every instant, each byte once: arguments that the caller keeps and constants always, everything else
+/// while a value is in it.
+pub(crate) fn peak_load(facts: &Facts, storages: &Storages) -> Load {
+    let mut load = Load::new(facts.line.end());
+    let always = LiveRange { start: 0, end: facts.line.end() };
+    for (id, storage) in storages.all.iter() {
+        if storage.home == Home::Constant {
+            load.add(always, storage.size);
+        } else if storage.home != Home::Nowhere {
+            occupancy(facts, storages, id).into_iter().for_each(|(range, size)| load.add(range, size));
+        }
+    }
+    load
+}

@@ -1,0 +1,48 @@
+//! Why no plan was made.
+
+use memplan_analysis::CallGraphError;
+use memplan_memory::{Bytes, MemorySpaceId};
+
+/// Why no plan was made.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// The call graph is not one that memory can be planned for.
+    #[error(transparent)]
+    CallGraph(#[from] CallGraphError),
+    /// Two parameters would have to share storage.
+    #[error(
+        "parameters `{first}` and `{second}` would have to share storage, because their values meet in a loop, a \
+         conditional or an aliased result; copies must be inserted first (pass `copy-insertion`)"
+    )]
+    Merged {
+        /// One parameter.
+        first: Box<str>,
+        /// The other.
+        second: Box<str>,
+    },
+    /// A constant would be overwritten or handed to the caller.
+    #[error(
+        "constant `{constant}` would have to share storage with a value that changes, or be a result; a copy must be \
+         inserted first (pass `copy-insertion`)"
+    )]
+    ReadOnly {
+        /// The constant.
+        constant: Box<str>,
+    },
+    /// The sizes do not add up within 64 bits.
+    #[error("the buffers in {space} add up to more than 2^64 bytes")]
+    TooLarge {
+        /// The memory space.
+        space: MemorySpaceId,
+    },
+    /// It does not fit.
+    #[error("the program needs {needed} in {space}, which has {capacity}")]
+    DoesNotFit {
+        /// The memory space.
+        space: MemorySpaceId,
+        /// What it needs.
+        needed: Bytes,
+        /// What there is.
+        capacity: Bytes,
+    },
+}

@@ -1,0 +1,219 @@
+//! Holes: bytes of results before they are written, and of donated parameters after they are read, used as scratch.
+//!
+//! ```text
+//!   address            the result's allocation exists for the whole run,
+//!     ^  +---+ +-----------+       but holds the result only at the end
+//!     |  | t | |  result   |
+//!     |  |   | |           |       temps that make the arena's peak and fit go in there
+//!     +--+---+-+-----------+--> time
+//! ```
+//!
+//! The arena is as large as its busiest instant, so that is where to take from: the largest temp live at the peak that
+//! fits into some hole moves there, and the peak is looked for again, until nothing at the peak fits.
+
+use cranelift_entity::{PrimaryMap, entity_impl};
+use memplan_analysis::{LiveRange, Time};
+use memplan_memory::{Alignment, AllocationId, Bytes, MemorySpaceId};
+
+/// An allocation with room in it.
+#[derive(Clone, Debug)]
+pub(crate) struct Bin {
+    pub(crate) allocation: AllocationId,
+    pub(crate) space: MemorySpaceId,
+    pub(crate) size: Bytes,
+    pub(crate) alignment: Alignment,
+    /// When its owner is in it, which takes all of it: disjoint, ascending.
+    pub(crate) busy: Vec<LiveRange>,
+}
+
+/// A temp that might move into a hole.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Candidate<'a> {
+    pub(crate) space: MemorySpaceId,
+    pub(crate) size: Bytes,
+    /// When it is live: disjoint, ascending.
+    pub(crate) busy: &'a [LiveRange],
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct BinId(u32);
+entity_impl!(BinId, "bin");
+
+/// Most temps to look at in all: each move looks for those live at the peak, and later moves bring ever less. About a
+/// tenth of a second.
+const MAX_LOOKS: usize = 20_000_000;
+
+/// Most bins to try for one temp, and most temps to try at one peak: keeps one step from being quadratic in programs
+/// with very many small results.
+const MAX_TRIES: usize = 64;
+
+/// Chooses temps for holes: (candidate, allocation, offset).
+pub(crate) fn place(
+    bins: PrimaryMap<BinId, Bin>,
+    candidates: &[Candidate<'_>],
+    end: Time,
+) -> Vec<(usize, AllocationId, Bytes)> {
+    let mut placed = Vec::new();
+    let mut spaces: Vec<MemorySpaceId> = bins.values().map(|bin| bin.space).collect();
+    spaces.sort_unstable();
+    spaces.dedup();
+    for space in spaces {
+        let mut bins: Vec<Filled<'_>> = bins
+            .values()
+            .filter(|bin| bin.space == space)
+            .map(|bin| Filled { bin, guests: Vec::new() })
+            .collect();
+        bins.retain(|bin| bin.has_hole(end));
+        bins.sort_by_key(|filled| filled.bin.size);
+        let largest = bins.last().map_or(Bytes::ZERO, |filled| filled.bin.size);
+        let mut curve = Curve::new(end, candidates.iter().filter(|c| c.space == space));
+        let mut waiting: Vec<usize> = (0..candidates.len())
+            .filter(|&i| candidates[i].space == space && candidates[i].size <= largest)
+            .collect();
+        waiting.sort_by_key(|&i| std::cmp::Reverse(candidates[i].size));
+        let mut is_placed = vec![false; candidates.len()];
+        let mut looks = 0;
+        while looks < MAX_LOOKS {
+            looks += waiting.len();
+            let peak = curve.peak();
+            let at_peak =
+                waiting.iter().copied().filter(|&i| !is_placed[i] && is_live_at(candidates[i].busy, peak));
+            let moved = at_peak.take(MAX_TRIES).find_map(|i| Some((i, find_hole(&mut bins, candidates, i)?)));
+            let Some((i, (allocation, offset))) = moved else { break };
+            is_placed[i] = true;
+            curve.remove(&candidates[i]);
+            placed.push((i, allocation, offset));
+        }
+    }
+    placed
+}
+
+/// A bin with what was put into it.
+struct Filled<'a> {
+    bin: &'a Bin,
+    /// Candidate, offset, end.
+    guests: Vec<(usize, Bytes, Bytes)>,
+}
+
+impl Filled<'_> {
+    fn has_hole(&self, end: Time) -> bool {
+        let busy: Time = self.bin.busy.iter().map(|range| range.end.min(end) - range.start.min(end)).sum();
+        busy < end
+    }
+
+    /// The lowest offset at which a candidate fits among the guests.
+    fn lowest_fit(&self, candidates: &[Candidate<'_>], candidate: &Candidate<'_>) -> Option<Bytes> {
+        let mut taken: Vec<(Bytes, Bytes)> = self
+            .guests
+            .iter()
+            .filter(|(guest, ..)| interfere(candidates[*guest].busy, candidate.busy))
+            .map(|&(_, start, end)| (start, end))
+            .collect();
+        taken.sort_unstable();
+        let mut offset = Bytes::ZERO;
+        for (start, end) in taken {
+            if offset.checked_add(candidate.size)? <= start {
+                break;
+            }
+            offset = offset.max(end.align_up(self.bin.alignment));
+        }
+        (offset.checked_add(candidate.size)? <= self.bin.size).then_some(offset)
+    }
+}
+
+/// Puts a candidate into the smallest bin with room for it.
+fn find_hole(
+    bins: &mut [Filled<'_>],
+    candidates: &[Candidate<'_>],
+    i: usize,
+) -> Option<(AllocationId, Bytes)> {
+    let candidate = &candidates[i];
+    let first = bins.partition_point(|filled| filled.bin.size < candidate.size);
+    for filled in bins[first..].iter_mut().take(MAX_TRIES) {
+        if interfere(&filled.bin.busy, candidate.busy) {
+            continue;
+        }
+        if let Some(offset) = filled.lowest_fit(candidates, candidate) {
+            filled.guests.push((i, offset, offset + candidate.size));
+            return Some((filled.bin.allocation, offset));
+        }
+    }
+    None
+}
+
+fn is_live_at(busy: &[LiveRange], time: Time) -> bool {
+    let next = busy.partition_point(|range| range.end <= time);
+    busy.get(next).is_some_and(|range| range.is_live_at(time))
+}
+
+fn interfere(a: &[LiveRange], b: &[LiveRange]) -> bool {
+    let (few, many) = if a.len() <= b.len() { (a, b) } else { (b, a) };
+    few.iter().any(|range| {
+        let next = many.partition_point(|other| other.end <= range.start);
+        many.get(next).is_some_and(|other| other.interferes(range))
+    })
+}
+
+/// Bytes live at every instant, with range updates and the peak in logarithmic time: a segment tree of maxima.
+struct Curve {
+    leaves: usize,
+    /// Maximum of each node's subtree, without what is pending above it.
+    max: Vec<i128>,
+    /// Added to the whole subtree.
+    pending: Vec<i128>,
+}
+
+impl Curve {
+    fn new<'a>(end: Time, candidates: impl Iterator<Item = &'a Candidate<'a>>) -> Curve {
+        let leaves = (end as usize).max(1).next_power_of_two();
+        let mut deltas = vec![0i128; leaves + 1];
+        for candidate in candidates {
+            for range in candidate.busy {
+                deltas[range.start as usize] += i128::from(candidate.size.0);
+                deltas[(range.end as usize).min(leaves)] -= i128::from(candidate.size.0);
+            }
+        }
+        let mut max = vec![0i128; 2 * leaves];
+        let mut live = 0;
+        for (leaf, delta) in deltas[..leaves].iter().enumerate() {
+            live += delta;
+            max[leaves + leaf] = live;
+        }
+        for node in (1..leaves).rev() {
+            max[node] = max[2 * node].max(max[2 * node + 1]);
+        }
+        Curve { leaves, max, pending: vec![0; 2 * leaves] }
+    }
+
+    /// The first instant with the most bytes.
+    fn peak(&self) -> Time {
+        let mut node = 1;
+        while node < self.leaves {
+            let total = |n: usize| self.max[n] + self.pending[n];
+            node = if total(2 * node) >= total(2 * node + 1) { 2 * node } else { 2 * node + 1 };
+        }
+        (node - self.leaves) as Time
+    }
+
+    fn remove(&mut self, candidate: &Candidate<'_>) {
+        for range in candidate.busy {
+            self.add(1, 0, self.leaves, range, -i128::from(candidate.size.0));
+        }
+    }
+
+    fn add(&mut self, node: usize, low: usize, high: usize, range: &LiveRange, bytes: i128) {
+        let (start, end) = (range.start as usize, range.end as usize);
+        if end <= low || high <= start {
+            return;
+        }
+        if start <= low && high <= end {
+            self.pending[node] += bytes;
+            return;
+        }
+        let middle = low.midpoint(high);
+        self.add(2 * node, low, middle, range, bytes);
+        self.add(2 * node + 1, middle, high, range, bytes);
+        let total = |n: usize| self.max[n] + self.pending[n];
+        self.max[node] = total(2 * node).max(total(2 * node + 1));
+    }
+}
