@@ -21,6 +21,7 @@ mod schedule;
 mod shape;
 mod sharding;
 mod users;
+mod verify;
 
 pub use attributes::*;
 pub use cranelift_entity::{EntityRef, EntitySet, PrimaryMap, SecondaryMap, packed_option::PackedOption};
@@ -40,3 +41,4 @@ pub use schedule::Schedule;
 pub use shape::{ArrayShape, Shape, ShapeIndex};
 pub use sharding::*;
 pub use users::Users;
+pub use verify::*;

@@ -83,9 +83,8 @@ impl<'a> Inference<'a> {
 
     pub(super) fn convolution(&self, convolution: &Convolution) -> Result<ArrayShape> {
         let (input, kernel) = (self.array(0)?, self.array(1)?);
-        if !same_type(input.element_type, kernel.element_type, Agreement::IgnoringPrecision)
-            && !(input.element_type.is_integral() && kernel.element_type.is_integral())
-        {
+        let (a, b) = (input.element_type, kernel.element_type);
+        if !(same_type(a, b, Agreement::IgnoringPrecision) || a.is_integral() && b.is_integral()) {
             return Err(self.mismatch(0, 1, "the same element type"));
         }
         let numbers = &convolution.dimensions;

@@ -187,8 +187,8 @@ impl<'a> Inference<'a> {
         let is_removed = membership(&removed, rank);
         let window: Vec<i64> = (0..rank).filter(|&d| !is_removed[d]).map(|d| operand.dimensions[d]).collect();
         let is_window = membership(&numbers.update_window_dims, update_rank);
-        for i in 0..n {
-            let (target, update) = (arrays[i], self.array(n + 1 + i)?);
+        for (i, target) in arrays.iter().enumerate() {
+            let update = self.array(n + 1 + i)?;
             if target.rank() != rank
                 || !(0..rank).all(|d| sizes_agree(target.dimensions[d], operand.dimensions[d]))
             {
@@ -216,9 +216,8 @@ impl<'a> Inference<'a> {
             return Err(self.operand_error(number, format!("of rank {rank}")));
         }
         let (mut batch, mut window) = (batch.iter(), window.iter());
-        for d in 0..rank {
-            let found = update.dimensions[d];
-            let (fits, expected) = if is_window[d] {
+        for (d, (&found, &is_window)) in update.dimensions.iter().zip(is_window).enumerate() {
+            let (fits, expected) = if is_window {
                 let bound = *window.next().expect("window dimensions were counted");
                 let fits = found <= bound || bound == ArrayShape::UNBOUNDED || found == ArrayShape::UNBOUNDED;
                 (fits, format!("of extent {bound} or less in dimension {d}"))

@@ -1,0 +1,88 @@
+//! Groups of devices: each device in one group, none left out.
+
+use rustc_hash::FxHashMap;
+
+use crate::{Collective, Op, ReplicaGroups};
+
+use super::shapes::is_permutation;
+use super::{GroupError, Verifier};
+
+impl Verifier<'_> {
+    pub(super) fn check_groups(&mut self) {
+        for (id, instruction) in self.sound_instructions() {
+            let Some(collective) = instruction.op.collective() else { continue };
+            // Only a reduction can do with groups of several sizes.
+            let is_even =
+                !matches!(instruction.op, Op::AllReduce(_) | Op::AllReduceStart(_) | Op::AllReduceDone(_));
+            if let Err(error) = check_replica_groups(&collective.replica_groups, is_even) {
+                self.report(id, error);
+            }
+            if let Err(error) = check_pairs(collective) {
+                self.report(id, error);
+            }
+        }
+    }
+}
+
+fn check_replica_groups(groups: &ReplicaGroups, is_even: bool) -> Result<(), GroupError> {
+    match groups {
+        ReplicaGroups::List(groups) => check_listed(groups, is_even),
+        ReplicaGroups::Iota { dimensions: [groups, members], reshape, transpose } => {
+            let product = |extents: &[i64]| extents.iter().try_fold(1i64, |n, &d| n.checked_mul(d));
+            let fills = product(reshape).is_some_and(|n| n > 0 && product(&[*groups, *members]) == Some(n));
+            if !fills {
+                return Err(GroupError::Iota { iota: reshape.to_vec(), groups: *groups, members: *members });
+            }
+            if !transpose.is_empty() && !is_permutation(transpose, reshape.len()) {
+                return Err(GroupError::Transpose(transpose.to_vec()));
+            }
+            Ok(())
+        }
+        ReplicaGroups::Mesh { mesh, axes } => {
+            match axes.iter().find(|axis| axis.axis as usize >= mesh.axes.len()) {
+                Some(axis) => Err(GroupError::Axis(axis.axis)),
+                None => Ok(()),
+            }
+        }
+    }
+}
+
+fn check_listed(groups: &[Vec<i64>], is_even: bool) -> Result<(), GroupError> {
+    let count = groups.iter().map(Vec::len).sum();
+    let mut seen = vec![false; count];
+    for group in groups {
+        if group.is_empty() {
+            return Err(GroupError::Empty);
+        }
+        if is_even && group.len() != groups[0].len() {
+            return Err(GroupError::Uneven(groups[0].len(), group.len()));
+        }
+        for &device in group {
+            match usize::try_from(device).ok().and_then(|d| seen.get_mut(d)) {
+                None => return Err(GroupError::Gap { device, count }),
+                Some(seen) if *seen => return Err(GroupError::Repeated(device)),
+                Some(seen) => *seen = true,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// In a permutation each device sends once and receives once; in place, once for each slice.
+fn check_pairs(collective: &Collective) -> Result<(), GroupError> {
+    let allowed = collective.slice_sizes.len().max(1);
+    let mut counts: FxHashMap<(bool, i64), usize> = FxHashMap::default();
+    for &(source, target) in &collective.source_target_pairs {
+        for key in [(true, source), (false, target)] {
+            if key.1 < 0 {
+                return Err(GroupError::NegativeDevice(key.1));
+            }
+            let count = counts.entry(key).or_default();
+            *count += 1;
+            if *count > allowed {
+                return Err(GroupError::Pair(key.1));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! Operations in two or more parts: what is started must be done.
+
+use rustc_hash::FxHashMap;
+
+use crate::{ComputationId, Instruction, InstructionId, Op, Opcode, Users};
+
+use super::{InstructionError, Verifier};
+
+impl Verifier<'_> {
+    pub(super) fn check_pairs(&mut self) {
+        let module = self.module;
+        // Users follows every operand id, so all of them must lead somewhere.
+        let all_sound =
+            module.computations.values().flat_map(|c| &c.instructions).all(|&id| self.sound.contains(id));
+        let users = all_sound.then(|| Users::new(module));
+        let mut wrapped: FxHashMap<ComputationId, InstructionId> = FxHashMap::default();
+        for (id, instruction) in self.sound_instructions() {
+            if let Some(users) = &users {
+                self.check_started(id, instruction, users.of(id));
+            }
+            self.check_done(id, instruction);
+            self.check_threads(id, instruction);
+            if let (Op::AsyncStart(_), Some(&computation)) = (&instruction.op, instruction.called.first())
+                && wrapped.insert(computation, id).is_some()
+            {
+                let name = module.computations[computation].name.clone();
+                self.report(id, InstructionError::WrappedTwice(name));
+            }
+        }
+    }
+
+    /// A start has one user, which is its update or done. Sends and receives may go around a loop first.
+    fn check_started(&mut self, id: InstructionId, instruction: &Instruction, users: &[InstructionId]) {
+        let (expected, allowed): (&str, &[Opcode]) = match instruction.opcode() {
+            Opcode::CopyStart => ("copy-done", &[Opcode::CopyDone]),
+            Opcode::AllGatherStart => ("all-gather-done", &[Opcode::AllGatherDone]),
+            Opcode::AllReduceStart => ("all-reduce-done", &[Opcode::AllReduceDone]),
+            Opcode::CollectivePermuteStart => ("collective-permute-done", &[Opcode::CollectivePermuteDone]),
+            Opcode::AsyncStart | Opcode::AsyncUpdate => {
+                ("async-update or async-done", &[Opcode::AsyncUpdate, Opcode::AsyncDone])
+            }
+            _ => return,
+        };
+        let is_done = matches!(users, [user] if allowed.contains(&self.module.instructions[*user].opcode()));
+        if !is_done {
+            let found = match users {
+                [] => "none".to_string(),
+                [user] => self.module.instructions[*user].opcode().to_string(),
+                _ => users.len().to_string(),
+            };
+            self.report(id, InstructionError::NotDone { expected, found });
+        }
+    }
+
+    /// A done's operand is its start, and they agree on what both of them say.
+    fn check_done(&mut self, id: InstructionId, instruction: &Instruction) {
+        let (expected, allowed): (&str, &[Opcode]) = match instruction.opcode() {
+            Opcode::CopyDone => ("copy-start", &[Opcode::CopyStart]),
+            Opcode::AllGatherDone => ("all-gather-start", &[Opcode::AllGatherStart]),
+            Opcode::AllReduceDone => ("all-reduce-start", &[Opcode::AllReduceStart]),
+            Opcode::CollectivePermuteDone => ("collective-permute-start", &[Opcode::CollectivePermuteStart]),
+            Opcode::AsyncUpdate | Opcode::AsyncDone => {
+                ("async-start or async-update", &[Opcode::AsyncStart, Opcode::AsyncUpdate])
+            }
+            Opcode::SendDone | Opcode::RecvDone => ("send or recv", &[]),
+            _ => return,
+        };
+        let Some(&operand) = instruction.operands.first() else { return };
+        let start = &self.module.instructions[operand];
+        let differs = match (&instruction.op, &start.op) {
+            (Op::SendDone(done), Op::Send(start)) | (Op::RecvDone(done), Op::Recv(start)) => {
+                if done.channel_id != start.channel_id {
+                    Some("channel_id")
+                } else {
+                    (done.is_host_transfer != start.is_host_transfer).then_some("is_host_transfer")
+                }
+            }
+            // Around a loop the operand may be an element of a tuple, a parameter, and so on, but not the wrong start.
+            (Op::SendDone(_) | Op::RecvDone(_), Op::Send(_) | Op::Recv(_)) => {
+                return self.report(id, InstructionError::NotStarted { expected, found: start.opcode() });
+            }
+            (Op::SendDone(_) | Op::RecvDone(_), _) => None,
+            (Op::AsyncUpdate(now), Op::AsyncStart(start) | Op::AsyncUpdate(start))
+            | (Op::AsyncDone(now), Op::AsyncStart(start) | Op::AsyncUpdate(start)) => {
+                if now.execution_thread != start.execution_thread {
+                    Some("async_execution_thread")
+                } else {
+                    let called = (&instruction.called, &self.module.instructions[operand].called);
+                    let both = !called.0.is_empty() && !called.1.is_empty();
+                    (both && called.0 != called.1).then_some("wrapped computation")
+                }
+            }
+            _ if !allowed.contains(&start.opcode()) => {
+                return self.report(id, InstructionError::NotStarted { expected, found: start.opcode() });
+            }
+            _ => None,
+        };
+        if let Some(what) = differs {
+            self.report(id, InstructionError::PairDiffers(what));
+        }
+    }
+
+    /// Control flow stays on its thread; what is started asynchronously names the thread of its computation.
+    fn check_threads(&mut self, id: InstructionId, instruction: &Instruction) {
+        let found = match &instruction.op {
+            Op::AsyncStart(start) => &start.execution_thread,
+            Op::While | Op::Conditional | Op::Call { .. } => {
+                &self.module.computations[instruction.parent].execution_thread
+            }
+            _ => return,
+        };
+        let found = main_if_empty(found);
+        for &callee in &instruction.called {
+            let computation = &self.module.computations[callee];
+            let expected = main_if_empty(&computation.execution_thread);
+            if expected != found {
+                let [expected, found] = [expected, found].map(Box::from);
+                self.report(
+                    id,
+                    InstructionError::Thread { computation: computation.name.clone(), expected, found },
+                );
+            }
+        }
+    }
+}
+
+/// The main thread goes by two names.
+fn main_if_empty(thread: &str) -> &str {
+    if thread.is_empty() { "main" } else { thread }
+}
