@@ -460,3 +460,6 @@ fn called_arity(op: &Op) -> Arity {
         _ => Arity::exactly(0),
     }
 }
+
+#[cfg(test)]
+mod tests;
