@@ -54,22 +54,24 @@ fn measure(case: &str, options: &Options) {
 }
 
 fn problem(case: &str) -> Problem {
+    let (case, capacity) = match case.split_once('@') {
+        Some((case, capacity)) => (case, Some(capacity.parse().expect("a capacity in bytes follows the @"))),
+        None => (case, None),
+    };
     let mut parts = case.split(':');
     let shape = parts.next().unwrap_or_default();
-    let mut number = |default: u64| parts.next().map_or(default, |text| text.parse().expect("a number"));
-    match shape {
+    let mut number =
+        |default: u64| parts.next().map_or(default, |text| text.parse().expect("a number follows the colon"));
+    let problem = match shape {
         "training" => generate::training(number(1000) as usize, number(1)),
         "inference" => generate::inference(number(1000) as usize, number(1)),
         "random" => generate::random(number(1000) as usize, number(1)),
         "cut" => generate::cut_strip(number(1000) as usize, 1_000_000, 1_000_000, number(1)),
-        "cutsmall" => generate::cut_strip(number(1000) as usize, 1_000, 1_000_000, number(1)),
+        "cut-coarse" => generate::cut_strip(number(1000) as usize, 1_000, 1_000_000, number(1)),
         _ => {
-            let (file, capacity) = case
-                .split_once('@')
-                .map_or((case, None), |(file, n)| (file, Some(n.parse().expect("bytes"))));
-            let text = std::fs::read(file).unwrap_or_else(|error| panic!("{file}: {error}"));
-            let problem = Table::parse(&text).unwrap_or_else(|error| panic!("{file}:{error}")).problem;
-            Problem { capacity, ..problem }
+            let text = std::fs::read(case).unwrap_or_else(|error| panic!("{case}: {error}"));
+            Table::parse(&text).unwrap_or_else(|error| panic!("{case}:{error}")).problem
         }
-    }
+    };
+    Problem { capacity, ..problem }
 }

@@ -69,6 +69,11 @@ impl Instance {
         self.pieces.len()
     }
 
+    /// Sections times the blocks live there.
+    pub(crate) fn area(&self) -> u64 {
+        self.pieces.iter().map(|piece| u64::from(piece.upper - piece.lower)).sum()
+    }
+
     /// Whether the block is one rectangle.
     pub(crate) fn is_plain(&self, block: usize) -> bool {
         self.blocks[block].n_pieces == 1

@@ -1,7 +1,9 @@
 //! Dynamic storage allocation: buffers with known lifetimes to offsets, with proofs.
 
+mod construct;
 mod first_fit;
 pub mod generate;
+mod improve;
 mod instance;
 mod niche;
 mod options;
@@ -9,8 +11,10 @@ mod packing;
 mod problem;
 mod profile;
 mod rng;
+mod search;
 mod solve;
 pub mod table;
+mod units;
 mod validate;
 
 pub use options::{Options, Progress};

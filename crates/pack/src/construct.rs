@@ -1,0 +1,65 @@
+//! First packings: fast heuristics in a few orders.
+
+use std::cmp::Reverse;
+
+use crate::instance::{Block, Instance};
+use crate::{first_fit, niche, profile};
+
+/// Offsets of blocks and the height they reach.
+#[derive(Clone, Debug)]
+pub(crate) struct Offsets {
+    pub(crate) offsets: Vec<u64>,
+    pub(crate) height: u64,
+}
+
+/// The best of a few orders, stopping at a height that is low enough. `None`: above 2^64.
+pub(crate) fn construct(instance: &Instance, enough: u64) -> Option<Offsets> {
+    let mut best: Option<Offsets> = None;
+    let mut consider = |offsets: Vec<u64>| {
+        if let Some(height) = profile::height(instance, &offsets)
+            && best.as_ref().is_none_or(|best| height < best.height)
+        {
+            best = Some(Offsets { offsets, height });
+        }
+        best.as_ref().is_some_and(|best| best.height <= enough)
+    };
+    for key in ORDERS {
+        let order = order(instance, key);
+        if consider(niche::pack(instance, &ranks(&order))) {
+            break;
+        }
+        if first_fit::is_affordable(instance) && consider(first_fit::pack(instance, &order)) {
+            break;
+        }
+    }
+    best
+}
+
+type Key = fn(&Block) -> u128;
+
+/// Long ones first suits the skyline best, large ones first suits first-fit best.
+const ORDERS: [Key; 3] = [
+    |block| length(block) * u128::from(block.size),
+    |block| (length(block) << 64) + u128::from(block.size),
+    |block| (u128::from(block.size) << 32) + length(block),
+];
+
+fn length(block: &Block) -> u128 {
+    u128::from(block.upper - block.lower)
+}
+
+/// The blocks by decreasing key, equal ones by index.
+fn order(instance: &Instance, key: Key) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..instance.blocks.len() as u32).collect();
+    order.sort_by_cached_key(|&block| Reverse(key(&instance.blocks[block as usize])));
+    order
+}
+
+/// The first of the order gets the highest rank.
+pub(crate) fn ranks(order: &[u32]) -> Vec<u32> {
+    let mut ranks = vec![0; order.len()];
+    for (place, &block) in order.iter().enumerate() {
+        ranks[block as usize] = (order.len() - 1 - place) as u32;
+    }
+    ranks
+}

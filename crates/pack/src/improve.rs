@@ -1,0 +1,252 @@
+//! From a first packing to a better one, and to a proof.
+//!
+//! Two kinds of workers share the time. A *prover* searches at the lower bound (or the capacity asked for):
+//! it either ends the matter or raises the bound. A *descender* bisects between what is known to be
+//! impossible and what has been found, giving each height a number of nodes that grows from sweep to sweep.
+//! Work goes in rounds of a number of nodes, and what was learned is shared between rounds only,
+//! so the result does not depend on the timing of threads.
+
+use crate::construct::Offsets;
+use crate::instance::Instance;
+use crate::options::{Budget, Clock};
+use crate::search::{self, Outcome, Search};
+use crate::{Options, Progress, profile};
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Goal {
+    Fit(u64),
+    Lowest,
+}
+
+impl Goal {
+    /// The height that needs no improvement.
+    pub(crate) fn enough(self, lower_bound: u64) -> u64 {
+        match self {
+            Goal::Fit(capacity) => capacity.max(lower_bound),
+            Goal::Lowest => lower_bound,
+        }
+    }
+}
+
+/// A packing of the blocks and what is proved about all of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Best {
+    pub(crate) offsets: Vec<u64>,
+    pub(crate) height: u64,
+    pub(crate) lower_bound: u64,
+}
+
+impl Best {
+    /// Whether more work could change the answer.
+    fn is_open(&self, goal: Goal) -> bool {
+        match goal {
+            Goal::Fit(capacity) => self.lower_bound <= capacity && capacity < self.height,
+            Goal::Lowest => self.lower_bound < self.height,
+        }
+    }
+}
+
+/// Improves a packing until the goal is reached or a limit is.
+pub(crate) fn improve(
+    instance: &Instance,
+    first: Offsets,
+    lower_bound: u64,
+    goal: Goal,
+    options: &Options,
+    clock: &Clock,
+) -> Best {
+    let mut best = Best { offsets: first.offsets, height: first.height, lower_bound };
+    report(&best, options, clock);
+    if !best.is_open(goal) || options.node_limit == Some(0) {
+        return best;
+    }
+    // Only what stands above the goal needs to move.
+    let blocks = tall_blocks(instance, &best.offsets, goal.enough(lower_bound));
+    let part = instance.restrict(&blocks);
+    let offsets = blocks.iter().map(|&block| best.offsets[block as usize]).collect();
+    let mut part_best = Best { offsets, ..best.clone() };
+    let on_better = |part_best: &Best| report(part_best, options, clock);
+    if search::is_affordable(&part) {
+        search_rounds(&part, &mut part_best, goal, options, clock, &on_better);
+    }
+    for (&block, &offset) in blocks.iter().zip(&part_best.offsets) {
+        best.offsets[block as usize] = offset;
+    }
+    best.height = profile::height(instance, &best.offsets).expect("no block is above where it was");
+    best.lower_bound = part_best.lower_bound;
+    best
+}
+
+fn report(best: &Best, options: &Options, clock: &Clock) {
+    if let Some(progress) = &options.progress {
+        let Best { height, lower_bound, .. } = *best;
+        progress(Progress { height, lower_bound, nodes: clock.nodes(), elapsed: clock.started.elapsed() });
+    }
+}
+
+/// The blocks of those independent parts of time that are higher than `enough`.
+fn tall_blocks(instance: &Instance, offsets: &[u64], enough: u64) -> Vec<u32> {
+    let end = |&block: &u32| offsets[block as usize] + instance.blocks[block as usize].size;
+    let mut components = instance.components();
+    components.retain(|component| component.iter().any(|block| end(block) > enough));
+    components.into_iter().flatten().collect()
+}
+
+/// Nodes that a worker gets in the first round; later ones get more, as setting up costs as well.
+const FIRST_ROUND: u64 = 4096;
+const LONGEST_ROUND: u64 = 1 << 16;
+
+fn search_rounds(
+    instance: &Instance,
+    best: &mut Best,
+    goal: Goal,
+    options: &Options,
+    clock: &Clock,
+    on_better: &dyn Fn(&Best),
+) {
+    let n_workers = options.threads.max(if goal == Goal::Lowest { 2 } else { 1 });
+    let mut workers: Vec<Worker<'_>> = (0..n_workers)
+        .map(|index| {
+            let seed = options.seed.wrapping_add(index as u64);
+            let kind = match goal {
+                Goal::Lowest if index > 0 => Kind::Descender(Descent::new(index)),
+                _ => Kind::Prover,
+            };
+            Worker { instance, kind, goal, seed, search: None, budget: clock.budget() }
+        })
+        .collect();
+    let mut nodes = FIRST_ROUND;
+    while best.is_open(goal) && workers.iter().any(|worker| !worker.budget.is_over()) {
+        for found in run_round(&mut workers, best, nodes, options.threads.max(1)) {
+            best.lower_bound = best.lower_bound.max(found.lower_bound);
+            if found.height < best.height {
+                (best.offsets, best.height) = (found.offsets, found.height);
+            }
+        }
+        on_better(best);
+        nodes = (nodes * 2).min(LONGEST_ROUND);
+    }
+}
+
+/// Lets every worker work for a number of nodes, starting from the same knowledge.
+fn run_round(workers: &mut [Worker<'_>], best: &Best, nodes: u64, n_threads: usize) -> Vec<Best> {
+    let stack = search::stack_bytes(workers[0].instance);
+    let share = workers.len().div_ceil(n_threads);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = workers
+            .chunks_mut(share)
+            .map(|workers| {
+                let work = move || {
+                    let run = |worker: &mut Worker<'_>| worker.run(best.clone(), nodes);
+                    workers.iter_mut().map(run).collect::<Vec<_>>()
+                };
+                std::thread::Builder::new().stack_size(stack).spawn_scoped(scope, work)
+            })
+            .collect();
+        // Without a thread there is no improvement, but there is a packing.
+        let joined = threads.into_iter().flatten().map(|thread| thread.join().expect("workers do not panic"));
+        joined.flatten().collect()
+    })
+}
+
+struct Worker<'a> {
+    instance: &'a Instance,
+    kind: Kind,
+    goal: Goal,
+    seed: u64,
+    /// The search under way, and the capacity it is for.
+    search: Option<(u64, Search<'a>)>,
+    budget: Budget<'a>,
+}
+
+enum Kind {
+    Prover,
+    Descender(Descent),
+}
+
+/// Where a descender is in its sweep.
+struct Descent {
+    /// Heights up to here were given up in this sweep.
+    given_up: u64,
+    /// Nodes for each height.
+    allowance: u64,
+    /// Nodes left for the present one.
+    left: u64,
+    /// Where between what was given up and the best the next try goes, in 256ths.
+    place: u64,
+}
+
+impl Descent {
+    fn new(index: usize) -> Descent {
+        Descent { given_up: 0, allowance: 0, left: 0, place: if index % 2 == 1 { 128 } else { 64 } }
+    }
+}
+
+impl Worker<'_> {
+    fn run(&mut self, mut best: Best, nodes: u64) -> Best {
+        let end = self.budget.nodes() + nodes;
+        while self.budget.nodes() < end && !self.budget.is_over() && best.is_open(self.goal) {
+            let unit = search::unit(self.instance);
+            let capacity = self.next_capacity(&best, unit);
+            if self.search.as_ref().is_none_or(|(current, _)| *current != capacity) {
+                let seed = self.seed.wrapping_mul(0x9e37_79b9).wrapping_add(capacity);
+                self.search = Some((capacity, Search::new(self.instance, capacity, seed)));
+            }
+            let (_, search) = self.search.as_mut().expect("it was just made");
+            let before = self.budget.nodes();
+            let mut slice = end - before;
+            if let Kind::Descender(descent) = &self.kind {
+                slice = slice.min(descent.left);
+            }
+            let outcome = search.run(slice, &mut self.budget);
+            let spent = (self.budget.nodes() - before).max(1);
+            if let Kind::Descender(descent) = &mut self.kind {
+                descent.left = descent.left.saturating_sub(spent);
+            }
+            match outcome {
+                Outcome::Packed(offsets) => {
+                    best.height =
+                        profile::height(self.instance, &offsets).expect("it is within the capacity");
+                    best.offsets = offsets;
+                }
+                Outcome::Infeasible => {
+                    // The next height that sums of sizes and alignments can have.
+                    best.lower_bound = best.lower_bound.max((capacity / unit + 1) * unit).min(best.height);
+                }
+                Outcome::Open => {}
+            }
+        }
+        best
+    }
+
+    fn next_capacity(&mut self, best: &Best, unit: u64) -> u64 {
+        let lowest = match self.goal {
+            Goal::Fit(capacity) => capacity,
+            Goal::Lowest => best.lower_bound,
+        };
+        let Kind::Descender(descent) = &mut self.kind else { return lowest };
+        if let Some((capacity, _)) = &self.search
+            && descent.left > 0
+            && (best.lower_bound..best.height).contains(capacity)
+        {
+            return *capacity;
+        }
+        if let Some((capacity, _)) = self.search.take()
+            && descent.left == 0
+        {
+            descent.given_up = capacity;
+        }
+        let n = self.instance.blocks.len() as u64;
+        let first = 2 * n + 128;
+        if descent.allowance == 0 || descent.given_up + unit >= best.height {
+            descent.allowance = (descent.allowance * 4).max(first);
+            descent.given_up = best.lower_bound.saturating_sub(1);
+        }
+        descent.left = descent.allowance;
+        descent.given_up = descent.given_up.max(best.lower_bound.saturating_sub(1));
+        let range = (best.height - 1 - descent.given_up) / unit;
+        let step = (range as u128 * u128::from(descent.place) / 256) as u64;
+        (descent.given_up + (step * unit).max(1)).clamp(best.lower_bound, best.height - 1)
+    }
+}
