@@ -1,0 +1,139 @@
+//! Gives every call site of control flow a computation of its own.
+//!
+//! ```text
+//!   a = call(x), to_apply=f              a = call(x), to_apply=f
+//!   b = call(y), to_apply=f      =>      b = call(y), to_apply=f.clone
+//! ```
+//!
+//! The buffers inside a computation have one address each, so one computation can serve one call site. Computations
+//! that are applied to elements (reducers, comparators, fused computations) have no buffers and stay shared, unless
+//! control flow calls them too. Changed: whether anything was cloned.
+
+use cranelift_entity::SecondaryMap;
+use memplan_analysis::calls_sequentially;
+use memplan_ir::{ComputationId, InstructionId, Module, Op};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::compact::compact;
+use crate::{Context, Pass, PassError};
+
+/// See the [module documentation](self).
+pub const FLATTEN_CALL_GRAPH: Pass = Pass {
+    name: "flatten-call-graph",
+    description: "give every call site of control flow a computation of its own",
+    run,
+};
+
+/// Calls that call calls can double the program at every level; beyond this many instructions per instruction of the
+/// input (and a million for small inputs) it is no program that a compiler made.
+const MAX_GROWTH: usize = 64;
+
+fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let limit = module.instruction_count().saturating_mul(MAX_GROWTH).max(1_000_000);
+    let mut flatten = Flatten::new(module);
+    let mut pending = vec![flatten.module.entry];
+    let mut count = 0;
+    while let Some(caller) = pending.pop() {
+        for i in 0..flatten.module.computations[caller].instructions.len() {
+            let id = flatten.module.computations[caller].instructions[i];
+            if !calls_sequentially(&flatten.module.instructions[id].op) {
+                continue;
+            }
+            for c in 0..flatten.module.instructions[id].called.len() {
+                let callee = flatten.own(id, c);
+                count += flatten.module.computations[callee].instructions.len();
+                pending.push(callee);
+            }
+            if count > limit {
+                return Err(PassError::Unsupported {
+                    pass: FLATTEN_CALL_GRAPH.name,
+                    message: format!("calls of calls would grow the program beyond {limit} instructions"),
+                });
+            }
+        }
+    }
+    let changed = flatten.changed;
+    if changed {
+        follow_async_starts(module);
+        compact(module);
+    }
+    Ok(changed)
+}
+
+struct Flatten<'m> {
+    module: &'m mut Module,
+    /// Computations that a kernel uses, or a call site has taken.
+    taken: SecondaryMap<ComputationId, bool>,
+    names: FxHashSet<Box<str>>,
+    changed: bool,
+}
+
+impl<'m> Flatten<'m> {
+    fn new(module: &'m mut Module) -> Flatten<'m> {
+        let mut taken = SecondaryMap::new();
+        for instruction in module.instructions.values() {
+            let is_async = matches!(instruction.op, Op::AsyncUpdate(_) | Op::AsyncDone(_));
+            if !calls_sequentially(&instruction.op) && !is_async {
+                instruction.called.iter().for_each(|&callee| taken[callee] = true);
+            }
+        }
+        let names = module.computations.values().map(|c| c.name.clone()).collect();
+        Flatten { module, taken, names, changed: false }
+    }
+
+    /// Makes callee `c` of an instruction its own.
+    fn own(&mut self, id: InstructionId, c: usize) -> ComputationId {
+        let callee = self.module.instructions[id].called[c];
+        if !std::mem::replace(&mut self.taken[callee], true) {
+            return callee;
+        }
+        self.changed = true;
+        let clone = clone_computation(self.module, callee, &mut self.names);
+        self.taken[clone] = true;
+        self.module.instructions[id].called[c] = clone;
+        clone
+    }
+}
+
+/// Appends a copy of a computation; what it calls is shared with the original.
+fn clone_computation(
+    module: &mut Module,
+    original: ComputationId,
+    names: &mut FxHashSet<Box<str>>,
+) -> ComputationId {
+    let base = module.computations[original].name.clone();
+    let candidates =
+        std::iter::once(format!("{base}.clone")).chain((1..).map(|i| format!("{base}.clone.{i}")));
+    let name: Box<str> =
+        candidates.map(String::into_boxed_str).find(|name| !names.contains(name)).expect("endless");
+    names.insert(name.clone());
+    let clone = module.add_computation(name);
+    let mut new_id: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
+    for id in module.computations[original].instructions.clone() {
+        let mut instruction = module.instructions[id].clone();
+        instruction.parent = clone;
+        instruction.operands.iter_mut().for_each(|operand| *operand = new_id[operand]);
+        instruction.control_predecessors.iter_mut().for_each(|before| *before = new_id[before]);
+        new_id.insert(id, module.add_instruction(instruction));
+    }
+    let (root, parameters) = {
+        let original = &module.computations[original];
+        (new_id[&original.root], original.parameters.iter().map(|p| new_id[p]).collect())
+    };
+    let execution_thread = module.computations[original].execution_thread.clone();
+    let copy = &mut module.computations[clone];
+    (copy.root, copy.parameters, copy.execution_thread) = (root, parameters, execution_thread);
+    clone
+}
+
+/// The later halves of an asynchronous operation name the computation that its start calls.
+fn follow_async_starts(module: &mut Module) {
+    for computation in module.computations.values() {
+        for &id in &computation.instructions {
+            if matches!(module.instructions[id].op, Op::AsyncUpdate(_) | Op::AsyncDone(_)) {
+                let start = module.instructions[id].operands[0];
+                module.instructions[id].called = module.instructions[start].called.clone();
+            }
+        }
+    }
+}
