@@ -3,8 +3,46 @@
 //! A [`Module`] owns everything: instructions and computations by typed ids, shapes interned. An
 //! [`Instruction`] is an [`Op`] (what it computes, attributes included) with operands, called computations and notes.
 //! Nothing here decides anything about memory; facts about instructions live in tables beside the module.
+//!
+//! [`ModuleBuilder`] makes modules, [`infer`] says what shapes results have, and [`verify`](verify()) reports everything
+//! that is wrong with a module. One step of training a linear layer, whose weights are updated in place:
+//!
+//! ```
+//! use memplan_ir::{ElementType::F32, Literal, ModuleBuilder, Shape, *};
+//!
+//! # fn main() -> Result<(), BuildError> {
+//! let mut module = ModuleBuilder::new("step");
+//! let add = module.combiner(BinaryOp::Add, F32)?;
+//!
+//! let mut main = module.computation("main");
+//! let weights = main.parameter("weights", Shape::array(F32, [256, 64]));
+//! let inputs = main.parameter("inputs", Shape::array(F32, [32, 256]));
+//! let targets = main.parameter("targets", Shape::array(F32, [32, 64]));
+//!
+//! let outputs = main.matmul(inputs, weights)?;
+//! let errors = main.binary(BinaryOp::Subtract, outputs, targets)?;
+//! let transposed = main.transpose(inputs, [1, 0])?;
+//! let gradient = main.matmul(transposed, errors)?;
+//! let rate = main.constant(Literal::f32(0.01));
+//! let rates = main.broadcast(rate, [256, 64], [])?;
+//! let change = main.binary(BinaryOp::Multiply, gradient, rates)?;
+//! let updated = main.binary(BinaryOp::Subtract, weights, change)?;
+//!
+//! let squares = main.binary(BinaryOp::Multiply, errors, errors)?;
+//! let zero = main.constant(Literal::f32(0.0));
+//! let loss = main.reduce(squares, zero, [0, 1], add)?;
+//! let results = main.tuple([updated, loss])?;
+//! let main = main.finish(results)?;
+//!
+//! module.alias([0].into(), 0, ShapeIndex::root()); // result 0 in the memory of parameter 0
+//! let module = module.finish(main)?;
+//! assert_eq!(*module.shape(module.entry_computation().root).subshape(&[1].into()).unwrap(), Shape::scalar(F32));
+//! # Ok(())
+//! # }
+//! ```
 
 mod attributes;
+mod builder;
 mod element_type;
 mod entities;
 mod fingerprint;
@@ -24,6 +62,7 @@ mod users;
 mod verify;
 
 pub use attributes::*;
+pub use builder::{BuildError, ComputationBuilder, ModuleBuilder};
 pub use cranelift_entity::{EntityRef, EntitySet, PrimaryMap, SecondaryMap, packed_option::PackedOption};
 pub use element_type::ElementType;
 pub use entities::*;

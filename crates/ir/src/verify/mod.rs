@@ -1,22 +1,4 @@
 //! The verifier: everything wrong with a module, in one run.
-//!
-//! What it checks, in this order:
-//!
-//! 1. *Structure.* Ids lead somewhere; operands stand in the same computation before their users; parameters are
-//!    numbered without gaps; roots are where they belong; callees stand before callers, so nothing recurs; nobody
-//!    calls the entry; control dependencies make no circle, and follow the order where the module is scheduled.
-//! 2. *Shapes.* Declared shapes and layouts make sense; each is what [`infer`](crate::infer) says, layouts aside.
-//!    This covers operand and computation signatures too.
-//! 3. *Pairs.* What is started is done, once and by the right operation.
-//! 4. *Groups* of devices of collectives.
-//! 5. *The interface.* Entry layout, input-output aliases, buffer donors.
-//!
-//! An instruction whose structure is broken is not looked at further; all others are.
-//!
-//! What it does not check: that layouts of operands suit an operation, the contents of backend configurations,
-//! shardings, and that sends meet their receives on another device.
-//!
-//! Time is linear in the size of module and shapes.
 
 mod aliasing;
 mod error;
@@ -29,7 +11,25 @@ pub use error::*;
 
 use crate::{ComputationId, EntitySet, InstructionId, Module};
 
-/// Checks a module.
+/// Checks a module and reports everything that is wrong with it.
+///
+/// What it checks, in this order:
+///
+/// 1. *Structure.* Ids lead somewhere; operands stand in the same computation before their users; parameters are
+///    numbered without gaps; roots are where they belong; callees stand before callers, so nothing recurs; nobody
+///    calls the entry; control dependencies make no circle, and follow the order where the module is scheduled.
+/// 2. *Shapes.* Declared shapes and layouts make sense; each is what [`infer`](crate::infer) says, layouts aside.
+///    This covers operand and computation signatures too.
+/// 3. *Pairs.* What is started is done, once and by the right operation.
+/// 4. *Groups* of devices of collectives.
+/// 5. *The interface.* Entry layout, input-output aliases, buffer donors.
+///
+/// An instruction whose structure is broken is not looked at further; all others are.
+///
+/// What it does not check: that layouts of operands suit an operation, the contents of backend configurations,
+/// shardings, and that sends meet their receives on another device.
+///
+/// Time is linear in the size of module and shapes.
 ///
 /// # Errors
 /// Everything that is wrong with it.
