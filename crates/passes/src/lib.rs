@@ -1,11 +1,28 @@
 //! Rewrites of HLO modules, one file each: what it does, what it leaves alone, what it requires.
 
+mod call_inliner;
+mod compact;
+mod cse;
+mod dce;
+mod copy_insertion;
+mod flatten_call_graph;
 mod pass;
+mod spell_out;
+mod rewrite;
+mod scalar;
+mod side_effects;
+mod tuple_simplifier;
 
+pub use call_inliner::{CALL_INLINER, MAX_INLINED_PER_INSTRUCTION};
+pub use copy_insertion::COPY_INSERTION;
+pub use cse::CSE;
+pub use dce::DCE;
+pub use flatten_call_graph::FLATTEN_CALL_GRAPH;
 pub use pass::{Context, Pass, PassError, PassRun, RunOptions, run};
+pub use tuple_simplifier::TUPLE_SIMPLIFIER;
 
 /// Every pass by name, in alphabetical order.
-pub const ALL: &[Pass] = &[];
+pub const ALL: &[Pass] = &[CALL_INLINER, COPY_INSERTION, CSE, DCE, FLATTEN_CALL_GRAPH, TUPLE_SIMPLIFIER];
 
 /// The pass with a name.
 pub fn find(name: &str) -> Option<&'static Pass> {

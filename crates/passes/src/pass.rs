@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use memplan_ir::Module;
+use memplan_ir::{Module, verify};
 use memplan_memory::Target;
 
 /// A rewrite of a module.
@@ -79,6 +79,10 @@ pub fn run(
         let start = Instant::now();
         let changed = (pass.run)(module, context)?;
         runs.push(PassRun { name: pass.name, changed, time: start.elapsed() });
+        if options.verify {
+            verify(module)
+                .map_err(|errors| PassError::Broke { pass: pass.name, message: errors.to_string() })?;
+        }
     }
     Ok(runs)
 }

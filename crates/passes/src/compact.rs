@@ -1,0 +1,91 @@
+//! Dropping what a module no longer reaches, and numbering the rest anew.
+
+use cranelift_entity::{EntityRef, EntitySet, PrimaryMap, SecondaryMap};
+use memplan_ir::{ComputationId, Instruction, InstructionId, Module, PackedOption};
+
+/// Drops computations that the entry does not reach, and instructions that stand in no computation. Instruction ids
+/// then follow the text, and callees stand before their callers, otherwise in the order they had. Linear.
+pub(crate) fn compact(module: &mut Module) {
+    let order = reachable_callees_first(module);
+    renumber_computations(module, &order);
+    renumber_instructions(module);
+}
+
+fn reachable_callees_first(module: &Module) -> Vec<ComputationId> {
+    let mut order = Vec::new();
+    let mut entered = EntitySet::new();
+    // Each computation on the stack with the callees it has yet to visit.
+    let mut stack: Vec<(ComputationId, std::vec::IntoIter<ComputationId>)> = Vec::new();
+    entered.insert(module.entry);
+    stack.push((module.entry, callees(module, module.entry)));
+    while let Some((computation, rest)) = stack.last_mut() {
+        match rest.next() {
+            Some(callee) if !entered.insert(callee) => {}
+            Some(callee) => stack.push((callee, callees(module, callee))),
+            None => {
+                order.push(*computation);
+                stack.pop();
+            }
+        }
+    }
+    // The old order where it still has callees first, so that printed modules change little.
+    let mut sorted = order.clone();
+    sorted.sort_unstable();
+    let mut seen = EntitySet::new();
+    let is_callees_first = sorted.iter().all(|&computation| {
+        let ready = callees(module, computation).all(|callee| seen.contains(callee));
+        seen.insert(computation);
+        ready
+    });
+    if is_callees_first { sorted } else { order }
+}
+
+fn callees(module: &Module, computation: ComputationId) -> std::vec::IntoIter<ComputationId> {
+    let instructions = module.computations[computation].instructions.iter();
+    instructions
+        .flat_map(|&id| module.instructions[id].called.iter().copied())
+        .collect::<Vec<_>>()
+        .into_iter()
+}
+
+fn renumber_computations(module: &mut Module, order: &[ComputationId]) {
+    let mut new_id: SecondaryMap<ComputationId, PackedOption<ComputationId>> = SecondaryMap::new();
+    for (i, &old) in order.iter().enumerate() {
+        new_id[old] = ComputationId::new(i).into();
+    }
+    let renumber = |id: ComputationId| new_id[id].expect("callees of reachable computations are reachable");
+    let old = std::mem::replace(&mut module.computations, PrimaryMap::with_capacity(order.len()));
+    let mut old: Vec<_> = old.into_iter().map(|(_, computation)| Some(computation)).collect();
+    for &id in order {
+        let computation = old[id.index()].take().expect("an order has each computation once");
+        let parent = ComputationId::new(module.computations.len());
+        for &instruction in &computation.instructions {
+            let instruction = &mut module.instructions[instruction];
+            instruction.parent = parent;
+            instruction.called.iter_mut().for_each(|callee| *callee = renumber(*callee));
+        }
+        module.computations.push(computation);
+    }
+    module.entry = renumber(module.entry);
+}
+
+fn renumber_instructions(module: &mut Module) {
+    let mut new_id: SecondaryMap<InstructionId, PackedOption<InstructionId>> = SecondaryMap::new();
+    let ids = module.computations.values().flat_map(|computation| &computation.instructions);
+    for (i, &old) in ids.enumerate() {
+        new_id[old] = InstructionId::new(i).into();
+    }
+    let renumber = |id: InstructionId| new_id[id].expect("what an instruction refers to stands in its computation");
+    let old = std::mem::replace(&mut module.instructions, PrimaryMap::new());
+    let mut old: Vec<Option<Instruction>> = old.into_iter().map(|(_, instruction)| Some(instruction)).collect();
+    for computation in module.computations.values_mut() {
+        for id in &mut computation.instructions {
+            let mut instruction = old[id.index()].take().expect("an instruction stands in one place");
+            instruction.operands.iter_mut().for_each(|operand| *operand = renumber(*operand));
+            instruction.control_predecessors.iter_mut().for_each(|before| *before = renumber(*before));
+            *id = module.instructions.push(instruction);
+        }
+        computation.root = renumber(computation.root);
+        computation.parameters.iter_mut().for_each(|parameter| *parameter = renumber(*parameter));
+    }
+}

@@ -1,0 +1,230 @@
+//! `cse`: computes what is computed twice only once.
+//!
+//! ```text
+//! a = f32[4] exponential(p)             a = f32[4] exponential(p)
+//! b = f32[4] exponential(p)        =>   ROOT r = f32[4] add(a, a)
+//! ROOT r = f32[4] add(a, b)
+//! ```
+//!
+//! Two instructions are the same when operation, attributes, result shape and operands are; the operands of
+//! commutative operations may be swapped. Called computations are compared by what they compute: JAX writes one `add`
+//! region per reduction, and all of them become one.
+//!
+//! Leaves alone: side effects, random numbers, collectives, parameters, control dependencies, and loops, whose states
+//! are large enough that it matters which of two is alive when. Layouts count only where the module has chosen them.
+//! Requires nothing. *Changed* means that an instruction or a computation was merged into another. Linear, since
+//! candidates are found by a hash of everything compared.
+
+use std::hash::{Hash, Hasher};
+
+use cranelift_entity::{EntityRef, SecondaryMap};
+use memplan_analysis::calls_sequentially;
+use memplan_ir::{
+    ArrayShape, BinaryOp, ComputationId, InstructionId, Literal, LiteralData, Module, Op, Operands, PackedOption,
+    Shape, ShapeId,
+};
+use rustc_hash::{FxHashMap, FxHasher};
+use smallvec::SmallVec;
+
+use crate::rewrite::Rewriter;
+use crate::{Context, Pass, PassError};
+
+/// Merges equal instructions.
+pub const CSE: Pass = Pass { name: "cse", description: "compute what is computed twice only once", run };
+
+fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let merged_computations = merge_computations(module);
+    let mut rewriter = Rewriter::new(module);
+    if merged_computations {
+        rewriter.mark_changed();
+    }
+    let shape_classes = shape_classes(rewriter.module(), rewriter.is_layout_sensitive());
+    let mut seen: FxHashMap<u64, SmallVec<[InstructionId; 1]>> = FxHashMap::default();
+    rewriter.sweep(|r, id| {
+        if r.is_pinned(id) || !may_merge(r.op(id)) {
+            return None;
+        }
+        let candidates = seen.entry(hash_instruction(r, id, &shape_classes)).or_default();
+        let equal = candidates.iter().copied().find(|&other| are_equal(r, other, id, &shape_classes));
+        if equal.is_none() {
+            candidates.push(id);
+        }
+        equal
+    });
+    Ok(rewriter.finish())
+}
+
+fn may_merge(op: &Op) -> bool {
+    !matches!(op, Op::While | Op::AsyncStart(_) | Op::AsyncUpdate(_) | Op::AsyncDone(_) | Op::CopyStart { .. })
+        && op.collective().is_none()
+}
+
+/// A number for each shape, the same for shapes that count as equal.
+fn shape_classes(module: &Module, is_layout_sensitive: bool) -> Vec<u32> {
+    if is_layout_sensitive {
+        return (0..module.shapes.len() as u32).collect();
+    }
+    let mut classes: FxHashMap<Shape, u32> = FxHashMap::default();
+    let mut class_of = |shape: &Shape| {
+        let next = classes.len() as u32;
+        *classes.entry(without_order(shape)).or_insert(next)
+    };
+    module.shapes.iter().map(&mut class_of).collect()
+}
+
+/// A shape without the parts of layouts that are still to be chosen; the memory space stays.
+fn without_order(shape: &Shape) -> Shape {
+    let array = |array: &ArrayShape| {
+        let mut array = array.clone();
+        if let Some(layout) = &mut array.layout {
+            layout.minor_to_major = (0..array.dimensions.len() as i64).rev().collect();
+        }
+        array
+    };
+    match shape {
+        Shape::Array(a) => Shape::Array(array(a)),
+        Shape::Buffer(a) => Shape::Buffer(array(a)),
+        Shape::Tuple(elements) => Shape::Tuple(elements.iter().map(without_order).collect()),
+        other => other.clone(),
+    }
+}
+
+fn are_equal(r: &Rewriter<'_>, a: InstructionId, b: InstructionId, shape_classes: &[u32]) -> bool {
+    let class = |shape: ShapeId| shape_classes.get(shape.index());
+    let (a, b) = (r.get(a), r.get(b));
+    a.parent == b.parent
+        && class(a.shape) == class(b.shape)
+        && a.called == b.called
+        && a.op == b.op
+        && sorted_operands(&a.op, &a.operands) == sorted_operands(&b.op, &b.operands)
+}
+
+fn hash_instruction(r: &Rewriter<'_>, id: InstructionId, shape_classes: &[u32]) -> u64 {
+    let instruction = r.get(id);
+    let mut hash = FxHasher::default();
+    instruction.parent.hash(&mut hash);
+    shape_classes[instruction.shape.index()].hash(&mut hash);
+    instruction.called.hash(&mut hash);
+    sorted_operands(&instruction.op, &instruction.operands).hash(&mut hash);
+    hash_op(&instruction.op, &mut hash);
+    hash.finish()
+}
+
+fn sorted_operands(op: &Op, operands: &Operands) -> Operands {
+    let mut operands = operands.clone();
+    if is_commutative(op) {
+        operands.sort_unstable();
+    }
+    operands
+}
+
+fn is_commutative(op: &Op) -> bool {
+    use BinaryOp::*;
+    matches!(op, Op::Binary(Add | Multiply | Maximum | Minimum | And | Or | Xor))
+}
+
+/// Hashes an operation with the attributes that tell many instructions of one shape and operand apart.
+fn hash_op(op: &Op, hash: &mut FxHasher) {
+    op.opcode().hash(hash);
+    match op {
+        Op::Parameter { number } => number.hash(hash),
+        Op::Constant(literal) => hash_literal(literal, hash),
+        Op::Iota { dimension } | Op::Concatenate { dimension } => dimension.hash(hash),
+        Op::GetTupleElement { index } => index.hash(hash),
+        Op::Compare { direction, .. } => direction.hash(hash),
+        Op::Broadcast { dimensions }
+        | Op::Transpose { dimensions }
+        | Op::Reverse { dimensions }
+        | Op::Reduce { dimensions }
+        | Op::Map { dimensions } => dimensions.hash(hash),
+        Op::Slice { dimensions } => dimensions.hash(hash),
+        Op::Pad { dimensions } => dimensions.hash(hash),
+        Op::DynamicSlice { slice_sizes } => slice_sizes.hash(hash),
+        Op::Gather(attributes) => attributes.hash(hash),
+        Op::Scatter(attributes) => attributes.hash(hash),
+        Op::ReduceWindow(window) | Op::SelectAndScatter(window) => window.hash(hash),
+        Op::Dot(dot) => dot.dimensions.hash(hash),
+        Op::Convolution(convolution) => convolution.hash(hash),
+        Op::CustomCall(call) => call.target.hash(hash),
+        _ => {}
+    }
+}
+
+fn hash_literal(literal: &Literal, hash: &mut FxHasher) {
+    match literal {
+        Literal::Array(array) => match &array.data {
+            LiteralData::Bytes(bytes) => bytes.hash(hash),
+            LiteralData::Elided => array.dimensions.hash(hash),
+        },
+        Literal::Tuple(elements) => elements.iter().for_each(|element| hash_literal(element, hash)),
+        Literal::Token => {}
+    }
+}
+
+/// Lets operations that apply a function to elements call the first of all computations that compute the same.
+fn merge_computations(module: &mut Module) -> bool {
+    let mut representative: SecondaryMap<ComputationId, PackedOption<ComputationId>> = SecondaryMap::new();
+    let mut seen: FxHashMap<u64, SmallVec<[ComputationId; 1]>> = FxHashMap::default();
+    let mut changed = false;
+    for id in module.computations.keys().collect::<Vec<_>>() {
+        // Callees precede callers, so what this one calls is merged by now.
+        for i in 0..module.computations[id].instructions.len() {
+            let instruction = &mut module.instructions[module.computations[id].instructions[i]];
+            if calls_sequentially(&instruction.op) || matches!(instruction.op, Op::Fusion(_) | Op::CustomCall(_)) {
+                continue;
+            }
+            for callee in &mut instruction.called {
+                if let Some(first) = representative[*callee].expand() {
+                    changed |= first != *callee;
+                    *callee = first;
+                }
+            }
+        }
+        if module.computations[id].instructions.len() > MAX_MERGED_COMPUTATION {
+            continue;
+        }
+        let local = local_numbers(module, id);
+        let candidates = seen.entry(hash_computation(module, id, &local)).or_default();
+        match candidates.iter().find(|&&first| computes_the_same(module, first, id)) {
+            Some(&first) => representative[id] = first.into(),
+            None => candidates.push(id),
+        }
+    }
+    changed
+}
+
+/// Functions of elements are a handful of instructions. Merging larger computations would save no memory.
+const MAX_MERGED_COMPUTATION: usize = 64;
+
+fn local_numbers(module: &Module, computation: ComputationId) -> FxHashMap<InstructionId, usize> {
+    module.computations[computation].instructions.iter().enumerate().map(|(i, &id)| (id, i)).collect()
+}
+
+fn hash_computation(module: &Module, id: ComputationId, local: &FxHashMap<InstructionId, usize>) -> u64 {
+    let mut hash = FxHasher::default();
+    for (_, instruction) in module.instructions_of(id) {
+        hash_op(&instruction.op, &mut hash);
+        instruction.shape.hash(&mut hash);
+        instruction.called.hash(&mut hash);
+        instruction.operands.iter().for_each(|operand| local.get(operand).hash(&mut hash));
+    }
+    hash.finish()
+}
+
+fn computes_the_same(module: &Module, a: ComputationId, b: ComputationId) -> bool {
+    let (local_a, local_b) = (local_numbers(module, a), local_numbers(module, b));
+    let (ca, cb) = (&module.computations[a], &module.computations[b]);
+    ca.instructions.len() == cb.instructions.len()
+        && local_a[&ca.root] == local_b[&cb.root]
+        && ca.execution_thread == cb.execution_thread
+        && ca.instructions.iter().zip(&cb.instructions).all(|(&a, &b)| {
+            let (a, b) = (&module.instructions[a], &module.instructions[b]);
+            a.shape == b.shape
+                && a.called == b.called
+                && a.op == b.op
+                && a.control_predecessors.is_empty()
+                && b.control_predecessors.is_empty()
+                && a.operands.len() == b.operands.len()
+                && a.operands.iter().zip(&b.operands).all(|(a, b)| local_a[a] == local_b[b])
+        })
+}

@@ -1,0 +1,46 @@
+//! Which instructions do something besides computing a value, and so may be neither dropped nor merged.
+
+use cranelift_entity::EntitySet;
+use memplan_ir::{ComputationId, Instruction, Module, Op};
+
+/// The computations that have an instruction with a side effect, their callees included.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SideEffects {
+    computations: EntitySet<ComputationId>,
+}
+
+impl SideEffects {
+    /// Looks at every computation once, callees before callers.
+    pub(crate) fn new(module: &Module) -> SideEffects {
+        let mut effects = SideEffects::default();
+        for (id, computation) in module.computations.iter() {
+            if computation.instructions.iter().any(|&i| effects.of(&module.instructions[i])) {
+                effects.computations.insert(id);
+            }
+        }
+        effects
+    }
+
+    /// Whether an instruction has a side effect, itself or through what it calls.
+    pub(crate) fn of(&self, instruction: &Instruction) -> bool {
+        acts(&instruction.op) || instruction.called.iter().any(|&callee| self.computations.contains(callee))
+    }
+}
+
+/// Whether an operation by itself does more than compute: it talks to the host or to other devices, or advances the
+/// state of a random number generator.
+fn acts(op: &Op) -> bool {
+    match op {
+        Op::Infeed(_)
+        | Op::Outfeed(_)
+        | Op::Send(_)
+        | Op::SendDone(_)
+        | Op::Recv(_)
+        | Op::RecvDone(_)
+        | Op::Rng { .. }
+        | Op::RngGetAndUpdateState { .. } => true,
+        Op::CustomCall(call) => call.has_side_effect,
+        // Devices that share a channel wait for each other.
+        other => other.collective().is_some_and(|collective| collective.channel_id.is_some()),
+    }
+}
