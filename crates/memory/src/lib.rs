@@ -3,11 +3,13 @@
 //!
 //! Nothing here decides anything.
 
+mod fusion_rules;
 mod plan;
 mod plan_file;
 mod target;
 mod units;
 
+pub use fusion_rules::{ContractionRules, FusionRules};
 pub use plan::{Allocation, AllocationId, AllocationKind, MemoryPlan, Slice, SpaceTotals, Totals};
 pub use plan_file::{PlanFile, PlanFileError};
 pub use target::{Family, MemorySpace, MemorySpaceId, Target, TargetError};

@@ -6,7 +6,7 @@ use memplan_ir::{ArrayShape, Shape};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Alignment, Bytes};
+use crate::{Alignment, Bytes, FusionRules};
 
 /// A memory space by the number that layouts use, `S(n)`; 0 is the main memory.
 #[derive(
@@ -83,6 +83,9 @@ pub struct Target {
     pub argument_alignment: Alignment,
     /// Constants of at most this many bytes are embedded in code and take no memory of their own.
     pub embedded_constant_bytes: Bytes,
+    /// Which operations may share a kernel.
+    #[serde(default)]
+    pub fusion: FusionRules,
     /// The memories; the first is the main one.
     pub spaces: Vec<MemorySpace>,
 }

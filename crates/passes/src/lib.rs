@@ -2,10 +2,12 @@
 
 mod call_inliner;
 mod compact;
+mod cost;
 mod cse;
 mod dce;
 mod copy_insertion;
 mod flatten_call_graph;
+mod fusion;
 mod pass;
 mod spell_out;
 mod rewrite;
@@ -18,11 +20,12 @@ pub use copy_insertion::COPY_INSERTION;
 pub use cse::CSE;
 pub use dce::DCE;
 pub use flatten_call_graph::FLATTEN_CALL_GRAPH;
+pub use fusion::{FUSION, FusionEdge, FusionReport, Verdict, explain_fusion};
 pub use pass::{Context, Pass, PassError, PassRun, RunOptions, run};
 pub use tuple_simplifier::TUPLE_SIMPLIFIER;
 
 /// Every pass by name, in alphabetical order.
-pub const ALL: &[Pass] = &[CALL_INLINER, COPY_INSERTION, CSE, DCE, FLATTEN_CALL_GRAPH, TUPLE_SIMPLIFIER];
+pub const ALL: &[Pass] = &[CALL_INLINER, COPY_INSERTION, CSE, DCE, FLATTEN_CALL_GRAPH, FUSION, TUPLE_SIMPLIFIER];
 
 /// The pass with a name.
 pub fn find(name: &str) -> Option<&'static Pass> {

@@ -1,0 +1,173 @@
+//! What operations cost: which are cheap enough to compute twice, and how many bytes their results take.
+//!
+//! Classes follow XLA's list of expensive instructions, seen from the memory: on every machine with a memory wall an
+//! exponential of an element that is in a register costs less than reading the element, so transcendental functions
+//! are *cheap* here. What is *expensive* reads many elements for each that it makes.
+
+use memplan_ir::{ArrayShape, Instruction, InstructionId, Module, Op, Shape};
+use memplan_memory::Target;
+
+/// How an operation relates to a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CostClass {
+    /// An element of the result takes a fixed, small number of elements of the operands: it may be computed wherever
+    /// it is needed, several times if need be.
+    Cheap,
+    /// A kernel of its own, computed once, which may take cheap operations along.
+    Hero(Hero),
+    /// Nothing is computed and no bytes are moved.
+    Free,
+    /// Anything else: control flow, communication, library calls, side effects.
+    Opaque,
+}
+
+/// The expensive operation that a kernel is built around.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hero {
+    /// A matrix product.
+    Dot,
+    /// A convolution.
+    Convolution,
+    /// A reduction over dimensions, or over windows.
+    Reduction,
+    /// An update of a part of an array in place: dynamic-update-slice, scatter.
+    Update,
+}
+
+/// How an instruction relates to a kernel, by its operation and shape alone.
+pub(crate) fn class_of(module: &Module, id: InstructionId) -> CostClass {
+    let instruction = &module.instructions[id];
+    // Fused code knows static arrays only, and loops over one memory space.
+    let is_plain = |shape: &Shape| match shape {
+        Shape::Array(array) => {
+            !array.is_dynamic() && array.element_count().is_some() && array.memory_space() == 0
+        }
+        _ => false,
+    };
+    let class = class_of_op(instruction);
+    let fits = match class {
+        CostClass::Free | CostClass::Opaque => true,
+        // A variadic reduction or scatter has a tuple of results.
+        CostClass::Hero(Hero::Reduction) => module.shape(id).leaves().iter().all(|(_, leaf)| is_plain(leaf)),
+        CostClass::Cheap | CostClass::Hero(_) => is_plain(module.shape(id)),
+    };
+    let operands_fit = || instruction.operands.iter().all(|&operand| is_plain(module.shape(operand)));
+    if fits && (matches!(class, CostClass::Free | CostClass::Opaque) || operands_fit()) { class } else { CostClass::Opaque }
+}
+
+fn class_of_op(instruction: &Instruction) -> CostClass {
+    match &instruction.op {
+        Op::Unary(_)
+        | Op::Binary(_)
+        | Op::Compare { .. }
+        | Op::Select
+        | Op::Clamp
+        | Op::Convert
+        | Op::BitcastConvert
+        | Op::StochasticConvert
+        | Op::ReducePrecision { .. }
+        | Op::Iota { .. }
+        | Op::Broadcast { .. }
+        | Op::Reshape { .. }
+        | Op::Copy
+        | Op::Transpose { .. }
+        | Op::Reverse { .. }
+        | Op::Slice { .. }
+        | Op::DynamicSlice { .. }
+        | Op::Concatenate { .. }
+        | Op::Pad { .. }
+        | Op::Gather(_) => CostClass::Cheap,
+        Op::Dot(_) => CostClass::Hero(Hero::Dot),
+        Op::Convolution(_) => CostClass::Hero(Hero::Convolution),
+        Op::Reduce { .. } | Op::ReduceWindow(_) => CostClass::Hero(Hero::Reduction),
+        Op::DynamicUpdateSlice | Op::Scatter(_) => CostClass::Hero(Hero::Update),
+        Op::Parameter { .. } | Op::Tuple | Op::GetTupleElement { .. } | Op::Constant(_) | Op::Bitcast => CostClass::Free,
+        _ => CostClass::Opaque,
+    }
+}
+
+/// Whether an instruction reads each element of its operands once, for one element of its result: the order of
+/// elements may change, and their type, but each is there once.
+pub(crate) fn is_bijective(module: &Module, id: InstructionId) -> bool {
+    match &module.instructions[id].op {
+        Op::Reshape { .. } | Op::Transpose { .. } | Op::Reverse { .. } => true,
+        _ => is_pointwise(module, id),
+    }
+}
+
+/// Whether element `i` of the result needs element `i` of each operand, and nothing else.
+pub(crate) fn is_pointwise(module: &Module, id: InstructionId) -> bool {
+    match &module.instructions[id].op {
+        Op::Unary(_)
+        | Op::Binary(_)
+        | Op::Compare { .. }
+        | Op::Select
+        | Op::Clamp
+        | Op::Convert
+        | Op::StochasticConvert
+        | Op::ReducePrecision { .. }
+        | Op::Copy => true,
+        // Between types of different widths it adds or takes away a dimension.
+        Op::BitcastConvert => {
+            let operand = module.instructions[id].operands[0];
+            let extents = |id| module.shape(id).as_array().map(|array| &array.dimensions);
+            extents(id) == extents(operand)
+        }
+        _ => false,
+    }
+}
+
+/// Whether a reshape or transpose leaves every byte where it is, so that it is only another view of its operand.
+pub(crate) fn moves_no_bytes(module: &Module, id: InstructionId) -> bool {
+    let instruction = &module.instructions[id];
+    let Some((result, operand)) =
+        module.shape(id).as_array().zip(instruction.operands.first().and_then(|&o| module.shape(o).as_array()))
+    else {
+        return false;
+    };
+    let is_plain = |array: &ArrayShape| {
+        array.layout.as_ref().is_none_or(|layout| {
+            layout.tiles.is_empty() && layout.element_size_in_bits == 0 && layout.memory_space == 0 && layout.rare.is_none()
+        })
+    };
+    if !is_plain(result) || !is_plain(operand) {
+        return false;
+    }
+    match &instruction.op {
+        // Dimension `d` of the result is `dimensions[d]` of the operand: the same walk through both, unit extents aside.
+        Op::Transpose { dimensions } => {
+            let walk = result.minor_to_major().into_iter().map(|d| dimensions[d as usize]);
+            let long = |&d: &i64| operand.dimensions[d as usize] != 1;
+            walk.filter(long).eq(operand.minor_to_major().into_iter().filter(long))
+        }
+        Op::Reshape { .. } => is_row_major(result) && is_row_major(operand),
+        _ => false,
+    }
+}
+
+/// Whether the last dimension varies fastest, and so on, unit extents aside.
+fn is_row_major(array: &ArrayShape) -> bool {
+    let long = |&d: &i64| array.dimensions[d as usize] != 1;
+    let order = array.minor_to_major();
+    order.iter().copied().filter(long).rev().eq((0..array.rank() as i64).filter(long))
+}
+
+/// The padded bytes of an instruction's result: all leaves of a tuple together; none for what is part of the code.
+pub(crate) fn result_bytes(module: &Module, target: &Target, id: InstructionId) -> u64 {
+    if is_embedded(module, target, id) {
+        return 0;
+    }
+    match module.shape(id) {
+        tuple @ Shape::Tuple(_) => {
+            tuple.leaves().iter().fold(0, |sum: u64, (_, leaf)| sum.saturating_add(target.size_of(leaf).0))
+        }
+        array => target.size_of(array).0,
+    }
+}
+
+/// Whether an instruction is a constant that becomes part of the code.
+pub(crate) fn is_embedded(module: &Module, target: &Target, id: InstructionId) -> bool {
+    matches!(module.instructions[id].op, Op::Constant(_))
+        && matches!(module.shape(id), Shape::Array(_))
+        && target.size_of(module.shape(id)) <= target.embedded_constant_bytes
+}

@@ -1,0 +1,523 @@
+//! Deciding which instructions share a kernel.
+//!
+//! A computation is walked from its last instruction to its first. When an instruction's turn comes, its users are
+//! settled, so the kernels that would have to compute it are known. Either all of them do, and the array need not
+//! exist, or it *stands*: it is in memory, the root of a kernel of its own. There is no edge on which only some users
+//! fuse, since the array would be in memory all the same.
+//!
+//! ```text
+//!   d = dot(a, b)        epilogue of k1, whose root is t
+//!   m = multiply(d, s)   in k1
+//!   t = tanh(m)          stands: the root of k1, read by k2 and by the result
+//!   e = exponential(t)   in k2 and k3: cheap, recomputed
+//!   r = reduce(e)        stands: the root of k2
+//!   u = divide(e, ..)    stands: the root of k3
+//! ```
+//!
+//! Since a producer joins all its consumers or none, no kernel ever waits for itself: every path out of a kernel
+//! leaves through its root.
+
+use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap, entity_impl};
+use memplan_analysis::CallGraph;
+use memplan_ir::{ComputationId, InstructionId, Module, Op, Opcode, Users};
+use memplan_memory::{Bytes, ContractionRules, Target};
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
+
+use super::report::Verdict;
+use crate::cost::{self, CostClass, Hero};
+
+/// A kernel of one computation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct KernelId(u32);
+entity_impl!(KernelId, "kernel");
+
+/// Instructions that are computed together.
+#[derive(Clone, Debug)]
+pub(super) struct Kernel {
+    /// The instruction whose result is written to memory.
+    pub(super) root: InstructionId,
+    /// All instructions, users before operands; the root is first.
+    pub(super) members: Vec<InstructionId>,
+    /// The expensive operation, if there is one.
+    pub(super) hero: Option<(InstructionId, Hero)>,
+    /// What the members read that is not among them.
+    operands: FxHashSet<InstructionId>,
+    /// At which indices each member is needed.
+    needs: FxHashMap<InstructionId, Need>,
+}
+
+/// At which indices a kernel needs a member.
+#[derive(Clone, Debug)]
+struct Need {
+    /// The members whose access makes the indices: the root, and whatever is not pointwise on the way here.
+    indexers: SmallVec<[InstructionId; 2]>,
+    /// How many different indices there are for one element of the root.
+    evaluations: usize,
+    /// Whether each element of the root needs one element, and each a different one.
+    bijective: bool,
+    /// Whether it is only there to feed a dot or convolution.
+    feeds: Option<Hero>,
+}
+
+/// The kernels of one computation, and why.
+#[derive(Debug, Default)]
+pub(super) struct Grouping {
+    /// By the order in which they were begun: last in the text first.
+    pub(super) kernels: PrimaryMap<KernelId, Kernel>,
+    /// Standing instructions that are only views of their operands.
+    pub(super) views: Vec<InstructionId>,
+    /// What was decided about each edge.
+    pub(super) decisions: Vec<(InstructionId, InstructionId, Verdict)>,
+}
+
+/// How far the instructions that stand may have moved from their operands: the number of instructions in memory that
+/// were counted when they were decided, so 0 is the end of the computation.
+type Rank = u32;
+
+/// Never read as far as is known.
+const UNREAD: Rank = Rank::MAX;
+
+/// How often the instructions of a computation may be duplicated, on average. Training steps need about 3.
+const MAX_GROWTH: usize = 16;
+
+/// Groups the instructions of every computation that has buffers. Close to linear in the number of instructions that
+/// come out.
+pub(super) fn group(module: &Module, graph: &CallGraph, target: &Target) -> Vec<(ComputationId, Grouping)> {
+    let users = Users::new(module);
+    let mut grouper = Grouper::new(module, target, &users);
+    graph.sequential().iter().map(|&computation| (computation, grouper.group(computation))).collect()
+}
+
+struct Grouper<'a> {
+    module: &'a Module,
+    target: &'a Target,
+    users: &'a Users,
+    grouping: Grouping,
+    /// The kernels that compute an instruction.
+    kernels_of: SecondaryMap<InstructionId, SmallVec<[KernelId; 2]>>,
+    /// When a standing instruction runs; for others, the last time that something is read through them.
+    ranks: SecondaryMap<InstructionId, Rank>,
+    /// The last time that an instruction is read, as far as is decided.
+    last_read: SecondaryMap<InstructionId, Rank>,
+    /// What keeping an instruction available takes: its own bytes, or less where it can be recomputed from less.
+    sources: SecondaryMap<InstructionId, u64>,
+    /// Instructions that others must run after.
+    is_awaited: EntitySet<InstructionId>,
+    /// Entry parameters that the caller lets the program overwrite.
+    is_given_up: FxHashSet<u32>,
+    /// The result of the computation at hand.
+    root: InstructionId,
+    /// Instructions of the computation at hand that are in memory so far.
+    standing: Rank,
+    /// How many instructions of the computation at hand may still be duplicated.
+    growth: usize,
+}
+
+impl<'a> Grouper<'a> {
+    fn new(module: &'a Module, target: &'a Target, users: &'a Users) -> Grouper<'a> {
+        let config = &module.config;
+        let aliased = config.input_output_alias.iter().map(|alias| alias.parameter);
+        Grouper {
+            module,
+            target,
+            users,
+            grouping: Grouping::default(),
+            kernels_of: SecondaryMap::new(),
+            ranks: SecondaryMap::with_default(UNREAD),
+            last_read: SecondaryMap::with_default(UNREAD),
+            sources: SecondaryMap::new(),
+            is_awaited: EntitySet::new(),
+            is_given_up: aliased.chain(config.buffer_donors.iter().map(|donor| donor.parameter)).collect(),
+            root: module.computations[module.entry].root,
+            standing: 0,
+            growth: 0,
+        }
+    }
+
+    fn group(&mut self, computation: ComputationId) -> Grouping {
+        let body = &self.module.computations[computation];
+        self.root = body.root;
+        self.standing = 0;
+        self.growth = MAX_GROWTH.saturating_mul(body.instructions.len());
+        for &id in &body.instructions {
+            self.sources[id] = self.source_bytes(id);
+            let awaited = &self.module.instructions[id].control_predecessors;
+            awaited.iter().for_each(|&before| _ = self.is_awaited.insert(before));
+        }
+        for &id in body.instructions.iter().rev() {
+            self.decide(id);
+        }
+        std::mem::take(&mut self.grouping)
+    }
+
+    /// What it takes to keep an instruction available: its own bytes; for what is cheap, the bytes of what it can be
+    /// recomputed from, where that is less; nothing for parameters that the caller keeps anyway.
+    fn source_bytes(&self, id: InstructionId) -> u64 {
+        let instruction = &self.module.instructions[id];
+        let own = cost::result_bytes(self.module, self.target, id);
+        match (cost::class_of(self.module, id), &instruction.op) {
+            (CostClass::Cheap, _) => {
+                self.operands(id).iter().map(|&operand| self.sources[operand]).fold(0, u64::saturating_add).min(own)
+            }
+            (_, Op::GetTupleElement { .. } | Op::Bitcast) => own.min(self.sources[instruction.operands[0]]),
+            (_, Op::Parameter { number })
+                if instruction.parent == self.module.entry && !self.is_given_up.contains(number) =>
+            {
+                0
+            }
+            _ => own,
+        }
+    }
+
+    /// Settles one instruction whose users are settled.
+    fn decide(&mut self, id: InstructionId) {
+        let kernels = self.kernels_that_need(id);
+        let verdict = self.verdict(id, &kernels);
+        for &user in self.users.of(id) {
+            self.grouping.decisions.push((id, user, verdict));
+        }
+        let rank = match verdict {
+            Verdict::Fused { .. } => {
+                kernels.iter().for_each(|&kernel| self.join(id, kernel));
+                self.growth -= kernels.len() - 1;
+                self.kernels_of[id] = kernels;
+                self.last_read[id]
+            }
+            Verdict::View => {
+                self.grouping.views.push(id);
+                self.last_read[id]
+            }
+            _ => self.stand(id),
+        };
+        self.ranks[id] = rank;
+        for &operand in &self.module.instructions[id].operands {
+            self.last_read[operand] = self.last_read[operand].min(rank);
+        }
+    }
+
+    /// The kernels of all users, in order.
+    fn kernels_that_need(&self, id: InstructionId) -> SmallVec<[KernelId; 2]> {
+        let users = self.users.of(id).iter();
+        let mut kernels: SmallVec<[KernelId; 2]> = users.flat_map(|&user| self.kernels_of[user].iter().copied()).collect();
+        kernels.sort_unstable();
+        kernels.dedup();
+        kernels
+    }
+
+    /// Leaves an instruction where it is. Says when it runs.
+    fn stand(&mut self, id: InstructionId) -> Rank {
+        let class = cost::class_of(self.module, id);
+        // What moves no bytes runs whenever its users do; the result of the computation is needed at its end.
+        if class == CostClass::Free {
+            return if id == self.root { 0 } else { self.last_read[id] };
+        }
+        self.standing += 1;
+        let hero = match class {
+            CostClass::Hero(hero) => Some((id, hero)),
+            CostClass::Cheap => None,
+            CostClass::Free | CostClass::Opaque => return self.standing,
+        };
+        let need = Need {
+            indexers: SmallVec::from_iter([id]),
+            evaluations: 1,
+            bijective: true,
+            feeds: None,
+        };
+        let kernel = self.grouping.kernels.push(Kernel {
+            root: id,
+            members: vec![id],
+            hero,
+            operands: self.arrays_read(id).collect(),
+            needs: FxHashMap::from_iter([(id, need)]),
+        });
+        self.kernels_of[id] = SmallVec::from_iter([kernel]);
+        self.standing
+    }
+
+    /// Adds an instruction to a kernel that needs it.
+    fn join(&mut self, id: InstructionId, kernel: KernelId) {
+        let need = self.need(id, kernel);
+        let reads: SmallVec<[InstructionId; 4]> = self.arrays_read(id).collect();
+        let kernel = &mut self.grouping.kernels[kernel];
+        kernel.operands.remove(&id);
+        kernel.operands.extend(reads);
+        kernel.members.push(id);
+        kernel.needs.insert(id, need);
+        if let CostClass::Hero(hero) = cost::class_of(self.module, id) {
+            kernel.hero = Some((id, hero));
+        }
+    }
+
+    /// The operands of an instruction that a kernel would have to get from memory.
+    fn arrays_read(&self, id: InstructionId) -> impl Iterator<Item = InstructionId> + 'a {
+        let (module, target) = (self.module, self.target);
+        let operands = module.instructions[id].operands.iter().copied();
+        operands.filter(move |&operand| !cost::is_embedded(module, target, operand))
+    }
+
+    /// At which indices a kernel would need an instruction.
+    fn need(&self, id: InstructionId, kernel: KernelId) -> Need {
+        let needs = &self.grouping.kernels[kernel].needs;
+        let mut need =
+            Need { indexers: SmallVec::new(), evaluations: 0, bijective: true, feeds: None };
+        for user in self.users.of(id) {
+            let Some(of_user) = needs.get(user) else { continue };
+            match cost::is_pointwise(self.module, *user) {
+                true => need.indexers.extend(of_user.indexers.iter().copied()),
+                false => need.indexers.push(*user),
+            }
+            need.bijective &= of_user.bijective && cost::is_bijective(self.module, *user);
+            need.feeds = need.feeds.or(of_user.feeds).or(match cost::class_of(self.module, *user) {
+                CostClass::Hero(hero @ (Hero::Dot | Hero::Convolution)) => Some(hero),
+                _ => None,
+            });
+        }
+        need.indexers.sort_unstable();
+        need.indexers.dedup();
+        need.evaluations = need.indexers.iter().map(|indexer| needs[indexer].evaluations).sum();
+        need
+    }
+
+    /// Whether an instruction goes into the kernels that need it; the first reason why not.
+    fn verdict(&self, id: InstructionId, kernels: &[KernelId]) -> Verdict {
+        let check = || -> Result<(), Verdict> {
+            let class = self.check_producer(id)?;
+            self.check_consumers(id)?;
+            if class == CostClass::Cheap && self.is_better_as_view(id, kernels) {
+                return Err(Verdict::View);
+            }
+            for &kernel in kernels {
+                self.check_kernel(id, class, kernel, kernels.len())?;
+            }
+            self.check_cost(id, kernels)
+        };
+        let is_view = || cost::moves_no_bytes(self.module, id) && id != self.root && !self.has_control(id);
+        match check() {
+            Ok(()) => Verdict::Fused { kernels: kernels.len() },
+            Err(_) if is_view() => Verdict::View,
+            Err(reason) => reason,
+        }
+    }
+
+    /// Whether the operation fits into kernels at all.
+    fn check_producer(&self, id: InstructionId) -> Result<CostClass, Verdict> {
+        let class = cost::class_of(self.module, id);
+        if matches!(class, CostClass::Free | CostClass::Opaque) {
+            return Err(Verdict::Producer(self.module.instructions[id].opcode()));
+        }
+        if id == self.root {
+            return Err(Verdict::Result);
+        }
+        if self.has_control(id) {
+            return Err(Verdict::Control);
+        }
+        Ok(class)
+    }
+
+    /// Whether every user is in a kernel, and reads the value in a way that kernels can.
+    fn check_consumers(&self, id: InstructionId) -> Result<(), Verdict> {
+        let users = self.users.of(id);
+        if users.is_empty() {
+            return Err(Verdict::Result);
+        }
+        for &user in users {
+            let instruction = &self.module.instructions[user];
+            let opcode = instruction.opcode();
+            if self.kernels_of[user].is_empty() || self.has_control(user) {
+                return Err(Verdict::Consumer(opcode));
+            }
+            let updated = match &instruction.op {
+                Op::DynamicUpdateSlice => &instruction.operands[..1],
+                Op::Scatter(_) => &instruction.operands[..instruction.operands.len() / 2],
+                _ => &[],
+            };
+            if updated.contains(&id) {
+                return Err(Verdict::UpdatedInPlace(opcode));
+            }
+        }
+        Ok(())
+    }
+
+    fn has_control(&self, id: InstructionId) -> bool {
+        !self.module.instructions[id].control_predecessors.is_empty() || self.is_awaited.contains(id)
+    }
+
+    /// Whether a reshape or transpose that moves no bytes is better left out: its operand is in memory anyway.
+    fn is_better_as_view(&self, id: InstructionId, kernels: &[KernelId]) -> bool {
+        if !cost::moves_no_bytes(self.module, id) {
+            return false;
+        }
+        let operand = self.module.instructions[id].operands[0];
+        match cost::class_of(self.module, operand) {
+            CostClass::Cheap => false,
+            CostClass::Free | CostClass::Opaque => !cost::is_embedded(self.module, self.target, operand),
+            // Only a kernel without a hero can take it in, and only all its users together.
+            CostClass::Hero(_) => {
+                self.users.of(operand).len() > 1
+                    || kernels.len() > 1
+                    || self.grouping.kernels[kernels[0]].hero.is_some()
+            }
+        }
+    }
+
+    /// Whether one kernel has room for an instruction, and the target a code generator for the result.
+    fn check_kernel(&self, id: InstructionId, class: CostClass, at: KernelId, count: usize) -> Result<(), Verdict> {
+        let rules = &self.target.fusion;
+        let kernel = &self.grouping.kernels[at];
+        let opcode = self.module.instructions[id].opcode();
+        let need = self.need(id, at);
+        match class {
+            CostClass::Hero(hero) => {
+                if count > 1 {
+                    return Err(Verdict::Expensive { opcode, kernels: count });
+                }
+                if kernel.hero.is_some() || !need.bijective || need.evaluations > 1 || !self.has_epilogue(hero, id) {
+                    return Err(Verdict::Epilogue(opcode));
+                }
+            }
+            _ => {
+                if let Some(hero) = need.feeds
+                    && !(self.contraction(hero).prologue && fits_prologue(&self.module.instructions[id].op))
+                {
+                    let (hero, _) = kernel.hero.expect("what feeds a hero is in its kernel");
+                    return Err(Verdict::Prologue(self.module.instructions[hero].opcode()));
+                }
+            }
+        }
+        if kernel.members.len() >= rules.max_instructions {
+            return Err(Verdict::Instructions { limit: rules.max_instructions });
+        }
+        if need.evaluations > rules.max_evaluations {
+            return Err(Verdict::Evaluations { evaluations: need.evaluations });
+        }
+        let new = self.arrays_read(id).filter(|operand| !kernel.operands.contains(operand)).count();
+        let operands = kernel.operands.len() + new - usize::from(kernel.operands.contains(&id));
+        if operands > rules.max_operands {
+            return Err(Verdict::Operands { operands });
+        }
+        self.check_in_place(id, kernel)
+    }
+
+    /// What is written in place may be read by nothing else in the kernel, but at the very place that is written.
+    fn check_in_place(&self, id: InstructionId, kernel: &Kernel) -> Result<(), Verdict> {
+        let Some((hero, Hero::Update)) = kernel.hero else { return Ok(()) };
+        let update = &self.module.instructions[hero];
+        let n_updated = match update.op {
+            Op::Scatter(_) => update.operands.len() / 2,
+            _ => 1,
+        };
+        let instruction = &self.module.instructions[id];
+        let reads_updated =
+            instruction.operands.iter().any(|operand| update.operands[..n_updated].contains(operand));
+        let is_same_slice = || match (&update.op, &instruction.op) {
+            (Op::DynamicUpdateSlice, Op::DynamicSlice { .. }) => {
+                let written = self.module.shape(update.operands[1]);
+                instruction.operands[1..] == update.operands[2..]
+                    && self.module.shape(id).same_ignoring_layout(written)
+                    && self.need_is_pointwise_to(id, update.operands[1], kernel)
+            }
+            _ => false,
+        };
+        if reads_updated && !is_same_slice() { Err(Verdict::InPlaceHazard) } else { Ok(()) }
+    }
+
+    /// Whether all users of an instruction in a kernel are pointwise up to `top`, which is one of them or itself.
+    fn need_is_pointwise_to(&self, id: InstructionId, top: InstructionId, kernel: &Kernel) -> bool {
+        let (hero, _) = kernel.hero.expect("asked about a kernel with an update");
+        let users = self.users.of(id).iter().filter(|user| kernel.needs.contains_key(user));
+        id == top || users.clone().all(|user| kernel.needs[user].indexers[..] == [hero])
+            && users.clone().all(|&user| cost::is_pointwise(self.module, user))
+    }
+
+    fn contraction(&self, hero: Hero) -> &ContractionRules {
+        match hero {
+            Hero::Convolution => &self.target.fusion.convolution,
+            _ => &self.target.fusion.dot,
+        }
+    }
+
+    fn has_epilogue(&self, hero: Hero, id: InstructionId) -> bool {
+        match hero {
+            Hero::Dot | Hero::Convolution => self.contraction(hero).epilogue,
+            Hero::Reduction => {
+                let is_reduce = matches!(self.module.instructions[id].op, Op::Reduce { .. });
+                self.target.fusion.reduce_epilogue && is_reduce && !self.module.shape(id).is_tuple()
+            }
+            Hero::Update => false,
+        }
+    }
+
+    /// Whether fewer bytes live in memory, and not many more are moved.
+    fn check_cost(&self, id: InstructionId, kernels: &[KernelId]) -> Result<(), Verdict> {
+        let saved = cost::result_bytes(self.module, self.target, id);
+        let first_reader = kernels.iter().map(|&k| self.ranks[self.grouping.kernels[k].root]).max();
+        // Nothing else runs between it and its only reader, so its operands stay no longer than they would for itself.
+        if kernels.len() == 1 && first_reader == Some(self.standing) {
+            return Ok(());
+        }
+        if kernels.len() > self.growth {
+            return Err(Verdict::CodeSize);
+        }
+        let last_reader = self.last_read[id];
+        let is_extended = |operand: &InstructionId| self.last_read[*operand] > last_reader;
+        let extended = self.operands(id).iter().filter(|o| is_extended(o)).map(|&o| self.sources[o]).fold(0, u64::saturating_add);
+        // Where it makes no difference, one kernel is better than two, and one evaluation better than several.
+        if extended > saved || (extended == saved && kernels.len() > 1) {
+            return Err(Verdict::KeepsMore { extended: Bytes(extended), saved: Bytes(saved) });
+        }
+        self.check_traffic(id, kernels)
+    }
+
+    fn check_traffic(&self, id: InstructionId, kernels: &[KernelId]) -> Result<(), Verdict> {
+        if kernels.len() == 1 {
+            return Ok(());
+        }
+        let size = cost::result_bytes(self.module, self.target, id);
+        let elements = self.module.shape(id).as_array().and_then(|array| array.element_count()).unwrap_or(0);
+        // A slice or gather reads no more elements than it makes, however large its operand is.
+        let read = |operand: InstructionId| {
+            let array = self.module.shape(operand).as_array();
+            let width = array.map_or(0, |array| u64::from(array.element_type.byte_width()));
+            elements.saturating_mul(width).min(cost::result_bytes(self.module, self.target, operand))
+        };
+        let operands = self.operands(id);
+        let once = operands.iter().map(|&operand| read(operand)).fold(0, u64::saturating_add);
+        let mut moved: u64 = 0;
+        for &kernel in kernels {
+            let kernel = &self.grouping.kernels[kernel];
+            for &operand in operands.iter().filter(|operand| !kernel.operands.contains(operand)) {
+                moved = moved.saturating_add(read(operand));
+            }
+        }
+        let through_memory = once.saturating_add(size.saturating_mul(1 + kernels.len() as u64));
+        let limit = (through_memory as f64 * self.target.fusion.max_traffic_ratio) as u64;
+        if moved > limit {
+            return Err(Verdict::MovesMore { moved: Bytes(moved), limit: Bytes(limit) });
+        }
+        Ok(())
+    }
+
+    /// The operands of an instruction, each once.
+    fn operands(&self, id: InstructionId) -> SmallVec<[InstructionId; 4]> {
+        let mut operands: SmallVec<[InstructionId; 4]> = self.arrays_read(id).collect();
+        operands.sort_unstable();
+        operands.dedup();
+        operands
+    }
+}
+
+/// Whether the loader of a dot or convolution can apply an operation. It walks its operand tile by tile, so it cannot
+/// follow indices that are data.
+fn fits_prologue(op: &Op) -> bool {
+    !matches!(op, Op::Gather(_) | Op::Reverse { .. })
+}
+
+/// For tests and reports: the opcode of what a kernel is built around.
+impl Kernel {
+    /// The opcode that names the kernel: its hero's, or its root's.
+    pub(super) fn opcode(&self, module: &Module) -> Opcode {
+        let named = self.hero.map_or(self.root, |(hero, _)| hero);
+        module.instructions[named].opcode()
+    }
+}

@@ -1,0 +1,68 @@
+//! Fusion: arrays that need not exist.
+//!
+//! Before: every instruction writes its result to memory. After: instructions that one kernel can compute together
+//! are one `fusion` instruction, and what passes between them stays in registers.
+//!
+//! ```text
+//!   a = f32[n] exponential(x)              f = f32[n] fusion(x, y), kind=kLoop, calls={
+//!   b = f32[n] add(a, y)              =>     a = exponential(x)
+//!   c = f32[n] tanh(b)                       b = add(a, y)
+//!                                            ROOT c = tanh(b) }
+//! ```
+//!
+//! The decision is by bytes: those alive and, within limits, those moved (`check_cost` in `kernels.rs`). What a kernel
+//! may hold is data of the target ([`memplan_memory::FusionRules`]). Cheap operations are computed in each kernel that
+//! needs them; expensive ones never twice.
+//!
+//! Left alone: computations that are not part of the control flow (reducers, comparators, existing fusions), anything
+//! with control dependencies, dynamic shapes, memory spaces other than the main one. Requires no schedule; the order of
+//! the text serves as a first guess of one. Every cheap operation ends up in a fusion, so a second run finds nothing.
+
+mod emit;
+mod kernels;
+mod report;
+
+use memplan_analysis::CallGraph;
+use memplan_ir::Module;
+use memplan_memory::Target;
+
+pub use report::{FusionEdge, FusionReport, Verdict};
+
+use crate::{Context, Pass, PassError, compact};
+
+/// The pass.
+pub const FUSION: Pass = Pass {
+    name: "fusion",
+    description: "Compute together what one kernel can, so that fewer arrays are in memory",
+    run: fuse,
+};
+
+/// What [`FUSION`] would do with a module, edge by edge. Close to linear in the module.
+///
+/// # Errors
+/// When the module's computations call each other in a circle.
+pub fn explain_fusion(module: &Module, target: &Target) -> Result<FusionReport, PassError> {
+    let mut report = FusionReport::default();
+    for (_, grouping) in kernels::group(module, &call_graph(module)?, target) {
+        report.add(module, grouping.decisions);
+    }
+    Ok(report)
+}
+
+fn fuse(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
+    let groupings = kernels::group(module, &call_graph(module)?, context.target);
+    let mut names = emit::Names::new(module);
+    let mut changed = false;
+    for (computation, grouping) in groupings {
+        changed |= emit::emit(module, context.target, computation, &grouping, &mut names);
+    }
+    if changed {
+        compact::compact(module);
+    }
+    Ok(changed)
+}
+
+fn call_graph(module: &Module) -> Result<CallGraph, PassError> {
+    CallGraph::new(module)
+        .map_err(|error| PassError::Unsupported { pass: FUSION.name, message: error.to_string() })
+}

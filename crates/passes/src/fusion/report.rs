@@ -1,0 +1,142 @@
+//! Why each producer is, or is not, in the kernels of its consumers.
+
+use memplan_ir::{Module, Opcode};
+use memplan_memory::Bytes;
+
+/// The decision about every edge from a producer to a consumer that both could be in a kernel, or stand before one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FusionReport {
+    /// The edges, computation by computation, consumers from last to first.
+    pub edges: Vec<FusionEdge>,
+}
+
+/// The decision about one edge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FusionEdge {
+    /// Name of the computation.
+    pub computation: Box<str>,
+    /// Name of the instruction that makes the value.
+    pub producer: Box<str>,
+    /// Name of the instruction that reads it.
+    pub consumer: Box<str>,
+    /// What was decided.
+    pub verdict: Verdict,
+}
+
+/// Whether a producer is computed in the kernels of its consumers, and why not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Verdict {
+    /// It is computed there, and nowhere else.
+    #[error("fused, into {kernels} kernel(s)")]
+    Fused {
+        /// How many kernels compute it.
+        kernels: usize,
+    },
+    /// It moves no bytes: a reshape that is only another view.
+    #[error("not fused: it is a view of its operand and costs nothing")]
+    View,
+    /// The producer is not an operation that fits into a kernel.
+    #[error("not fused: {0} does not go into kernels")]
+    Producer(Opcode),
+    /// The value is needed in memory for a consumer that is not a kernel.
+    #[error("not fused: {0} needs it in memory")]
+    Consumer(Opcode),
+    /// It is the result of its computation.
+    #[error("not fused: it is the result of the computation")]
+    Result,
+    /// Control dependencies tie it to its place.
+    #[error("not fused: it has control dependencies")]
+    Control,
+    /// The consumer writes into the buffer that the value is in.
+    #[error("not fused: {0} updates it in place")]
+    UpdatedInPlace(Opcode),
+    /// The consumer's kernel writes in place into an array that the producer reads elsewhere.
+    #[error("not fused: the kernel would read what it is overwriting")]
+    InPlaceHazard,
+    /// Expensive work is done once.
+    #[error("not fused: {opcode} is too expensive to be computed in {kernels} kernels")]
+    Expensive {
+        /// The producer's operation.
+        opcode: Opcode,
+        /// How many kernels would compute it.
+        kernels: usize,
+    },
+    /// The target has no kernel that goes on after this operation.
+    #[error("not fused: the target has no {0} with such an epilogue")]
+    Epilogue(Opcode),
+    /// The target has no kernel that computes such an operand while loading it.
+    #[error("not fused: the target has no {0} that computes such operands while it loads them")]
+    Prologue(Opcode),
+    /// The kernel would read too many arrays.
+    #[error("not fused: a kernel would read {operands} arrays")]
+    Operands {
+        /// How many.
+        operands: usize,
+    },
+    /// The kernel would have too many instructions.
+    #[error("not fused: a kernel would have more than {limit} instructions")]
+    Instructions {
+        /// The limit.
+        limit: usize,
+    },
+    /// The code would be repeated for too many different indices.
+    #[error("not fused: its code would be needed at {evaluations} different indices")]
+    Evaluations {
+        /// How many.
+        evaluations: usize,
+    },
+    /// The module as a whole has been duplicated enough.
+    #[error("not fused: duplicating it would make the program too long")]
+    CodeSize,
+    /// Keeping its operands instead takes more memory.
+    #[error("not fused: it takes {saved}, what it is computed from would stay for {extended}")]
+    KeepsMore {
+        /// What the operands take that would have to stay longer.
+        extended: Bytes,
+        /// What the producer takes.
+        saved: Bytes,
+    },
+    /// Computing it several times reads too much.
+    #[error("not fused: computing it in each consumer would read {moved}, the limit is {limit}")]
+    MovesMore {
+        /// What would be read.
+        moved: Bytes,
+        /// What may be read.
+        limit: Bytes,
+    },
+}
+
+impl Verdict {
+    /// Whether the producer is in the consumer's kernels.
+    pub fn is_fused(&self) -> bool {
+        matches!(self, Verdict::Fused { .. })
+    }
+}
+
+impl FusionReport {
+    /// The report's text: one line per edge.
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        for edge in &self.edges {
+            text.push_str(&format!("{}: {} -> {}: {}\n", edge.computation, edge.producer, edge.consumer, edge.verdict));
+        }
+        text
+    }
+
+    /// Takes names from the module for decisions made about ids.
+    pub(super) fn add(
+        &mut self,
+        module: &Module,
+        decisions: impl IntoIterator<Item = (memplan_ir::InstructionId, memplan_ir::InstructionId, Verdict)>,
+    ) {
+        self.edges.extend(decisions.into_iter().map(|(producer, consumer, verdict)| {
+            let [producer, consumer] = [producer, consumer].map(|id| &module.instructions[id]);
+            FusionEdge {
+                computation: module.computations[consumer.parent].name.clone(),
+                producer: producer.name.clone(),
+                consumer: consumer.name.clone(),
+                verdict,
+            }
+        }));
+    }
+}
