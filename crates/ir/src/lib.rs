@@ -46,6 +46,7 @@ mod builder;
 mod element_type;
 mod entities;
 mod fingerprint;
+mod float;
 pub mod infer;
 mod instruction;
 mod layout;

@@ -1,0 +1,162 @@
+//! What can be wrong with HLO text, and how it is shown.
+
+use std::ops::Range;
+
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+use memplan_ir::Opcode;
+
+/// Something wrong with HLO text, and where.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{kind}")]
+pub struct ParseError {
+    /// What is wrong.
+    #[source]
+    pub kind: ParseErrorKind,
+    /// The bytes of the source that are wrong. Within the source, on character boundaries; may be empty.
+    pub span: Range<usize>,
+    /// Another place that explains this one.
+    pub related: Option<Box<Related>>,
+}
+
+/// Another place that explains an error.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Related {
+    /// The bytes of the source.
+    pub span: Range<usize>,
+    /// What is there.
+    pub message: String,
+}
+
+/// What can be wrong with HLO text.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum ParseErrorKind {
+    #[error("expected {expected}, found {found}")]
+    Unexpected { expected: String, found: String },
+    #[error("this comment does not end")]
+    UnterminatedComment,
+    #[error("this string does not end")]
+    UnterminatedString,
+    #[error("the opening brace is never closed")]
+    UnterminatedJson,
+    #[error("character {character:?} has no meaning here")]
+    InvalidCharacter { character: char },
+    #[error("the source is not valid UTF-8")]
+    NotUtf8,
+    #[error("malformed escape sequence in a string")]
+    InvalidEscape,
+    #[error("the string is not valid UTF-8 once unescaped")]
+    StringNotUtf8,
+    #[error("maximum recursion depth of {limit} exceeded")]
+    TooDeep { limit: u32 },
+    #[error("number {text} does not fit {what}")]
+    NumberOutOfRange { text: String, what: &'static str },
+    #[error("extra content after {what}")]
+    ExtraContent { what: &'static str },
+
+    #[error("expects only one ENTRY")]
+    SeveralEntries,
+    #[error("a module needs at least one computation")]
+    NoComputation,
+    #[error("computation {name} has no instructions")]
+    EmptyComputation { name: String },
+    #[error("one computation should have only one ROOT")]
+    SeveralRoots,
+    #[error("instruction does not exist: {name}")]
+    UnknownInstruction { name: String },
+    #[error("computation does not exist: {name}")]
+    UnknownComputation { name: String },
+    #[error("instruction already exists: {name}")]
+    DuplicateInstruction { name: String },
+    #[error("computation already exists: {name}")]
+    DuplicateComputation { name: String },
+    #[error("computation {name} misses parameter {number}")]
+    MissingParameter { name: String, number: usize },
+    #[error("parameter number {number} is taken")]
+    DuplicateParameter { number: u32 },
+    #[error("shape of computation {name}, {shape}, is not compatible with that of its root, {root}")]
+    RootShape { name: String, shape: String, root: String },
+    #[error("the operand is declared as {declared}, but {name} has shape {actual}")]
+    OperandShape { name: String, declared: String, actual: String },
+    #[error("an operand without a shape cannot become a parameter of a single-instruction module")]
+    OperandNeedsShape,
+
+    #[error("unknown opcode: {name}")]
+    UnknownOpcode { name: String },
+    #[error("{opcode} expects {expected} operands, but has {found}")]
+    OperandCount { opcode: Opcode, expected: &'static str, found: usize },
+    #[error("{opcode} cannot have shape {shape}: expected {expected}")]
+    ResultShape { opcode: Opcode, shape: String, expected: &'static str },
+    #[error("cannot infer shape for opcode: {opcode}")]
+    ShapeRequired { opcode: Opcode },
+    #[error("cannot infer the shape: {reason}")]
+    Inference { reason: String },
+    #[error("{opcode} expects operand {number} to be {expected}, but its shape is {shape}")]
+    BadOperand { opcode: Opcode, number: usize, expected: &'static str, shape: String },
+    #[error("no element {index} in {shape}")]
+    NoTupleElement { index: u64, shape: String },
+
+    #[error("unexpected attribute {name:?}; {opcode} allows: {allowed}")]
+    UnknownAttribute { name: String, opcode: Opcode, allowed: String },
+    #[error("unexpected attribute {name:?} of the module")]
+    UnknownModuleAttribute { name: String },
+    #[error("attribute {name} already exists")]
+    DuplicateAttribute { name: String },
+    #[error("attribute {name} is expected but not seen")]
+    MissingAttribute { name: &'static str },
+    #[error("nested instructions cannot have attributes")]
+    NestedAttribute,
+    #[error("expects {expected} entries, but has {found}")]
+    Count { expected: usize, found: usize },
+
+    #[error("unknown element type {name}")]
+    UnknownElementType { name: String },
+    #[error("dimensions size is {rank}, but minor to major size is {order}")]
+    LayoutRank { rank: usize, order: usize },
+    #[error("minor-to-major order is not a permutation of the dimensions")]
+    LayoutOrder,
+    #[error("value {value} is out of range for literal's primitive type {element_type}")]
+    LiteralRange { value: String, element_type: &'static str },
+    #[error("a literal of type {element_type} cannot be {found}")]
+    LiteralType { element_type: &'static str, found: String },
+    #[error("expects nested array in rank {rank}, but sees larger")]
+    LiteralTooDeep { rank: usize },
+    #[error("expects nested array in rank {rank}, but sees {found}")]
+    LiteralRank { rank: usize, found: usize },
+    #[error("expects {expected} elements in dimension {dimension}, but sees {found}")]
+    LiteralCount { expected: i64, dimension: usize, found: String },
+    #[error("a constant of shape {shape} has no literal")]
+    LiteralShape { shape: String },
+    #[error("invalid sharding: {reason}")]
+    Sharding { reason: &'static str },
+    #[error("invalid dimension labels: {reason}")]
+    DimensionLabels { reason: &'static str },
+    #[error("invalid window: {reason}")]
+    Window { reason: &'static str },
+    #[error("the wrapped computation of an async chain may be called by one async-start only")]
+    SharedAsyncComputation,
+}
+
+impl ParseError {
+    /// Line and column of the error, both counted from 1; columns are characters.
+    pub fn line_and_column(&self, source: &str) -> (usize, usize) {
+        let before = &source[..self.span.start.min(source.len())];
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+    }
+}
+
+/// The error as a person wants to see it: file, line, column, the source line with a caret.
+///
+/// `source` must be the text that was parsed. Very long lines are cut around the place.
+pub fn render(error: &ParseError, file_name: &str, source: &str) -> String {
+    let mut snippet =
+        Snippet::source(source).path(file_name).annotation(AnnotationKind::Primary.span(error.span.clone()));
+    if let Some(related) = &error.related {
+        snippet =
+            snippet.annotation(AnnotationKind::Context.span(related.span.clone()).label(&related.message));
+    }
+    let message = error.kind.to_string();
+    let report: &[Group<'_>] = &[Level::ERROR.primary_title(&message).element(snippet)];
+    Renderer::plain().render(report)
+}

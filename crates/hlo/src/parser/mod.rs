@@ -1,0 +1,18 @@
+//! From text to [`Module`](memplan_ir::Module).
+//!
+//! Recursive descent over the tokens of [`lexer`](crate::lexer). [`cursor`] moves through them; the other files each
+//! read one part of the language, from the outside in: [`module`], [`instruction`], [`op`], [`attributes`], and the
+//! small languages inside attributes.
+
+pub(crate) mod attributes;
+mod cursor;
+mod instruction;
+mod literal;
+mod module;
+mod notes;
+mod op;
+mod shape;
+mod sharding;
+mod windows;
+
+pub(crate) use module::Parser;
