@@ -1,1 +1,110 @@
-//! Placeholder, being written.
+//! Proves a memory plan right, or says what is wrong with it.
+//!
+//! [`check()`] sees a module, its schedule, the target and the plan, and nothing of the analyses that made the plan, so
+//! that no mistake can be made twice. It walks the program and follows which value every byte holds. The plan is right
+//! when
+//!
+//! * the schedule has every instruction once, after what it depends on, and every position that needs bytes has a slice
+//!   that is large enough, aligned, in bounds, and in the memory that its layout names;
+//! * every read finds its value whole: all bytes of the slice hold the value that the program means there;
+//! * no instruction overwrites an operand while it reads it, except element by element in place;
+//! * what an operation in flight reads is not written, and what it writes is not touched, until it is done;
+//! * constants, and arguments that the caller keeps, are never written;
+//! * results end where the caller looks for them, aliased ones in their parameter;
+//! * the totals are those of the allocations.
+//!
+//! The method is that of register allocation checkers (regalloc2's `checker.rs` is the one to read), with byte ranges
+//! for registers. What makes it linear is that slices belong to positions, not to calls: each computation is walked
+//! once, and callers use the set of bytes that it writes. No nesting of calls can multiply the work. The time is
+//! O(n log n) in positions, plus the number of separate written ranges of a callee for each of its calls; beyond a
+//! budget for those the answer is [`Violation::TooComplex`], which real plans, whose arenas are dense, stay far from.
+//!
+//! Not checked: capacities of memory spaces, how computations embedded in kernels (fusions, reducers) use memory, and
+//! the span of an asynchronous operation that is started in one computation and done in another (as in pipelined
+//! loops): there each computation is checked as if the operation were not in flight.
+
+mod bytes;
+mod calls;
+mod facts;
+mod in_place;
+mod structure;
+mod violation;
+mod walk;
+
+use memplan_ir::{Module, Schedule, SecondaryMap};
+use memplan_memory::{MemoryPlan, Target};
+use rustc_hash::FxHashMap;
+
+use bytes::Holder;
+use facts::{Facts, Report};
+pub use violation::{Found, Place, Violation};
+use walk::Proving;
+
+/// Pieces of memory written by callees that may be looked at in all, beyond a share for every instruction.
+const LEAST_FUEL: usize = 1 << 24;
+
+/// What was done to prove a plan right.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Proof {
+    /// Computations that were walked.
+    pub computations: usize,
+    /// Instructions in them.
+    pub instructions: usize,
+    /// Reads that found their value whole.
+    pub reads: usize,
+    /// Writes that were followed.
+    pub writes: usize,
+}
+
+/// Proves that a plan is right for a module that the verifier accepts, run in the order of `schedule`.
+///
+/// # Errors
+/// Everything found wrong, up to a limit; the first is most often the cause of the others.
+pub fn check(
+    module: &Module,
+    schedule: &Schedule,
+    target: &Target,
+    plan: &MemoryPlan,
+) -> Result<Proof, Vec<Violation>> {
+    let mut report = Report::default();
+    if plan.target != target.name {
+        report.add(Violation::OtherTarget {
+            plan: plan.target.as_str().into(),
+            target: target.name.as_str().into(),
+        });
+    }
+    let mut facts = Facts::new(module, schedule, target, plan, &mut report);
+    let Some(computations) = structure::planned_computations(&facts, &mut report) else {
+        return report.into_result().map(|()| Proof::default());
+    };
+    let mut planned = SecondaryMap::new();
+    computations.iter().for_each(|&c| planned[c] = true);
+    facts.place_constants(&planned, &mut report);
+
+    structure::check_schedule(&facts, &computations, &mut report);
+    structure::check_slices(&facts, &computations, &mut report);
+    structure::check_arguments(&facts, &mut report);
+    structure::check_results(&facts, &mut report);
+    structure::check_totals(&facts, &mut report);
+
+    let mut proving = Proving {
+        facts: &facts,
+        report: &mut report,
+        memo: Default::default(),
+        names: vec![Holder::Nothing; facts.positions.len()],
+        is_read: vec![false; facts.positions.len()],
+        summaries: FxHashMap::default(),
+        immediates: FxHashMap::default(),
+        fuel: LEAST_FUEL + 16 * module.instruction_count(),
+        reads: 0,
+        writes: 0,
+    };
+    for &computation in &computations {
+        let summary = walk::walk(&mut proving, computation);
+        proving.summaries.insert(computation, summary);
+    }
+    let (reads, writes) = (proving.reads, proving.writes);
+    report.into_result()?;
+    let instructions = computations.iter().map(|&c| module.computations[c].instructions.len()).sum();
+    Ok(Proof { computations: computations.len(), instructions, reads, writes })
+}

@@ -1,0 +1,322 @@
+//! Tables about module and plan that the proof looks up: sizes and slices by position, table contents, constants.
+
+use memplan_ir::{
+    ComputationId, EntityRef, InstructionId, Module, Op, Position, PositionId, Positions, Schedule,
+    SecondaryMap, Shape, ShapeIndex,
+};
+use memplan_memory::{AllocationId, AllocationKind, MemoryPlan, MemorySpaceId, Slice, Target};
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
+
+use crate::bytes::Holder;
+use crate::{Found, Place, Violation};
+
+/// Violations beyond this many are only counted: a wrong plan is often wrong in thousands of places.
+const MOST_VIOLATIONS: usize = 64;
+
+/// What is wrong so far.
+#[derive(Default)]
+pub(crate) struct Report {
+    violations: Vec<Violation>,
+    more: usize,
+}
+
+/// Module, schedule and plan, with what is looked up often.
+pub(crate) struct Facts<'a> {
+    pub(crate) module: &'a Module,
+    pub(crate) schedule: &'a Schedule,
+    pub(crate) target: &'a Target,
+    pub(crate) plan: &'a MemoryPlan,
+    pub(crate) positions: Positions,
+    /// The parts of each shape, in preorder.
+    parts: Vec<Vec<Part>>,
+    /// Where each position's bytes are; none without bytes.
+    slices: Vec<Option<Slice>>,
+    /// What the table of each tuple holds: equal numbers, equal pointers.
+    tables: Vec<u32>,
+    /// Bytes that hold constants for the whole run, by first byte.
+    constants: FxHashMap<(AllocationId, u64), PositionId>,
+    /// Argument allocations that the program may overwrite.
+    donated: FxHashSet<AllocationId>,
+}
+
+/// One part of a shape.
+#[derive(Clone, Copy)]
+pub(crate) struct Part {
+    /// Padded bytes on the target.
+    pub(crate) size: u64,
+    pub(crate) is_tuple: bool,
+    pub(crate) space: MemorySpaceId,
+}
+
+impl Report {
+    pub(crate) fn add(&mut self, violation: Violation) {
+        match self.violations.len() < MOST_VIOLATIONS {
+            true => self.violations.push(violation),
+            false => self.more += 1,
+        }
+    }
+
+    pub(crate) fn into_result(mut self) -> Result<(), Vec<Violation>> {
+        if self.more > 0 {
+            self.violations.push(Violation::More(self.more));
+        }
+        if self.violations.is_empty() { Ok(()) } else { Err(self.violations) }
+    }
+}
+
+impl<'a> Facts<'a> {
+    pub(crate) fn new(
+        module: &'a Module,
+        schedule: &'a Schedule,
+        target: &'a Target,
+        plan: &'a MemoryPlan,
+        report: &mut Report,
+    ) -> Facts<'a> {
+        let positions = Positions::new(module);
+        let parts = module.shapes.iter().map(|shape| parts_of(shape, target)).collect();
+        let slices = vec![None; positions.len()];
+        let tables = Vec::new();
+        let mut facts = Facts {
+            module,
+            schedule,
+            target,
+            plan,
+            positions,
+            parts,
+            slices,
+            tables,
+            constants: FxHashMap::default(),
+            donated: FxHashSet::default(),
+        };
+        facts.place_positions(report);
+        facts.number_tables();
+        facts.donated = facts.donated_allocations();
+        facts
+    }
+
+    /// The part of a shape that a position stands for.
+    pub(crate) fn part(&self, position: PositionId) -> Part {
+        let instruction = self.positions.instruction(position);
+        self.parts[self.module.instructions[instruction].shape.index()][self.positions.preorder(position)]
+    }
+
+    /// The parts of an instruction's result with their positions.
+    pub(crate) fn parts_of(
+        &self,
+        instruction: InstructionId,
+    ) -> impl Iterator<Item = (PositionId, Part)> + use<'_> {
+        let parts = &self.parts[self.module.instructions[instruction].shape.index()];
+        self.positions.of(instruction).zip(parts.iter().copied())
+    }
+
+    /// Where a position's bytes are.
+    pub(crate) fn slice(&self, position: PositionId) -> Option<Slice> {
+        self.slices[position.index()]
+    }
+
+    /// What the table of a tuple holds.
+    pub(crate) fn table(&self, position: PositionId) -> Holder {
+        Holder::Table(self.tables[position.index()])
+    }
+
+    /// The scratch memory of an instruction.
+    pub(crate) fn scratch(&self, instruction: InstructionId) -> Option<Slice> {
+        let slice = self.plan.scratch.get(&instruction).copied()?;
+        (slice.size.0 > 0 && self.plan.allocations.is_valid(slice.allocation)).then_some(slice)
+    }
+
+    /// The constant that a slice of constant memory lies in.
+    pub(crate) fn constant_at(&self, slice: &Slice) -> Option<PositionId> {
+        let &constant = self.constants.get(&(slice.allocation, slice.offset.0))?;
+        (self.slice(constant)?.size >= slice.size).then_some(constant)
+    }
+
+    /// Whether an allocation holds the data of constants.
+    pub(crate) fn holds_constants(&self, allocation: AllocationId) -> bool {
+        self.plan.allocations[allocation].kind == AllocationKind::Constant
+    }
+
+    /// Why an allocation must not be written, if so.
+    pub(crate) fn read_only(&self, allocation: AllocationId) -> Option<&'static str> {
+        match self.plan.allocations[allocation].kind {
+            AllocationKind::Constant => Some("constant memory"),
+            AllocationKind::Argument { .. } if !self.donated.contains(&allocation) => {
+                Some("an argument that the caller did not donate")
+            }
+            _ => None,
+        }
+    }
+
+    /// The positions of the subtrees at two positions side by side; `None` when they differ in shape.
+    pub(crate) fn pair(
+        &self,
+        a: PositionId,
+        b: PositionId,
+    ) -> Option<impl Iterator<Item = (PositionId, PositionId)> + use<>> {
+        // The positions of a subtree are consecutive.
+        let n = self.positions.subtree(a).count();
+        let at = |of: PositionId, i: usize| PositionId::new(of.index() + i);
+        let same = n == self.positions.subtree(b).count()
+            && (0..n).all(|i| self.part(at(a, i)).is_tuple == self.part(at(b, i)).is_tuple);
+        same.then(|| (0..n).map(move |i| (at(a, i), at(b, i))))
+    }
+
+    /// A position by name.
+    pub(crate) fn place(&self, position: PositionId) -> Place {
+        let Position { instruction, index } = self.positions.position(position);
+        Place { index, ..self.place_of(instruction) }
+    }
+
+    /// An instruction by name.
+    pub(crate) fn place_of(&self, id: InstructionId) -> Place {
+        let instruction = &self.module.instructions[id];
+        let computation = self.computation_name(instruction.parent);
+        Place { id, instruction: instruction.name.clone(), computation, index: ShapeIndex::root() }
+    }
+
+    pub(crate) fn computation_name(&self, computation: ComputationId) -> Box<str> {
+        self.module.computations[computation].name.clone()
+    }
+
+    /// What a holder is called in reports.
+    pub(crate) fn found(&self, holder: Holder) -> Found {
+        match holder {
+            Holder::Nothing | Holder::Embedded(_) => Found::Nothing,
+            Holder::Value(position) => Found::Value(self.place(position)),
+            Holder::Table(_) => Found::Table,
+            Holder::Scratch(instruction) => Found::Scratch(self.place_of(instruction)),
+            Holder::LeftBy(computation) => Found::LeftBy(self.computation_name(computation)),
+        }
+    }
+
+    /// Registers the constants with memory of their own; equal constants may share it.
+    pub(crate) fn place_constants(
+        &mut self,
+        planned: &SecondaryMap<ComputationId, bool>,
+        report: &mut Report,
+    ) {
+        let mut placed: Vec<(Slice, PositionId)> = Vec::new();
+        for computation in self.module.computations.keys().filter(|&c| planned[c]) {
+            for (id, instruction) in self.module.instructions_of(computation) {
+                let position = self.positions.root(id);
+                if let (Op::Constant(_), Some(slice)) = (&instruction.op, self.slice(position)) {
+                    match self.holds_constants(slice.allocation) {
+                        true => placed.push((slice, position)),
+                        false => report.add(Violation::ConstantElsewhere { at: self.place(position), slice }),
+                    }
+                }
+            }
+        }
+        placed.sort_by_key(|(slice, position)| (slice.allocation, slice.offset, slice.size, *position));
+        let mut last: Option<(Slice, PositionId)> = None;
+        for (slice, position) in placed {
+            match last {
+                Some((other, first)) if slice.overlaps(&other) => {
+                    if slice != other || !self.same_constant(first, position) {
+                        let (at, other) = (self.place(position), self.place(first));
+                        report.add(Violation::ConstantsOverlap { at, other, slice });
+                    }
+                }
+                _ => {
+                    self.constants.insert((slice.allocation, slice.offset.0), position);
+                    last = Some((slice, position));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn same_constant(&self, a: PositionId, b: PositionId) -> bool {
+        let [a, b] = [a, b].map(|p| &self.module.instructions[self.positions.instruction(p)]);
+        a.shape == b.shape && a.op == b.op
+    }
+
+    /// Resolves the plan's slices, each in bounds of an allocation that exists.
+    fn place_positions(&mut self, report: &mut Report) {
+        for (position, slice) in &self.plan.slices {
+            let exists = self.module.instructions.is_valid(position.instruction);
+            let Some(id) =
+                exists.then(|| self.positions.find(position.instruction, &position.index)).flatten()
+            else {
+                let at = match exists {
+                    true => Place { index: position.index.clone(), ..self.place_of(position.instruction) },
+                    false => Place {
+                        id: position.instruction,
+                        instruction: position.instruction.to_string().into(),
+                        computation: "?".into(),
+                        index: position.index.clone(),
+                    },
+                };
+                report.add(Violation::NoSuchPart { at });
+                continue;
+            };
+            let at = || self.place(id);
+            let Some(allocation) = self.plan.allocations.get(slice.allocation) else {
+                report.add(Violation::NoSuchAllocation { at: at(), allocation: slice.allocation });
+                continue;
+            };
+            if slice.offset.checked_add(slice.size).is_none_or(|end| end > allocation.size) {
+                report.add(Violation::OutOfBounds { at: at(), slice: *slice, size: allocation.size });
+            }
+            let needed = self.part(id).size;
+            if slice.size.0 < needed {
+                report.add(Violation::TooSmall {
+                    at: at(),
+                    slice: *slice,
+                    needed: memplan_memory::Bytes(needed),
+                });
+            }
+            if needed > 0 && slice.size.0 > 0 {
+                self.slices[id.index()] = Some(*slice);
+            }
+        }
+    }
+
+    /// Gives equal numbers to tables of equal pointers. A table is what it points to, so writing the same pointers
+    /// again, as every iteration of a loop does, changes nothing.
+    fn number_tables(&mut self) {
+        self.tables = vec![u32::MAX; self.positions.len()];
+        if self.target.tuple_entry_bytes == 0 {
+            return;
+        }
+        let mut numbers: FxHashMap<SmallVec<[Option<Slice>; 4]>, u32> = FxHashMap::default();
+        for position in (0..self.positions.len()).map(PositionId::new) {
+            if !self.part(position).is_tuple {
+                continue;
+            }
+            let tree = self.positions.tree(self.positions.instruction(position));
+            let preorder = self.positions.preorder(position);
+            let first = position.index() - preorder;
+            let pointers =
+                tree.children(preorder).iter().map(|&child| self.slices[first + child as usize]).collect();
+            let next = numbers.len() as u32;
+            self.tables[position.index()] = *numbers.entry(pointers).or_insert(next);
+        }
+    }
+
+    /// The argument allocations that aliasing or donation let the program write.
+    fn donated_allocations(&self) -> FxHashSet<AllocationId> {
+        let config = &self.module.config;
+        let aliased = config.input_output_alias.iter().map(|alias| (alias.parameter, &alias.parameter_index));
+        let given = config.buffer_donors.iter().map(|donor| (donor.parameter, &donor.index));
+        let donated: FxHashSet<(u32, &ShapeIndex)> = aliased.chain(given).collect();
+        let is_donated = |kind: &AllocationKind| match kind {
+            AllocationKind::Argument { parameter, index } => donated.contains(&(*parameter, index)),
+            _ => false,
+        };
+        self.plan.allocations.iter().filter(|(_, a)| is_donated(&a.kind)).map(|(id, _)| id).collect()
+    }
+}
+
+/// The parts of a shape in preorder.
+fn parts_of(shape: &Shape, target: &Target) -> Vec<Part> {
+    let mut parts = Vec::new();
+    shape.for_each_subshape(|_, part| {
+        parts.push(Part {
+            size: target.size_of(part).0,
+            is_tuple: part.is_tuple(),
+            space: MemorySpaceId(part.as_array().map_or(0, |a| a.memory_space()) as u32),
+        });
+    });
+    parts
+}

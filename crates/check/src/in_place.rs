@@ -1,0 +1,391 @@
+//! When a result may take the very bytes of an operand: where no element is read after its place was overwritten.
+//!
+//! A kernel writes its results while it still reads its operands, in an order that nobody promises. Overwriting an
+//! operand is safe when result element *k* (counted as elements lie in memory) is computed from no other element of
+//! that operand than its own *k*: whoever writes element *k* has then read all that anyone will read there. That is
+//! so for elementwise operations, for the operations that update an array by definition (dynamic-update-slice,
+//! scatter, all-reduce, ...), and for fusions in which every path from the parameter to any result is made of
+//! such steps. A fusion makes all results of one size in one loop, element by element, so a parameter may reach
+//! several results, each at the same *k*.
+//!
+//! One step more is common: `dynamic-update-slice(p, f(dynamic-slice(p, i)), i)` reads from `p` only what it replaces,
+//! at the place where it replaces it. Such a [`Reach::Window`] is safe when both slices have the same start and size.
+
+use memplan_ir::{
+    ArrayShape, ComputationId, Instruction, InstructionId, Literal, Module, Op, OutputOperandAlias, Shape,
+    ShapeIndex,
+};
+use rustc_hash::FxHashMap;
+
+/// Fusions nested deeper than this are taken to read their operands in any order.
+const DEEPEST_FUSION: u32 = 16;
+
+/// How an instruction in a fusion depends on one part of one parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Not at all.
+    No,
+    /// It is a tuple that contains it this many steps down the index, and depends on nothing else of it.
+    Inside(usize),
+    /// Element *k* depends on element *k*.
+    Same,
+    /// Element *k* depends on element *k* of the window that this dynamic-slice cuts out of it.
+    Window(InstructionId),
+    /// In some other way.
+    Any,
+}
+
+/// Answers about fusions that were worked out.
+#[derive(Default)]
+pub(crate) struct Memo {
+    reaches: FxHashMap<(ComputationId, usize, ShapeIndex), Vec<(InstructionId, Reach)>>,
+    /// Which parameters of a fusion's body something reads.
+    used: FxHashMap<ComputationId, Vec<bool>>,
+}
+
+/// Whether part `output` of an instruction's result may take exactly the bytes of part `index` of an operand.
+pub(crate) fn may_overwrite(
+    module: &Module,
+    memo: &mut Memo,
+    id: InstructionId,
+    operand: usize,
+    index: &ShapeIndex,
+    output: &ShapeIndex,
+) -> bool {
+    let instruction = &module.instructions[id];
+    let read = instruction.operands.get(operand).and_then(|&o| module.shape(o).subshape(index));
+    let (Some(read), Some(written)) = (read, module.shape(id).subshape(output)) else { return false };
+    if declared(&instruction.op).iter().any(|alias| is_pair(alias, operand, index, output)) {
+        return true;
+    }
+    let (Some(read), Some(written)) = (read.as_array(), written.as_array()) else { return false };
+    let updates_first = operand == 0 && output.is_root();
+    let is_fusion = matches!(instruction.op, Op::Fusion(_));
+    same_storage(read, written)
+        && (is_fusion || same_order(read, written))
+        && match &instruction.op {
+            Op::Fusion(_) => fusion_may_overwrite(module, memo, instruction, operand, index, output),
+            Op::DynamicUpdateSlice | Op::SetDimensionSize { .. } => updates_first,
+            Op::Scatter(_) => updates_element(module, id, operand, output, instruction.operands.len() / 2),
+            Op::AllReduce(_) | Op::AllReduceStart(_) => {
+                index.is_root() && updates_element(module, id, operand, output, instruction.operands.len())
+            }
+            Op::CollectivePermute(_) => in_place_permute(instruction) && operand == 1 && output == index,
+            Op::CollectivePermuteStart(_) => {
+                let destination = ShapeIndex::from([1]).join(index);
+                in_place_permute(instruction) && operand == 1 && *output == destination
+            }
+            Op::RaggedAllToAll(_) => operand == 1 && output.is_root(),
+            op => is_elementwise(op) && index.is_root() && output.is_root(),
+        }
+}
+
+/// The in-place pairs that an instruction declares.
+pub(crate) fn declared(op: &Op) -> &[OutputOperandAlias] {
+    match op {
+        Op::Fusion(fusion) => &fusion.output_operand_aliasing,
+        Op::CustomCall(call) => &call.output_operand_aliasing,
+        Op::AsyncStart(start) => &start.output_operand_aliasing,
+        _ => &[],
+    }
+}
+
+/// Whether a collective-permute updates slices of its second operand.
+pub(crate) fn in_place_permute(instruction: &Instruction) -> bool {
+    instruction.operands.len() == 4 && !instruction.op.collective().is_none_or(|c| c.slice_sizes.is_empty())
+}
+
+/// Which operands a fusion reads: not those whose parameter nothing in the body uses.
+pub(crate) fn used_parameters<'m>(module: &Module, memo: &'m mut Memo, body: ComputationId) -> &'m [bool] {
+    memo.used.entry(body).or_insert_with(|| {
+        let body = &module.computations[body];
+        let mut used = vec![false; body.parameters.len()];
+        let operands = body.instructions.iter().flat_map(|&user| &module.instructions[user].operands);
+        for &used_by_one in operands.chain([&body.root]) {
+            if let Op::Parameter { number } = module.instructions[used_by_one].op
+                && let Some(flag) = used.get_mut(number as usize)
+            {
+                *flag = true;
+            }
+        }
+        used
+    })
+}
+
+/// Whether result element *k* is computed from elements *k* of operands of the same shape.
+fn is_elementwise(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Unary(_)
+            | Op::Binary(_)
+            | Op::Compare { .. }
+            | Op::Select
+            | Op::Clamp
+            | Op::Convert
+            | Op::BitcastConvert
+            | Op::StochasticConvert
+            | Op::ReducePrecision { .. }
+            | Op::Copy
+            | Op::Map { .. }
+    )
+}
+
+fn is_pair(alias: &OutputOperandAlias, operand: usize, index: &ShapeIndex, output: &ShapeIndex) -> bool {
+    // A pair of tuples pairs their parts.
+    alias.operand as usize == operand
+        && index
+            .strip_prefix(&alias.operand_index)
+            .is_some_and(|rest| alias.output_index.join(&rest) == *output)
+}
+
+/// Operand `i` of the first `n` is updated by result `i`: the whole result when `n` is one.
+fn updates_element(
+    module: &Module,
+    id: InstructionId,
+    operand: usize,
+    output: &ShapeIndex,
+    n: usize,
+) -> bool {
+    let element = match module.shape(id).is_tuple() {
+        true => ShapeIndex::from([operand as u32]),
+        false => ShapeIndex::root(),
+    };
+    operand < n.max(1) && *output == element
+}
+
+/// Whether element *k* of both arrays is the same bytes when they start at the same address.
+fn same_storage(a: &ArrayShape, b: &ArrayShape) -> bool {
+    let bits = |array: &ArrayShape| match array.layout.as_ref().map_or(0, |l| l.element_size_in_bits) {
+        0 => i64::from(array.element_type.byte_width()) * 8,
+        packed => packed,
+    };
+    bits(a) == bits(b) && a.element_count() == b.element_count() && same_tiles(a, b) && same_rare(a, b)
+}
+
+fn same_rare(a: &ArrayShape, b: &ArrayShape) -> bool {
+    let rare = |array: &ArrayShape| array.layout.as_ref().and_then(|l| l.rare.clone());
+    rare(a) == rare(b) && a.is_dynamic() == b.is_dynamic()
+}
+
+/// Same extents and the same order of elements in memory, whatever they are made of.
+fn same_order(a: &ArrayShape, b: &ArrayShape) -> bool {
+    // Where an extent is one it does not matter how fast it varies.
+    let order = |array: &ArrayShape| {
+        let mut order = array.minor_to_major();
+        order.retain(|&mut d| array.dimensions.get(d as usize) != Some(&1));
+        order
+    };
+    a.dimensions == b.dimensions && order(a) == order(b) && same_tiles(a, b)
+}
+
+fn same_tiles(a: &ArrayShape, b: &ArrayShape) -> bool {
+    let tiles = |array: &ArrayShape| array.layout.as_ref().map(|l| l.tiles.clone()).unwrap_or_default();
+    // The second level only packs narrow elements into words: it differs where the width does.
+    tiles(a).first() == tiles(b).first()
+        && (a.element_type.bits() != b.element_type.bits() || tiles(a) == tiles(b))
+}
+
+fn is_tiled(array: &ArrayShape) -> bool {
+    array.layout.as_ref().is_some_and(|l| !l.tiles.is_empty())
+}
+
+/// Every result that the operand reaches must be reached element by element, in the loop that makes `output`.
+fn fusion_may_overwrite(
+    module: &Module,
+    memo: &mut Memo,
+    fusion: &Instruction,
+    operand: usize,
+    index: &ShapeIndex,
+    output: &ShapeIndex,
+) -> bool {
+    let Some(&body) = fusion.called.first() else { return false };
+    let count = |shape: Option<&Shape>| shape.and_then(Shape::as_array).and_then(ArrayShape::element_count);
+    let size = count(module.shape_of(fusion.shape).subshape(output));
+    let leaves = result_reaches(module, memo, body, operand, index, 0);
+    leaves.iter().all(|(leaf, reach)| match reach {
+        Reach::No => true,
+        Reach::Same => count(Some(module.shape(*leaf))) == size && size.is_some(),
+        _ => false,
+    })
+}
+
+/// How each leaf of a fusion's result depends on part `index` of a parameter.
+fn result_reaches(
+    module: &Module,
+    memo: &mut Memo,
+    body: ComputationId,
+    parameter: usize,
+    index: &ShapeIndex,
+    depth: u32,
+) -> Vec<(InstructionId, Reach)> {
+    let key = (body, parameter, index.clone());
+    if let Some(known) = memo.reaches.get(&key) {
+        return known.clone();
+    }
+    let reaches = reaches_in(module, memo, body, parameter, index, depth);
+    let mut leaves = Vec::new();
+    let mut open = vec![module.computations[body].root];
+    while let Some(leaf) = open.pop() {
+        match &module.instructions[leaf] {
+            // Nested tuples of a hostile fusion could name one leaf exponentially often.
+            tuple if tuple.op == Op::Tuple && leaves.len() + open.len() < module.instructions.len() => {
+                open.extend(tuple.operands.iter().copied());
+            }
+            _ => leaves.push((leaf, reaches.get(&leaf).copied().unwrap_or(Reach::No))),
+        }
+    }
+    memo.reaches.insert(key, leaves.clone());
+    leaves
+}
+
+/// How each instruction of a fusion's body depends on part `index` of a parameter; absent: not at all.
+fn reaches_in(
+    module: &Module,
+    memo: &mut Memo,
+    body: ComputationId,
+    parameter: usize,
+    index: &ShapeIndex,
+    depth: u32,
+) -> FxHashMap<InstructionId, Reach> {
+    let mut reaches: FxHashMap<InstructionId, Reach> = FxHashMap::default();
+    for (id, instruction) in module.instructions_of(body) {
+        let reach = match &instruction.op {
+            Op::Parameter { number } if *number as usize == parameter => match index.0.len() {
+                0 => Reach::Same,
+                _ => Reach::Inside(0),
+            },
+            _ => {
+                let of = |&operand: &InstructionId| reaches.get(&operand).copied().unwrap_or(Reach::No);
+                let operands: Vec<Reach> = instruction.operands.iter().map(of).collect();
+                match operands.iter().all(|&reach| reach == Reach::No) {
+                    true => Reach::No,
+                    false => step(module, memo, id, &operands, index, depth),
+                }
+            }
+        };
+        if reach != Reach::No {
+            reaches.insert(id, reach);
+        }
+    }
+    reaches
+}
+
+/// How an instruction depends on the parameter when its operands do as given.
+fn step(
+    module: &Module,
+    memo: &mut Memo,
+    id: InstructionId,
+    operands: &[Reach],
+    index: &ShapeIndex,
+    depth: u32,
+) -> Reach {
+    let instruction = &module.instructions[id];
+    let array = |id: InstructionId| module.shape(id).as_array();
+    let first = operands[0];
+    match &instruction.op {
+        Op::GetTupleElement { index: element } => match first {
+            Reach::Inside(d) if index.0.get(d) != Some(element) => Reach::No,
+            Reach::Inside(d) if d + 1 == index.0.len() => Reach::Same,
+            Reach::Inside(d) => Reach::Inside(d + 1),
+            other => other,
+        },
+        Op::OptimizationBarrier | Op::Domain(_) | Op::AddDependency => first,
+        Op::Tuple => join(operands),
+        Op::Bitcast => match (array(instruction.operands[0]), array(id)) {
+            (Some(a), Some(b)) if !is_tiled(a) && !is_tiled(b) && same_storage(a, b) => first,
+            (Some(a), Some(b)) if same_order(a, b) && same_storage(a, b) => first,
+            _ => Reach::Any,
+        },
+        op if is_elementwise(op) => {
+            let reached = instruction.operands.iter().zip(operands).filter(|(_, reach)| **reach != Reach::No);
+            let aligned = reached.clone().all(
+                |(&operand, _)| matches!((array(operand), array(id)), (Some(a), Some(b)) if same_order(a, b)),
+            );
+            if aligned { join(operands) } else { Reach::Any }
+        }
+        Op::DynamicSlice { .. } if first == Reach::Same && all_no(&operands[1..]) => Reach::Window(id),
+        Op::DynamicUpdateSlice if operands.len() > 2 && all_no(&operands[2..]) => {
+            let update_fits = match operands[1] {
+                Reach::No => true,
+                Reach::Window(slice) => replaces(module, id, slice),
+                _ => false,
+            };
+            let base = instruction.operands[0];
+            let aligned = matches!((array(base), array(id)), (Some(a), Some(b)) if same_order(a, b));
+            match first {
+                Reach::No | Reach::Same if update_fits && aligned => Reach::Same,
+                _ => Reach::Any,
+            }
+        }
+        Op::Scatter(_) => {
+            let n = operands.len() / 2;
+            if all_no(&operands[n..]) { join(&operands[..n]) } else { Reach::Any }
+        }
+        Op::Fusion(_) if depth < DEEPEST_FUSION => {
+            let Some(&body) = instruction.called.first() else { return Reach::Any };
+            let mut all = Reach::No;
+            for (operand, &reach) in operands.iter().enumerate().filter(|(_, reach)| **reach != Reach::No) {
+                let inner = match reach {
+                    Reach::Same | Reach::Window(_) => {
+                        let leaves =
+                            result_reaches(module, memo, body, operand, &ShapeIndex::root(), depth + 1);
+                        let aligned = |leaf: InstructionId| {
+                            let result = array(id).or(array(leaf)).and_then(ArrayShape::element_count);
+                            array(instruction.operands[operand]).and_then(ArrayShape::element_count) == result
+                        };
+                        let keeps = |(leaf, inner): &(InstructionId, Reach)| match inner {
+                            Reach::No => true,
+                            Reach::Same => aligned(*leaf),
+                            _ => false,
+                        };
+                        if leaves.iter().all(keeps) { reach } else { Reach::Any }
+                    }
+                    _ => Reach::Any,
+                };
+                all = join(&[all, inner]);
+            }
+            all
+        }
+        _ => Reach::Any,
+    }
+}
+
+/// Whether a dynamic-update-slice puts its update where a dynamic-slice cut out a piece of the same size.
+fn replaces(module: &Module, update: InstructionId, slice: InstructionId) -> bool {
+    let [update, slice] = [(update, 2, 1), (slice, 1, usize::MAX)].map(|(id, starts, piece)| {
+        let instruction = &module.instructions[id];
+        let piece = instruction.operands.get(piece).copied().unwrap_or(id);
+        (
+            module.shape(instruction.operands[0]).as_array(),
+            module.shape(piece).as_array(),
+            &instruction.operands[starts..],
+        )
+    });
+    let same = |a: Option<&ArrayShape>, b: Option<&ArrayShape>| matches!((a, b), (Some(a), Some(b)) if same_order(a, b));
+    same(update.0, slice.0)
+        && same(update.1, slice.1)
+        && update.2.len() == slice.2.len()
+        && update.2.iter().zip(slice.2).all(|(&a, &b)| a == b || same_scalar(module, a, b))
+}
+
+/// Whether two start indices are constants of the same number.
+fn same_scalar(module: &Module, a: InstructionId, b: InstructionId) -> bool {
+    let constant = |id: InstructionId| match &module.instructions[id].op {
+        Op::Constant(literal @ Literal::Array(_)) => Some(literal),
+        _ => None,
+    };
+    constant(a).is_some() && constant(a) == constant(b)
+}
+
+fn all_no(reaches: &[Reach]) -> bool {
+    reaches.iter().all(|&reach| reach == Reach::No)
+}
+
+/// The dependence of something that depends on all of these, element by element.
+fn join(reaches: &[Reach]) -> Reach {
+    reaches.iter().fold(Reach::No, |all, &reach| match (all, reach) {
+        (Reach::No, other) | (other, Reach::No) => other,
+        (a, b) if a == b => a,
+        _ => Reach::Any,
+    })
+}

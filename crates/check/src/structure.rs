@@ -1,0 +1,268 @@
+//! What must hold before any byte is looked at: a complete schedule in dependency order, and slices that exist, fit,
+//! are aligned, and lie in the right memory.
+
+use memplan_ir::{
+    ComputationId, EntityRef, InstructionId, Op, Position, PositionId, SecondaryMap, ShapeIndex,
+};
+use memplan_memory::{AllocationKind, Bytes, MemorySpaceId};
+use rustc_hash::FxHashMap;
+
+use crate::Violation;
+use crate::facts::{Facts, Report};
+
+/// The computations whose instructions need a schedule and memory, callees before callers: those that control flow
+/// and asynchronous calls reach from the entry. `None`, and a violation, when one reaches itself.
+pub(crate) fn planned_computations(facts: &Facts<'_>, report: &mut Report) -> Option<Vec<ComputationId>> {
+    #[derive(Clone, Copy, Default, PartialEq)]
+    enum State {
+        #[default]
+        New,
+        Open,
+        Done,
+    }
+    let mut state: SecondaryMap<ComputationId, State> = SecondaryMap::new();
+    let mut order = Vec::new();
+    // An explicit stack: callees of an open computation that are still to be visited.
+    let mut stack = vec![(facts.module.entry, callees(facts, facts.module.entry))];
+    state[facts.module.entry] = State::Open;
+    while let Some((computation, rest)) = stack.last_mut() {
+        let Some(callee) = rest.pop() else {
+            state[*computation] = State::Done;
+            order.push(*computation);
+            stack.pop();
+            continue;
+        };
+        match state[callee] {
+            State::Done => {}
+            State::Open => {
+                report.add(Violation::Recursion { computation: facts.computation_name(callee) });
+                return None;
+            }
+            State::New => {
+                state[callee] = State::Open;
+                stack.push((callee, callees(facts, callee)));
+            }
+        }
+    }
+    Some(order)
+}
+
+/// Whether an instruction runs its called computations on values in memory, one after the other.
+pub(crate) fn runs_callees(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::While
+            | Op::Conditional
+            | Op::Call { .. }
+            | Op::AsyncStart(_)
+            | Op::AsyncUpdate(_)
+            | Op::AsyncDone(_)
+    )
+}
+
+/// Every instruction of every planned computation once, after what it depends on.
+pub(crate) fn check_schedule(facts: &Facts<'_>, planned: &[ComputationId], report: &mut Report) {
+    let module = facts.module;
+    let mut step: SecondaryMap<InstructionId, u32> = SecondaryMap::with_default(u32::MAX);
+    for &computation in planned {
+        let name = || facts.computation_name(computation);
+        for (i, &id) in facts.schedule.sequence(computation).iter().enumerate() {
+            if !module.instructions.is_valid(id) || module.instructions[id].parent != computation {
+                if module.instructions.is_valid(id) {
+                    let instruction = facts.place_of(id);
+                    report.add(Violation::ScheduledElsewhere { computation: name(), instruction });
+                }
+                continue;
+            }
+            if step[id] != u32::MAX {
+                report
+                    .add(Violation::ScheduledTwice { computation: name(), instruction: facts.place_of(id) });
+            }
+            step[id] = i as u32;
+        }
+        for (id, instruction) in module.instructions_of(computation) {
+            if step[id] == u32::MAX {
+                report.add(Violation::NotScheduled { instruction: facts.place_of(id) });
+                continue;
+            }
+            for &dependency in instruction.operands.iter().chain(&instruction.control_predecessors) {
+                if step[dependency] != u32::MAX && step[dependency] >= step[id] {
+                    let (instruction, dependency) = (facts.place_of(id), facts.place_of(dependency));
+                    report.add(Violation::OutOfOrder { instruction, dependency });
+                }
+            }
+        }
+    }
+}
+
+/// Alignment and memory space of every slice.
+pub(crate) fn check_slices(facts: &Facts<'_>, planned: &[ComputationId], report: &mut Report) {
+    for (id, allocation) in facts.plan.allocations.iter() {
+        let needed = match allocation.kind {
+            AllocationKind::Argument { .. } => facts.target.argument_alignment,
+            _ => facts.target.alignment(allocation.space),
+        };
+        if allocation.alignment < needed && allocation.size > Bytes::ZERO {
+            report.add(Violation::UnderAligned { allocation: id, found: allocation.alignment, needed });
+        }
+    }
+    let instructions = planned.iter().flat_map(|&c| &facts.module.computations[c].instructions);
+    for (position, part) in instructions.flat_map(|&id| facts.parts_of(id)) {
+        let Some(slice) = facts.slice(position) else { continue };
+        let allocation = &facts.plan.allocations[slice.allocation];
+        let alignment = match allocation.kind {
+            AllocationKind::Argument { .. } => facts.target.argument_alignment,
+            _ => facts.target.alignment(allocation.space),
+        };
+        if !slice.offset.is_aligned(alignment) {
+            report.add(Violation::Misaligned { at: facts.place(position), slice, alignment });
+        }
+        if part.space != allocation.space {
+            let (layout, found) = (part.space, allocation.space);
+            report.add(Violation::WrongSpace { at: facts.place(position), slice, layout, found });
+        }
+    }
+    for (&instruction, slice) in facts.plan.scratch.iter() {
+        if !facts.module.instructions.is_valid(instruction) {
+            continue;
+        }
+        let at = || facts.place_of(instruction);
+        let Some(allocation) = facts.plan.allocations.get(slice.allocation) else {
+            report.add(Violation::NoSuchAllocation { at: at(), allocation: slice.allocation });
+            continue;
+        };
+        if slice.offset.checked_add(slice.size).is_none_or(|end| end > allocation.size) {
+            report.add(Violation::OutOfBounds { at: at(), slice: *slice, size: allocation.size });
+        }
+        let alignment = facts.target.alignment(allocation.space);
+        if !slice.offset.is_aligned(alignment) {
+            report.add(Violation::Misaligned { at: at(), slice: *slice, alignment });
+        }
+    }
+}
+
+/// One argument allocation for every part of an entry parameter that has bytes, and the parameter in it.
+pub(crate) fn check_arguments(facts: &Facts<'_>, report: &mut Report) {
+    let parameters = &facts.module.entry_computation().parameters;
+    let mut allocations: FxHashMap<(u32, ShapeIndex), _> = FxHashMap::default();
+    for (id, allocation) in facts.plan.allocations.iter() {
+        let AllocationKind::Argument { parameter, index } = &allocation.kind else { continue };
+        let position = parameters.get(*parameter as usize).and_then(|&p| facts.positions.find(p, index));
+        let stray = |reason| Violation::StrayArgument {
+            allocation: id,
+            parameter: *parameter,
+            index: index.clone(),
+            reason,
+        };
+        if position.is_none() {
+            report.add(stray("does not exist"));
+        } else if allocations.insert((*parameter, index.clone()), id).is_some() {
+            report.add(stray("has another allocation"));
+        }
+    }
+    for (number, &parameter) in parameters.iter().enumerate() {
+        for position in facts.positions.of(parameter) {
+            let Some(slice) = facts.slice(position) else { continue };
+            let Position { index, .. } = facts.positions.position(position);
+            let own = allocations.get(&(number as u32, index)) == Some(&slice.allocation);
+            if !own || slice.offset != Bytes::ZERO {
+                report.add(Violation::ArgumentElsewhere { at: facts.place(position), slice });
+            }
+        }
+    }
+}
+
+/// Results where the caller looks: in live-out allocations, aliased outputs in their parameter.
+pub(crate) fn check_results(facts: &Facts<'_>, report: &mut Report) {
+    let entry = facts.module.entry_computation();
+    let mut holds_result: SecondaryMap<_, bool> = SecondaryMap::new();
+    for position in facts.positions.of(entry.root) {
+        let Some(slice) = facts.slice(position) else { continue };
+        holds_result[slice.allocation] = true;
+        let allocation = &facts.plan.allocations[slice.allocation];
+        let reason = match allocation.kind {
+            AllocationKind::Temp => "is given up at the end",
+            _ if !allocation.live_out => "is not marked live out",
+            _ => continue,
+        };
+        report.add(Violation::ResultNotLiveOut { value: facts.place(position), slice, reason });
+    }
+    for (id, allocation) in facts.plan.allocations.iter() {
+        if allocation.live_out && !holds_result[id] && allocation.size > Bytes::ZERO {
+            report.add(Violation::NotLiveOut { allocation: id });
+        }
+    }
+    for alias in &facts.module.config.input_output_alias {
+        let output = facts.positions.find(entry.root, &alias.output_index);
+        let parameter = entry.parameters.get(alias.parameter as usize);
+        let parameter = parameter.and_then(|&p| facts.positions.find(p, &alias.parameter_index));
+        let (Some(output), Some(parameter)) = (output, parameter) else {
+            let at = facts.place_of(entry.root);
+            report.add(Violation::Malformed {
+                at,
+                reason: "an input-output alias names a part that does not exist",
+            });
+            continue;
+        };
+        let start = |p: PositionId| facts.slice(p).map(|slice| (slice.allocation, slice.offset));
+        if start(output) != start(parameter) {
+            report.add(Violation::OutputElsewhere {
+                output_index: alias.output_index.clone(),
+                parameter: alias.parameter,
+                parameter_index: alias.parameter_index.clone(),
+                slice: facts.slice(output),
+            });
+        }
+    }
+}
+
+/// Totals against allocations and shapes.
+pub(crate) fn check_totals(facts: &Facts<'_>, report: &mut Report) {
+    let totals = &facts.plan.totals;
+    let sum = |keep: &dyn Fn(&AllocationKind, MemorySpaceId) -> bool| {
+        let kept = facts.plan.allocations.values().filter(|a| keep(&a.kind, a.space));
+        kept.fold(Bytes::ZERO, |sum, a| sum.saturating_add(a.size))
+    };
+    let entry = facts.module.entry_computation();
+    let [mut outputs, mut aliased] = [Bytes::ZERO; 2];
+    for (position, part) in facts.parts_of(entry.root) {
+        outputs = outputs.saturating_add(Bytes(part.size));
+        let allocation = facts.slice(position).map(|slice| &facts.plan.allocations[slice.allocation].kind);
+        if let Some(AllocationKind::Argument { .. }) = allocation {
+            aliased = aliased.saturating_add(Bytes(part.size));
+        }
+    }
+    let arguments = sum(&|kind, _| matches!(kind, AllocationKind::Argument { .. }));
+    let constants = sum(&|kind, _| *kind == AllocationKind::Constant);
+    let temp = sum(&|kind, space| *kind == AllocationKind::Temp && space == MemorySpaceId::MAIN);
+    let fixed = arguments.saturating_add(outputs).saturating_sub(aliased);
+    let total = fixed.saturating_add(constants).saturating_add(temp);
+    let mut expect = |name: &str, claimed: Bytes, found: Bytes| {
+        if claimed != found {
+            report.add(Violation::WrongTotal { name: name.into(), claimed, found });
+        }
+    };
+    expect("arguments", totals.arguments, arguments);
+    expect("outputs", totals.outputs, outputs);
+    expect("aliased", totals.aliased, aliased);
+    expect("constants", totals.constants, constants);
+    expect("temp", totals.temp, temp);
+    expect("total", totals.total, total);
+    expect("fragmentation", totals.fragmentation, temp.saturating_sub(totals.temp_lower_bound));
+    for space in &facts.plan.spaces {
+        let temp = sum(&|kind, id| *kind == AllocationKind::Temp && id == space.space);
+        expect(&format!("temp of {}", space.space), space.temp, temp);
+    }
+}
+
+fn callees(facts: &Facts<'_>, computation: ComputationId) -> Vec<ComputationId> {
+    let mut callees: Vec<ComputationId> = Vec::new();
+    for (_, instruction) in facts.module.instructions_of(computation) {
+        if runs_callees(&instruction.op) {
+            callees.extend(instruction.called.iter().filter(|&&c| facts.module.computations.is_valid(c)));
+        }
+    }
+    callees.sort_unstable_by_key(|c| c.index());
+    callees.dedup();
+    callees
+}

@@ -1,0 +1,190 @@
+//! What can be wrong with a plan, each with the culprit's name.
+
+use std::fmt;
+
+use memplan_ir::{InstructionId, ShapeIndex};
+use memplan_memory::{Alignment, AllocationId, Bytes, MemorySpaceId, Slice};
+
+/// A place where a value appears, by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The instruction.
+    pub id: InstructionId,
+    /// Its name.
+    pub instruction: Box<str>,
+    /// The name of its computation.
+    pub computation: Box<str>,
+    /// Path into its result.
+    pub index: ShapeIndex,
+}
+
+/// What bytes were found to hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing that this computation has put there.
+    Nothing,
+    /// Another value.
+    Value(Place),
+    /// A tuple's table with other entries.
+    Table,
+    /// What an instruction's kernel left in its scratch memory.
+    Scratch(Place),
+    /// Whatever a called computation left there.
+    LeftBy(Box<str>),
+}
+
+/// One reason why a plan is wrong. Slices are given as planned.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "each message says what its fields are")]
+pub enum Violation {
+    /// The plan is for another machine.
+    #[error("the plan is for target `{plan}`, not `{target}`")]
+    OtherTarget { plan: Box<str>, target: Box<str> },
+    /// Only module trees that the verifier accepts can be checked.
+    #[error("{at}: the module is not well formed: {reason}")]
+    Malformed { at: Place, reason: &'static str },
+    /// A computation reaches itself.
+    #[error("computation `{computation}` calls itself")]
+    Recursion { computation: Box<str> },
+    /// The schedule lacks an instruction.
+    #[error("the schedule lacks {instruction}")]
+    NotScheduled { instruction: Place },
+    /// The schedule has an instruction twice.
+    #[error("the schedule of `{computation}` has {instruction} twice")]
+    ScheduledTwice { computation: Box<str>, instruction: Place },
+    /// The schedule has an instruction of another computation.
+    #[error("the schedule of `{computation}` has {instruction}, which is not part of it")]
+    ScheduledElsewhere { computation: Box<str>, instruction: Place },
+    /// An instruction runs before what it depends on.
+    #[error("{instruction} is scheduled before {dependency}, which it depends on")]
+    OutOfOrder { instruction: Place, dependency: Place },
+
+    /// The plan places what does not exist.
+    #[error("the plan places {at}, but the result has no such part")]
+    NoSuchPart { at: Place },
+    /// A value that needs bytes has none.
+    #[error("{at} needs {size:#} bytes but has no slice")]
+    Unplaced { at: Place, size: Bytes },
+    /// A slice of an allocation that does not exist.
+    #[error("{at} lies in {allocation}, which does not exist")]
+    NoSuchAllocation { at: Place, allocation: AllocationId },
+    /// A slice is smaller than its value.
+    #[error("{at} needs {needed:#} bytes; {} has {:#}", span(.slice), .slice.size)]
+    TooSmall { at: Place, slice: Slice, needed: Bytes },
+    /// A slice reaches beyond its allocation.
+    #[error("{at} lies at {}, beyond the end of the allocation ({size:#} bytes)", span(.slice))]
+    OutOfBounds { at: Place, slice: Slice, size: Bytes },
+    /// An offset is not a multiple of the alignment.
+    #[error("{at} lies at {}, which is not a multiple of {alignment}", span(.slice))]
+    Misaligned { at: Place, slice: Slice, alignment: Alignment },
+    /// An allocation promises less alignment than its values need.
+    #[error("{allocation} is aligned to {found}; its values need {needed}")]
+    UnderAligned { allocation: AllocationId, found: Alignment, needed: Alignment },
+    /// A slice is in another memory than the layout says.
+    #[error("{at} belongs in {layout} but {} is in {found}", span(.slice))]
+    WrongSpace { at: Place, slice: Slice, layout: MemorySpaceId, found: MemorySpaceId },
+    /// An argument is not where the caller passes it.
+    #[error("the caller passes {at} in an allocation of its own; the plan has it at {}", span(.slice))]
+    ArgumentElsewhere { at: Place, slice: Slice },
+    /// An argument allocation that is no part of a parameter, or there twice.
+    #[error("{allocation} is for parameter {parameter}{index}, which {reason}")]
+    StrayArgument { allocation: AllocationId, parameter: u32, index: ShapeIndex, reason: &'static str },
+    /// A constant is not in memory that holds constants.
+    #[error("{at} is a constant but {} is not constant memory", span(.slice))]
+    ConstantElsewhere { at: Place, slice: Slice },
+    /// Two constants share bytes.
+    #[error("constants {at} and {other} differ but share bytes at {}", span(.slice))]
+    ConstantsOverlap { at: Place, other: Place, slice: Slice },
+
+    /// A value is gone when it is read.
+    #[error("{reader} reads {value} at {}, but {} {found}", span(.slice), span(.bytes))]
+    Lost { reader: Place, value: Place, slice: Slice, bytes: Slice, found: Found },
+    /// A result of the program is gone at its end.
+    #[error("at the end {value} should be at {}, but {} {found}", span(.slice), span(.bytes))]
+    ResultLost { value: Place, slice: Slice, bytes: Slice, found: Found },
+    /// A result overwrites an operand that is still being read.
+    #[error("{at} at {} overwrites operand {operand} at {} while it is being read", span(.slice), span(.read))]
+    OverwritesOperand { at: Place, slice: Slice, operand: Place, read: Slice },
+    /// Two results of one instruction share bytes.
+    #[error("{at} and {other} of one instruction share bytes at {}", span(.slice))]
+    OutputsOverlap { at: Place, other: Place, slice: Slice },
+    /// Scratch memory shares bytes with an operand or a result.
+    #[error("the scratch memory of {at} at {} shares bytes with {other}", span(.slice))]
+    ScratchOverlaps { at: Place, slice: Slice, other: Place },
+    /// Something is written that must not be.
+    #[error("{at} is written to {}, which is {what}", span(.slice))]
+    ReadOnly { at: Place, slice: Slice, what: &'static str },
+    /// A value that nothing moves is planned in two places.
+    #[error("{at} is the same value as {source_place}, which lies at {}, but is planned at {}", place_of(.source_slice), place_of(.slice))]
+    Moved { at: Place, slice: Option<Slice>, source_place: Place, source_slice: Option<Slice> },
+    /// Declared in-place operands must share memory with their result.
+    #[error("{at} is declared to update operand {operand} in place, but lies at {}, not {}", place_of(.slice), place_of(.operand_slice))]
+    AliasBroken { at: Place, slice: Option<Slice>, operand: Place, operand_slice: Option<Slice> },
+
+    /// Something reads the destination of an operation in flight.
+    #[error("{reader} reads {} while {start} is still writing there", span(.slice))]
+    ReadInFlight { reader: Place, slice: Slice, start: Place },
+    /// Something writes what an operation in flight reads or writes.
+    #[error("{writer} writes {} while {start} is still using it", span(.slice))]
+    WrittenInFlight { writer: Place, slice: Slice, start: Place },
+    /// An asynchronous operation never ends.
+    #[error("{start} is never done")]
+    NeverDone { start: Place },
+
+    /// A result is not in memory that outlives the program.
+    #[error("result {value} lies at {}, which {reason}", span(.slice))]
+    ResultNotLiveOut { value: Place, slice: Slice, reason: &'static str },
+    /// An output is not in the parameter it is aliased with.
+    #[error("output {output_index} is aliased with parameter {parameter}{parameter_index} but lies at {}", place_of(.slice))]
+    OutputElsewhere {
+        output_index: ShapeIndex,
+        parameter: u32,
+        parameter_index: ShapeIndex,
+        slice: Option<Slice>,
+    },
+    /// An allocation says that it holds a result but does not.
+    #[error("{allocation} is marked live out but holds no result")]
+    NotLiveOut { allocation: AllocationId },
+    /// A total is not what allocations and shapes add up to.
+    #[error("the plan says {name} is {claimed:#}; it is {found:#}")]
+    WrongTotal { name: Box<str>, claimed: Bytes, found: Bytes },
+
+    /// The plan is in so many small pieces that proving it would take too long.
+    #[error("gave up at {at}: too many scattered pieces of memory are written by called computations")]
+    TooComplex { at: Place },
+    /// Only the first violations are listed.
+    #[error("and {0} more")]
+    More(usize),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`", self.instruction)?;
+        if !self.index.is_root() {
+            write!(f, "{}", self.index)?;
+        }
+        write!(f, " in `{}`", self.computation)
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Found::Nothing => f.write_str("hold nothing"),
+            Found::Value(place) => write!(f, "hold {place}"),
+            Found::Table => f.write_str("hold another tuple's table"),
+            Found::Scratch(place) => write!(f, "were scratch memory of {place}"),
+            Found::LeftBy(computation) => write!(f, "were written inside `{computation}`"),
+        }
+    }
+}
+
+/// `alloc3[128..640)`.
+fn span(slice: &Slice) -> String {
+    format!("{}[{}..{})", slice.allocation, slice.offset.0, slice.offset.0.saturating_add(slice.size.0))
+}
+
+fn place_of(slice: &Option<Slice>) -> String {
+    slice.as_ref().map_or_else(|| "no slice at all".to_string(), span)
+}
