@@ -83,8 +83,10 @@ impl<'a> Inference<'a> {
 
     pub(super) fn convolution(&self, convolution: &Convolution) -> Result<ArrayShape> {
         let (input, kernel) = (self.array(0)?, self.array(1)?);
+        // TPU programs convolve masks with numbers, so a pred goes with anything.
         let (a, b) = (input.element_type, kernel.element_type);
-        if !(same_type(a, b, Agreement::IgnoringPrecision) || a.is_integral() && b.is_integral()) {
+        let is_mask = a == ElementType::Pred || b == ElementType::Pred;
+        if !(is_mask || same_type(a, b, Agreement::IgnoringPrecision) || a.is_integral() && b.is_integral()) {
             return Err(self.mismatch(0, 1, "the same element type"));
         }
         let numbers = &convolution.dimensions;

@@ -54,15 +54,14 @@ impl Verifier<'_> {
     }
 }
 
-/// An operation that computes its result may round it to another precision on the way out; one that passes a value
-/// on or reinterprets it may not.
+/// An operation that writes its result may round it to another precision on the way out, and TPU programs do so even
+/// in copies and broadcasts; one that passes a value on or reinterprets it may not.
 fn agreement(opcode: Opcode) -> Agreement {
     use Opcode::*;
     match opcode {
-        Bitcast | Call | Conditional | Constant | Copy | CopyDone | CopyStart | CustomCall | Fusion
+        Bitcast | Call | Conditional | Constant | CopyDone | CopyStart | CustomCall | Fusion
         | GetTupleElement | Infeed | OptimizationBarrier | Outfeed | Parameter | Recv | RecvDone | Send
-        | SendDone | Tuple | While | AsyncStart | AsyncUpdate | AsyncDone | Broadcast | Reshape
-        | DynamicReshape => Agreement::Exact,
+        | SendDone | Tuple | While | AsyncStart | AsyncUpdate | AsyncDone => Agreement::Exact,
         _ => Agreement::IgnoringPrecision,
     }
 }
