@@ -1,1 +1,199 @@
-//! Placeholder, being written.
+//! Reference evaluator for HLO: the meaning of a module, with a buffer for every value, and the proof of a plan, inside
+//! the plan's memory.
+//!
+//! Both are one interpreter. It lowers every instruction to a [kernel](kernels) that knows nothing but places in
+//! memory; what differs is only where results are put, and that inside a plan every byte is watched. So the two agree
+//! bit for bit wherever the plan is right.
+
+mod addressing;
+mod arena;
+mod compile;
+mod element;
+mod error;
+mod execute;
+mod kernels;
+mod lambda;
+mod lower;
+mod math;
+mod memory;
+mod minifloat;
+mod program;
+mod pull;
+mod real;
+mod transfer;
+
+use memplan_ir::{ComputationId, InstructionId, Literal, Module, Schedule, SecondaryMap, Shape};
+use memplan_memory::MemoryPlan;
+
+pub use error::Error;
+
+use arena::Arena;
+use execute::{Executor, Storage, flatten};
+use memory::Memory;
+
+/// How a module is evaluated.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Bytes that all values together may take.
+    pub memory_limit: usize,
+    /// Seed of `rng`, which HLO leaves open.
+    pub seed: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        // Half of what a machine with 64 GiB has: a module that needs more is not for an interpreter.
+        Options { memory_limit: 32 << 30, seed: 0 }
+    }
+}
+
+/// The result of the entry computation, each value in a buffer of its own: what the module means.
+///
+/// # Errors
+/// When the inputs do not fit the parameters, or the module has something that cannot be evaluated.
+pub fn evaluate(module: &Module, inputs: &[Literal], options: &Options) -> Result<Literal, Error> {
+    let schedule = Schedule::default();
+    let memory = Memory::new(options.memory_limit);
+    let mut executor = Executor::new(module, &schedule, Storage::Separate, memory, options);
+    run(&mut executor, inputs)
+}
+
+/// The result of the entry computation, computed inside the allocations of a plan.
+///
+/// Every byte remembers the value it was written for. Reading a value of which a byte was overwritten, freed or never
+/// written is an error, as is a plan that moves a value which nothing copies.
+///
+/// # Errors
+/// As [`evaluate`], and when the plan is wrong.
+pub fn run_in_arena(
+    module: &Module,
+    schedule: &Schedule,
+    plan: &MemoryPlan,
+    inputs: &[Literal],
+    options: &Options,
+) -> Result<Literal, Error> {
+    let mut memory = Memory::new(options.memory_limit);
+    let arena = Arena::new(plan, &mut memory)?;
+    let mut executor = Executor::new(module, schedule, Storage::Arena(arena), memory, options);
+    run(&mut executor, inputs)
+}
+
+/// Bytes of working memory that the kernel of an instruction needs beside operands and result. 0 for instructions that
+/// have no kernel, and for those that cannot be evaluated.
+pub fn scratch_bytes(module: &Module, instruction: InstructionId) -> u64 {
+    Scratch::new(module).bytes(instruction)
+}
+
+/// As [`scratch_bytes`] for many instructions of one module.
+pub struct Scratch<'m> {
+    module: &'m Module,
+    pullable: pull::Pullable,
+}
+
+impl<'m> Scratch<'m> {
+    /// Looks at the whole module once.
+    pub fn new(module: &'m Module) -> Scratch<'m> {
+        Scratch { module, pullable: pull::Pullable::new(module) }
+    }
+
+    /// Bytes of working memory of an instruction.
+    pub fn bytes(&self, instruction: InstructionId) -> u64 {
+        if !execute::has_kernel(self.module, instruction) {
+            return 0;
+        }
+        compile::compile(self.module, &self.pullable, instruction).map_or(0, |kernel| kernel.scratch_bytes() as u64)
+    }
+}
+
+/// Checks the inputs, runs the entry computation and folds its leaves into a literal of its shape.
+fn run(executor: &mut Executor<'_>, inputs: &[Literal]) -> Result<Literal, Error> {
+    let module = executor.module;
+    let inputs = checked_inputs(module, inputs)?;
+    let mut leaves = executor.run(&inputs)?.into_iter();
+    let root = module.entry_computation().root;
+    Ok(nest(module.shape(root), &mut leaves))
+}
+
+/// The leaves of each input, which have the shapes of the parameters.
+fn checked_inputs(module: &Module, inputs: &[Literal]) -> Result<Vec<Vec<Literal>>, Error> {
+    let parameters = &module.entry_computation().parameters;
+    if inputs.len() > parameters.len() {
+        let (given, expected) = (inputs.len(), parameters.len());
+        return Err(Error::ExtraInput { given, expected, first: format!("p{expected}") });
+    }
+    let mut checked = Vec::new();
+    for (number, &parameter) in parameters.iter().enumerate() {
+        let shape = module.shape(parameter);
+        let name = module.instructions[parameter].name.to_string();
+        let Some(input) = inputs.get(number) else {
+            return Err(Error::MissingInput { number, name, expected: describe(shape) });
+        };
+        let mut leaves = Vec::new();
+        flatten(input, &mut leaves);
+        let shapes = shape.leaves();
+        let fits = |literal: &Literal, shape: &Shape| match (literal, shape.as_array()) {
+            (Literal::Array(a), Some(s)) => a.element_type == s.element_type && a.dimensions == s.dimensions,
+            (Literal::Token, None) => true,
+            _ => false,
+        };
+        if leaves.len() != shapes.len() || !leaves.iter().zip(&shapes).all(|(l, (_, s))| fits(l, s)) {
+            let found: Vec<String> = leaves.iter().map(|l| describe_literal(l)).collect();
+            let found = if found.len() == 1 { found[0].clone() } else { format!("({})", found.join(", ")) };
+            return Err(Error::WrongInput { number, name, expected: describe(shape), found });
+        }
+        checked.push(leaves.into_iter().cloned().collect());
+    }
+    Ok(checked)
+}
+
+/// Folds leaves into a literal of a shape.
+fn nest(shape: &Shape, leaves: &mut impl Iterator<Item = Literal>) -> Literal {
+    match shape {
+        Shape::Tuple(elements) => Literal::Tuple(elements.iter().map(|e| nest(e, leaves)).collect()),
+        _ => leaves.next().expect("a result has the leaves of its shape"),
+    }
+}
+
+fn describe(shape: &Shape) -> String {
+    match shape {
+        Shape::Array(a) | Shape::Buffer(a) => describe_array(a.element_type, &a.dimensions),
+        Shape::Tuple(elements) => format!("({})", elements.iter().map(describe).collect::<Vec<_>>().join(", ")),
+        Shape::Token => "token".to_string(),
+        Shape::Opaque => "opaque".to_string(),
+    }
+}
+
+fn describe_literal(literal: &Literal) -> String {
+    match literal {
+        Literal::Array(a) => describe_array(a.element_type, &a.dimensions),
+        Literal::Tuple(_) => "a tuple".to_string(),
+        Literal::Token => "token".to_string(),
+    }
+}
+
+fn describe_array(element_type: memplan_ir::ElementType, dimensions: &[i64]) -> String {
+    let extents: Vec<String> = dimensions.iter().map(i64::to_string).collect();
+    format!("{element_type}[{}]", extents.join(","))
+}
+
+/// The computations that are run step by step: the entry, and what loops, branches, calls and asynchronous operations
+/// of those run. The others are inside kernels.
+fn called_computations(module: &Module) -> Vec<ComputationId> {
+    let mut is_seen: SecondaryMap<ComputationId, bool> = SecondaryMap::new();
+    let mut called = vec![module.entry];
+    is_seen[module.entry] = true;
+    let mut at = 0;
+    while at < called.len() {
+        for (_, instruction) in module.instructions_of(called[at]) {
+            if execute::runs_callees(&instruction.op) {
+                for &callee in &instruction.called {
+                    if !std::mem::replace(&mut is_seen[callee], true) {
+                        called.push(callee);
+                    }
+                }
+            }
+        }
+        at += 1;
+    }
+    called
+}

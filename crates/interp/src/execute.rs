@@ -1,0 +1,457 @@
+//! The interpreter: control flow, tuples, and which bytes each value is.
+//!
+//! A value is the list of its leaves, each a place in memory. Tuples, calls, loops and bitcasts pass places on; only
+//! kernels write. Where results go is the business of [`Storage`]: a buffer for each, or the slices of a plan.
+
+use std::rc::Rc;
+
+use memplan_ir::{
+    ComputationId, InstructionId, Literal, Module, Op, Position, Schedule, SecondaryMap, Shape,
+};
+use rustc_hash::FxHashMap;
+
+use crate::arena::Arena;
+use crate::compile::compile;
+use crate::kernels::Kernel;
+use crate::lower::{addressing, leaf_count};
+use crate::memory::{Memory, Place, Write};
+use crate::pull::Pullable;
+use crate::{Error, Options, transfer};
+
+/// Calls within calls (loops and branches included), beyond which a module is refused. Deeper ones would overflow the
+/// stack of a small thread.
+const MAX_DEPTH: usize = 200;
+
+/// An array in memory.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    pub(crate) place: Place,
+    pub(crate) write: Write,
+    /// Who wrote it.
+    pub(crate) position: Position,
+    /// Whether the place is given back, or poisoned, when the value is no longer needed.
+    is_released: bool,
+}
+
+/// The leaves of a value. A token is a leaf of no bytes.
+pub(crate) type Value = Vec<Rc<Stored>>;
+
+/// Where results go.
+pub(crate) enum Storage<'m> {
+    /// Each into a buffer of its own.
+    Separate,
+    /// Into the slices of a plan.
+    Arena(Arena<'m>),
+}
+
+/// One run of a module.
+pub(crate) struct Executor<'m> {
+    pub(crate) module: &'m Module,
+    pub(crate) memory: Memory,
+    pub(crate) options: &'m Options,
+    schedule: &'m Schedule,
+    pullable: Pullable,
+    storage: Storage<'m>,
+    kernels: SecondaryMap<InstructionId, Option<Rc<dyn Kernel>>>,
+    constants: FxHashMap<InstructionId, Value>,
+    /// For each computation, which values are no longer needed after each instruction.
+    last_uses: SecondaryMap<ComputationId, Option<Rc<Vec<Vec<InstructionId>>>>>,
+    /// What each write wrote.
+    writes: Vec<Option<Position>>,
+    depth: usize,
+    /// How many random arrays were drawn so far.
+    pub(crate) draws: u64,
+}
+
+impl<'m> Executor<'m> {
+    pub(crate) fn new(module: &'m Module, schedule: &'m Schedule, storage: Storage<'m>, memory: Memory, options: &'m Options) -> Executor<'m> {
+        Executor {
+            module,
+            memory,
+            options,
+            schedule,
+            pullable: Pullable::new(module),
+            storage,
+            kernels: SecondaryMap::new(),
+            constants: FxHashMap::default(),
+            last_uses: SecondaryMap::new(),
+            writes: vec![None],
+            depth: 0,
+            draws: 0,
+        }
+    }
+
+    /// Runs the entry computation on the leaves of its parameters.
+    pub(crate) fn run(&mut self, inputs: &[Vec<Literal>]) -> Result<Vec<Literal>, Error> {
+        let module = self.module;
+        self.place_constants()?;
+        let mut arguments = Vec::new();
+        for (&parameter, leaves) in module.entry_computation().parameters.iter().zip(inputs) {
+            let shapes = module.shape(parameter).leaves();
+            let mut value = Vec::new();
+            for (literal, (index, shape)) in leaves.iter().zip(shapes) {
+                value.push(self.write_literal(Position { instruction: parameter, index }, shape, literal)?);
+            }
+            arguments.push(value);
+        }
+        let result = self.run_computation(module.entry, arguments)?;
+        let root = module.entry_computation().root;
+        let leaves = module.shape(root).leaves();
+        result.iter().zip(leaves).map(|(leaf, (_, shape))| self.read(leaf, shape, "the caller")).collect()
+    }
+
+    /// Runs a computation.
+    pub(crate) fn run_computation(&mut self, id: ComputationId, arguments: Vec<Value>) -> Result<Value, Error> {
+        if self.depth >= MAX_DEPTH {
+            let computation = self.module.computations[id].name.to_string();
+            return Err(Error::TooDeep { computation, limit: MAX_DEPTH });
+        }
+        self.depth += 1;
+        let module = self.module;
+        let mut sequence = self.schedule.sequence(id);
+        if sequence.is_empty() {
+            sequence = &module.computations[id].instructions;
+        }
+        let last_uses = self.last_uses(id, sequence);
+        let mut values: FxHashMap<InstructionId, Value> = FxHashMap::default();
+        for (&instruction, dead) in sequence.iter().zip(last_uses.iter()) {
+            let value = self.step(instruction, &values, &arguments)?;
+            self.check_places(instruction, &value)?;
+            values.insert(instruction, value);
+            for dead in dead {
+                if let Some(value) = values.remove(dead) {
+                    self.release(value);
+                }
+            }
+        }
+        let result = values.remove(&module.computations[id].root).unwrap_or_default();
+        values.into_values().chain(arguments).for_each(|value| self.release(value));
+        self.depth -= 1;
+        Ok(result)
+    }
+
+    fn step(&mut self, id: InstructionId, values: &FxHashMap<InstructionId, Value>, arguments: &[Value]) -> Result<Value, Error> {
+        let module = self.module;
+        let instruction = &module.instructions[id];
+        let operand = |k: usize| &values[&instruction.operands[k]];
+        let first = || operand(0).clone();
+        Ok(match &instruction.op {
+            Op::Parameter { number } => arguments[*number as usize].clone(),
+            Op::Constant(_) => self.constants[&id].clone(),
+            Op::Tuple => (0..instruction.operands.len()).flat_map(|k| operand(k).clone()).collect(),
+            Op::GetTupleElement { index } => {
+                let elements = module.shape(instruction.operands[0]).as_tuple().unwrap_or_default();
+                let begin: usize = elements.iter().take(*index as usize).map(leaf_count).sum();
+                operand(0)[begin..begin + leaf_count(&elements[*index as usize])].to_vec()
+            }
+            Op::Bitcast | Op::OptimizationBarrier | Op::Domain(_) | Op::AddDependency | Op::AsyncUpdate(_) => first(),
+            Op::AllReduceDone(_) => first(),
+            Op::Copy if module.shape(id).is_tuple() => first(),
+            Op::AfterAll => vec![self.token(id)],
+            Op::Call { .. } => {
+                let arguments = (0..instruction.operands.len()).map(|k| operand(k).clone()).collect();
+                self.run_computation(instruction.called[0], arguments)?
+            }
+            Op::While => self.run_while(id, first())?,
+            Op::Conditional => self.run_conditional(id, operand(0), &|k| operand(k).clone())?,
+            Op::AsyncStart(_) => {
+                let arguments: Vec<Value> = (0..instruction.operands.len()).map(|k| operand(k).clone()).collect();
+                let mut value: Value = arguments.iter().flatten().cloned().collect();
+                value.extend(self.run_computation(instruction.called[0], arguments)?);
+                self.push_contexts(id, &mut value)?;
+                value
+            }
+            Op::AsyncDone(_) | Op::AllGatherDone(_) | Op::CollectivePermuteDone(_) | Op::CopyDone => {
+                self.finish(id, operand(0))?
+            }
+            Op::CopyStart { .. } => {
+                let mut value = self.run_kernel(id, &[operand(0)], 1)?;
+                value.extend(first());
+                self.push_contexts(id, &mut value)?;
+                value
+            }
+            Op::Infeed(_) | Op::Outfeed(_) | Op::Send(_) | Op::SendDone(_) | Op::Recv(_) | Op::RecvDone(_) => {
+                return Err(Error::unsupported(module, id, "it talks to the host, and there is none"));
+            }
+            _ => {
+                let operands: Vec<&Value> = (0..instruction.operands.len()).map(operand).collect();
+                let n_leaves = leaf_count(module.shape(id));
+                self.run_kernel(id, &operands, n_leaves)?
+            }
+        })
+    }
+
+    /// Runs the kernel of an instruction, for its first leaves.
+    fn run_kernel(&mut self, id: InstructionId, operands: &[&Value], n_leaves: usize) -> Result<Value, Error> {
+        let module = self.module;
+        let mut places = Vec::new();
+        for leaf in operands.iter().copied().flatten() {
+            self.check_whole(leaf, &module.instructions[id].name)?;
+            places.push(leaf.place);
+        }
+        let kernel = self.kernel(id)?;
+        let mut results = Vec::new();
+        for (index, shape) in module.shape(id).leaves().into_iter().take(n_leaves) {
+            results.push(self.result(Position { instruction: id, index }, shape)?);
+        }
+        let scratch = self.scratch(id, kernel.scratch_bytes())?;
+        let result_places: Vec<Place> = results.iter().map(|r| r.place).collect();
+        kernel.run(&mut self.memory, &places, &result_places, scratch)?;
+        if let Storage::Separate = self.storage {
+            self.memory.free(scratch);
+        }
+        for result in &results {
+            self.memory.claim(result.place, result.write);
+        }
+        Ok(results.into_iter().map(Rc::new).collect())
+    }
+
+    fn run_while(&mut self, id: InstructionId, mut state: Value) -> Result<Value, Error> {
+        let (body, condition) = (self.module.instructions[id].called[0], self.module.instructions[id].called[1]);
+        loop {
+            let goes_on = self.run_computation(condition, vec![state.clone()])?;
+            let is_true = self.scalar(&goes_on[0], &self.module.instructions[id].name)? != 0;
+            self.release(goes_on);
+            if !is_true {
+                return Ok(state);
+            }
+            state = self.run_computation(body, vec![state])?;
+        }
+    }
+
+    fn run_conditional(&mut self, id: InstructionId, index: &Value, operand: &dyn Fn(usize) -> Value) -> Result<Value, Error> {
+        let instruction = &self.module.instructions[id];
+        let selected = self.scalar(&index[0], &instruction.name)?;
+        let is_pred = self.module.shape(instruction.operands[0]).as_array().is_some_and(|s| s.element_type.bits() == 1);
+        let n = instruction.called.len() as i64;
+        let branch = match selected {
+            _ if is_pred => (selected == 0) as usize,
+            // An index out of range means the last branch.
+            index if (0..n).contains(&index) => index as usize,
+            _ => n as usize - 1,
+        };
+        self.run_computation(instruction.called[branch], vec![operand(branch + 1)])
+    }
+
+    /// The result of an asynchronous operation, once everything it worked on is seen to be untouched.
+    fn finish(&mut self, id: InstructionId, started: &Value) -> Result<Value, Error> {
+        let module = self.module;
+        for leaf in started {
+            self.check_whole(leaf, &module.instructions[id].name)?;
+        }
+        let start = module.shape(module.instructions[id].operands[0]).as_tuple().unwrap_or_default();
+        // Copies put the destination first, everything else its operands.
+        let element = !matches!(module.instructions[id].op, Op::CopyDone) as usize;
+        let begin: usize = start.iter().take(element).map(leaf_count).sum();
+        Ok(started[begin..begin + leaf_count(module.shape(id))].to_vec())
+    }
+
+    /// The leaves of an asynchronous start beyond operands and results: handles that no one reads.
+    fn push_contexts(&mut self, id: InstructionId, value: &mut Value) -> Result<(), Error> {
+        let module = self.module;
+        for (index, shape) in module.shape(id).leaves().into_iter().skip(value.len()) {
+            let context = self.result(Position { instruction: id, index }, shape)?;
+            self.memory.claim(context.place, context.write);
+            value.push(Rc::new(context));
+        }
+        Ok(())
+    }
+
+    fn kernel(&mut self, id: InstructionId) -> Result<Rc<dyn Kernel>, Error> {
+        if let Some(kernel) = &self.kernels[id] {
+            return Ok(kernel.clone());
+        }
+        let kernel: Rc<dyn Kernel> = compile(self.module, &self.pullable, id)?.into();
+        self.kernels[id] = Some(kernel.clone());
+        Ok(kernel)
+    }
+
+    /// The place of a result that is about to be written.
+    fn result(&mut self, position: Position, shape: &Shape) -> Result<Stored, Error> {
+        let Some(shape) = shape.as_array() else {
+            return Ok(Stored { place: NOWHERE, write: 0, position, is_released: false });
+        };
+        let size = addressing(shape)?.size;
+        let place = match &self.storage {
+            Storage::Separate => self.memory.allocate(size, false)?,
+            Storage::Arena(arena) => arena.place(self.module, &position, size)?,
+        };
+        let write = self.writes.len() as Write;
+        if let Storage::Arena(_) = self.storage {
+            self.writes.push(Some(position.clone()));
+        }
+        Ok(Stored { place, write, position, is_released: true })
+    }
+
+    fn scratch(&mut self, id: InstructionId, size: usize) -> Result<Place, Error> {
+        match &self.storage {
+            Storage::Arena(_) if size == 0 => Ok(NOWHERE),
+            Storage::Arena(arena) => {
+                let place = arena.scratch(self.module, id, size)?;
+                // Whatever lived here is gone: a value that someone still wants is found missing when it is read.
+                self.memory.claim(place, 0);
+                Ok(place)
+            }
+            Storage::Separate => self.memory.allocate(size, false),
+        }
+    }
+
+    fn token(&self, id: InstructionId) -> Rc<Stored> {
+        let position = Position { instruction: id, index: Default::default() };
+        Rc::new(Stored { place: NOWHERE, write: 0, position, is_released: false })
+    }
+
+    fn release(&mut self, value: Value) {
+        for leaf in value {
+            if let Ok(stored) = Rc::try_unwrap(leaf)
+                && stored.is_released
+            {
+                match self.storage {
+                    Storage::Separate => self.memory.free(stored.place),
+                    Storage::Arena(_) => self.memory.poison(stored.place, stored.write),
+                }
+            }
+        }
+    }
+
+    /// Constants are written once, before anything runs, as the loader of a program does.
+    fn place_constants(&mut self) -> Result<(), Error> {
+        let module = self.module;
+        let is_called = crate::called_computations(module);
+        for &id in is_called.iter().flat_map(|&c| &module.computations[c].instructions) {
+            let Op::Constant(literal) = &module.instructions[id].op else { continue };
+            let mut leaves = Vec::new();
+            flatten(literal, &mut leaves);
+            let mut value = Vec::new();
+            for (literal, (index, shape)) in leaves.into_iter().zip(module.shape(id).leaves()) {
+                value.push(self.write_literal(Position { instruction: id, index }, shape, literal)?);
+            }
+            self.constants.insert(id, value);
+        }
+        Ok(())
+    }
+
+    fn write_literal(&mut self, position: Position, shape: &Shape, literal: &Literal) -> Result<Rc<Stored>, Error> {
+        let is_embedded = matches!(&self.storage, Storage::Arena(arena) if !arena.has(&position))
+            && matches!(self.module.instructions[position.instruction].op, Op::Constant(_));
+        let stored = if is_embedded && let Some(array) = shape.as_array() {
+            // The plan leaves constants out that are part of the code.
+            let place = self.memory.allocate(addressing(array)?.size, false)?;
+            Stored { place, write: 0, position, is_released: false }
+        } else {
+            self.result(position, shape)?
+        };
+        if let (Some(array), Literal::Array(literal)) = (shape.as_array(), literal) {
+            transfer::write(literal, &addressing(array)?, &mut self.memory, stored.place);
+            self.memory.claim(stored.place, stored.write);
+        }
+        Ok(Rc::new(stored))
+    }
+
+    pub(crate) fn read(&self, leaf: &Stored, shape: &Shape, reader: &str) -> Result<Literal, Error> {
+        let Some(array) = shape.as_array() else { return Ok(Literal::Token) };
+        self.check_whole(leaf, reader)?;
+        Ok(Literal::Array(transfer::read(array, &addressing(array)?, &self.memory, leaf.place)))
+    }
+
+    /// The value of a scalar integer or predicate.
+    fn scalar(&self, leaf: &Stored, reader: &str) -> Result<i64, Error> {
+        self.check_whole(leaf, reader)?;
+        let bytes = self.memory.bytes(leaf.place);
+        Ok(bytes.iter().take(8).rev().fold(0i64, |value, &byte| value << 8 | byte as i64))
+    }
+
+    /// Whether every byte of a value is still what was written for it.
+    fn check_whole(&self, leaf: &Stored, reader: &str) -> Result<(), Error> {
+        let Storage::Arena(arena) = &self.storage else { return Ok(()) };
+        match self.memory.intruder(leaf.place, leaf.write) {
+            None => Ok(()),
+            Some((at, write)) => {
+                let describe = |position: &Position| {
+                    format!("{}{}", self.module.instructions[position.instruction].name, position.index)
+                };
+                let writer = self.writes[write as usize].as_ref().map_or("no one since it was freed".into(), describe);
+                let begin = leaf.place.offset as u64;
+                Err(Error::Poison {
+                    reader: reader.to_string(),
+                    value: describe(&leaf.position),
+                    allocation: arena.allocation_name(leaf.place),
+                    begin,
+                    end: begin + leaf.place.size as u64,
+                    byte: begin + at as u64,
+                    writer,
+                })
+            }
+        }
+    }
+
+    /// Whether the plan agrees about where a value lies that an instruction passes on.
+    fn check_places(&self, id: InstructionId, value: &Value) -> Result<(), Error> {
+        let Storage::Arena(arena) = &self.storage else { return Ok(()) };
+        for (leaf, (index, _)) in value.iter().zip(self.module.shape(id).leaves()) {
+            if leaf.place != NOWHERE && leaf.write != 0 {
+                arena.check_place(self.module, &Position { instruction: id, index }, leaf.place)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn last_uses(&mut self, id: ComputationId, sequence: &[InstructionId]) -> Rc<Vec<Vec<InstructionId>>> {
+        if let Some(known) = &self.last_uses[id] {
+            return known.clone();
+        }
+        let root = self.module.computations[id].root;
+        let mut last: FxHashMap<InstructionId, usize> = FxHashMap::default();
+        for (at, &instruction) in sequence.iter().enumerate() {
+            last.insert(instruction, at);
+            last.extend(self.module.instructions[instruction].operands.iter().map(|&o| (o, at)));
+        }
+        let mut dead = vec![Vec::new(); sequence.len()];
+        for &instruction in sequence.iter().filter(|&&i| i != root) {
+            dead[last[&instruction]].push(instruction);
+        }
+        let dead = Rc::new(dead);
+        self.last_uses[id] = Some(dead.clone());
+        dead
+    }
+}
+
+/// The place of what has no bytes.
+pub(crate) const NOWHERE: Place = Place { buffer: 0, offset: 0, size: 0 };
+
+/// The leaves of a literal, in order.
+pub(crate) fn flatten<'a>(literal: &'a Literal, leaves: &mut Vec<&'a Literal>) {
+    match literal {
+        Literal::Tuple(elements) => elements.iter().for_each(|e| flatten(e, leaves)),
+        leaf => leaves.push(leaf),
+    }
+}
+
+/// Whether an operation's called computations are run step by step.
+pub(crate) fn runs_callees(op: &Op) -> bool {
+    matches!(op, Op::Call { .. } | Op::While | Op::Conditional | Op::AsyncStart(_))
+}
+
+/// Whether an instruction writes memory through a kernel.
+pub(crate) fn has_kernel(module: &Module, id: InstructionId) -> bool {
+    match &module.instructions[id].op {
+        op if runs_callees(op) => false,
+        Op::Copy => !module.shape(id).is_tuple(),
+        Op::Parameter { .. }
+        | Op::Constant(_)
+        | Op::Tuple
+        | Op::GetTupleElement { .. }
+        | Op::Bitcast
+        | Op::OptimizationBarrier
+        | Op::Domain(_)
+        | Op::AddDependency
+        | Op::AfterAll
+        | Op::AsyncUpdate(_)
+        | Op::AsyncDone(_)
+        | Op::AllReduceDone(_)
+        | Op::AllGatherDone(_)
+        | Op::CollectivePermuteDone(_)
+        | Op::CopyDone => false,
+        _ => true,
+    }
+}

@@ -1,0 +1,115 @@
+//! The bytes a run works on, and who wrote each of them.
+//!
+//! Kernels see memory only through [`Place`]s. In the reference every value has a buffer of its own, so the bookkeeping
+//! is switched off; inside an arena every byte remembers the write it belongs to, and a value is read only when all of
+//! its bytes still do.
+
+use crate::Error;
+
+/// What unwritten bytes hold. As a float it is a huge negative number, as an integer or index absurd, so that reading
+/// it shows in the result even where tracking is off.
+const POISON: u8 = 0xfb;
+
+/// A range of bytes in one buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) buffer: u32,
+    pub(crate) offset: usize,
+    pub(crate) size: usize,
+}
+
+/// One act of writing a value; 0 is nobody.
+pub(crate) type Write = u32;
+
+#[derive(Default)]
+pub(crate) struct Memory {
+    buffers: Vec<Vec<u8>>,
+    free: Vec<u32>,
+    /// For tracked buffers, the write that each byte belongs to.
+    owners: Vec<Vec<Write>>,
+    /// Bytes in all buffers.
+    used: usize,
+    limit: usize,
+}
+
+impl Memory {
+    /// An empty memory that may grow to `limit` bytes.
+    pub(crate) fn new(limit: usize) -> Memory {
+        // Buffer 0 has no bytes: tokens live there.
+        Memory { limit, buffers: vec![Vec::new()], owners: vec![Vec::new()], ..Memory::default() }
+    }
+
+    /// A new buffer, poisoned. A tracked one remembers who wrote each byte.
+    pub(crate) fn allocate(&mut self, size: usize, is_tracked: bool) -> Result<Place, Error> {
+        if size > self.limit.saturating_sub(self.used) {
+            return Err(Error::OutOfMemory { needed: size, used: self.used, limit: self.limit });
+        }
+        self.used += size;
+        let buffer = self.free.pop().unwrap_or_else(|| {
+            self.buffers.push(Vec::new());
+            self.owners.push(Vec::new());
+            self.buffers.len() as u32 - 1
+        });
+        self.buffers[buffer as usize] = vec![POISON; size];
+        self.owners[buffer as usize] = vec![0; if is_tracked { size } else { 0 }];
+        Ok(Place { buffer, offset: 0, size })
+    }
+
+    /// Gives a whole buffer back.
+    pub(crate) fn free(&mut self, place: Place) {
+        let freed = std::mem::take(&mut self.buffers[place.buffer as usize]);
+        self.used -= freed.len();
+        self.owners[place.buffer as usize] = Vec::new();
+        self.free.push(place.buffer);
+    }
+
+    pub(crate) fn bytes(&self, place: Place) -> &[u8] {
+        &self.buffers[place.buffer as usize][place.offset..place.offset + place.size]
+    }
+
+    pub(crate) fn bytes_mut(&mut self, place: Place) -> &mut [u8] {
+        &mut self.buffers[place.buffer as usize][place.offset..place.offset + place.size]
+    }
+
+    /// Declares the bytes of a place to belong to a write.
+    pub(crate) fn claim(&mut self, place: Place, write: Write) {
+        if let Some(owners) = self.owners_mut(place) {
+            owners.fill(write);
+        }
+    }
+
+    /// The first byte of a place that does not belong to a write, and the write it belongs to.
+    pub(crate) fn intruder(&self, place: Place, write: Write) -> Option<(usize, Write)> {
+        let owners = self.owners[place.buffer as usize].get(place.offset..place.offset + place.size)?;
+        let at = owners.iter().position(|&owner| owner != write)?;
+        Some((at, owners[at]))
+    }
+
+    /// Poisons those bytes of a place that still belong to a write, which is over.
+    pub(crate) fn poison(&mut self, place: Place, write: Write) {
+        let buffer = place.buffer as usize;
+        let range = place.offset..place.offset + place.size;
+        let Some(owners) = self.owners[buffer].get_mut(range.clone()) else { return };
+        for (byte, owner) in self.buffers[buffer][range].iter_mut().zip(owners) {
+            if *owner == write {
+                *byte = POISON;
+                *owner = 0;
+            }
+        }
+    }
+
+    fn owners_mut(&mut self, place: Place) -> Option<&mut [Write]> {
+        self.owners[place.buffer as usize].get_mut(place.offset..place.offset + place.size)
+    }
+}
+
+impl Place {
+    /// A part of this place.
+    ///
+    /// # Panics
+    /// When the part is not inside.
+    pub(crate) fn part(self, offset: usize, size: usize) -> Place {
+        assert!(offset + size <= self.size, "a part is inside the whole");
+        Place { buffer: self.buffer, offset: self.offset + offset, size }
+    }
+}
