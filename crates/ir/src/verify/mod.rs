@@ -103,3 +103,6 @@ impl<'a> Verifier<'a> {
         ids.filter(move |&&id| sound.contains(id)).map(|&id| (id, &module.instructions[id]))
     }
 }
+
+#[cfg(test)]
+mod tests;

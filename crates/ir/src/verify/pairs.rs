@@ -2,22 +2,17 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::{ComputationId, Instruction, InstructionId, Op, Opcode, Users};
+use crate::{ComputationId, Instruction, InstructionId, Op, Opcode, SecondaryMap};
 
 use super::{InstructionError, Verifier};
 
 impl Verifier<'_> {
     pub(super) fn check_pairs(&mut self) {
         let module = self.module;
-        // Users follows every operand id, so all of them must lead somewhere.
-        let all_sound =
-            module.computations.values().flat_map(|c| &c.instructions).all(|&id| self.sound.contains(id));
-        let users = all_sound.then(|| Users::new(module));
+        let uses = self.count_uses();
         let mut wrapped: FxHashMap<ComputationId, InstructionId> = FxHashMap::default();
         for (id, instruction) in self.sound_instructions() {
-            if let Some(users) = &users {
-                self.check_started(id, instruction, users.of(id));
-            }
+            self.check_started(id, instruction, uses[id]);
             self.check_done(id, instruction);
             self.check_threads(id, instruction);
             if let (Op::AsyncStart(_), Some(&computation)) = (&instruction.op, instruction.called.first())
@@ -29,8 +24,28 @@ impl Verifier<'_> {
         }
     }
 
+    /// The number of users of every instruction, broken ones included, and the last of them.
+    fn count_uses(&self) -> SecondaryMap<InstructionId, (usize, Option<InstructionId>)> {
+        let module = self.module;
+        let mut uses = SecondaryMap::with_capacity(module.instructions.len());
+        let listed = module.computations.values().flat_map(|computation| &computation.instructions);
+        for &user in listed.filter(|&&id| module.instructions.is_valid(id)) {
+            let operands = &module.instructions[user].operands;
+            for &operand in operands.iter().filter(|&&operand| module.instructions.is_valid(operand)) {
+                let (count, last): &mut (usize, Option<InstructionId>) = &mut uses[operand];
+                *count += usize::from(last.replace(user) != Some(user));
+            }
+        }
+        uses
+    }
+
     /// A start has one user, which is its update or done. Sends and receives may go around a loop first.
-    fn check_started(&mut self, id: InstructionId, instruction: &Instruction, users: &[InstructionId]) {
+    fn check_started(
+        &mut self,
+        id: InstructionId,
+        instruction: &Instruction,
+        (count, user): (usize, Option<InstructionId>),
+    ) {
         let (expected, allowed): (&str, &[Opcode]) = match instruction.opcode() {
             Opcode::CopyStart => ("copy-done", &[Opcode::CopyDone]),
             Opcode::AllGatherStart => ("all-gather-done", &[Opcode::AllGatherDone]),
@@ -41,15 +56,14 @@ impl Verifier<'_> {
             }
             _ => return,
         };
-        let is_done = matches!(users, [user] if allowed.contains(&self.module.instructions[*user].opcode()));
-        if !is_done {
-            let found = match users {
-                [] => "none".to_string(),
-                [user] => self.module.instructions[*user].opcode().to_string(),
-                _ => users.len().to_string(),
-            };
-            self.report(id, InstructionError::NotDone { expected, found });
-        }
+        let user = user.map(|user| self.module.instructions[user].opcode());
+        let found = match (count, user) {
+            (1, Some(opcode)) if allowed.contains(&opcode) => return,
+            (1, Some(opcode)) => opcode.to_string(),
+            (0, _) => "none".to_string(),
+            (n, _) => n.to_string(),
+        };
+        self.report(id, InstructionError::NotDone { expected, found });
     }
 
     /// A done's operand is its start, and they agree on what both of them say.
