@@ -1,1 +1,50 @@
-fn main() {}
+//! The `memplan` command.
+
+#![allow(clippy::print_stdout, reason = "this is the one crate whose results go to standard output")]
+
+mod check;
+mod failure;
+mod input;
+mod opt;
+mod output;
+mod picture;
+mod plan;
+mod report;
+mod targets;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Plans the memory of tensor programs: reads HLO from JAX and XLA, gives every buffer an address, proves the answer.
+#[derive(Parser)]
+#[command(name = "memplan", version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Say where the memory of a program goes, and give every buffer an address
+    Plan(plan::PlanArgs),
+    /// Prove that a plan is right for a module
+    Check(check::CheckArgs),
+    /// Parse, verify and rewrite HLO
+    Opt(opt::OptArgs),
+    /// List the machines that can be planned for
+    Targets(targets::TargetsArgs),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().verb {
+        Verb::Plan(args) => plan::run(&args),
+        Verb::Check(args) => check::run(&args),
+        Verb::Opt(args) => opt::run(&args),
+        Verb::Targets(args) => targets::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}

@@ -9,10 +9,16 @@ mod error;
 mod holes;
 mod load;
 mod plan;
+mod schedule;
+mod report;
 mod storage;
 
 pub use assign::{AssignOptions, assign};
 pub use error::PlanError;
 pub use load::Load;
 pub use plan::{PlanOptions, Planned, ScratchBytes, plan};
+pub use report::{KeptBy, PeakBuffer, PeakReport, peak_report};
+pub use schedule::{
+    ComputationReport, Method, Role, ScheduleError, ScheduleOptions, ScheduleReport, schedule,
+};
 pub use storage::{Home, Storage, StorageId, Storages, storages};

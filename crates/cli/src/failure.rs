@@ -1,0 +1,53 @@
+//! How a command ends when it does not succeed: what is shown, and the exit status.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+/// Why a command failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The input is wrong. The text is shown as it is.
+    Input(String),
+    /// The flags contradict each other.
+    Usage(String),
+    /// The program does not fit the capacity asked for.
+    DoesNotFit(String),
+    /// A plan was refuted.
+    Refuted(String),
+}
+
+impl Failure {
+    /// An input error with everything that led to it.
+    pub(crate) fn input(error: &dyn std::error::Error) -> Failure {
+        Failure::Input(chain(error))
+    }
+
+    /// Shows the failure on standard error and gives the exit status.
+    pub(crate) fn report(&self) -> ExitCode {
+        let (text, status) = match self {
+            Failure::Input(text) => (text, 1),
+            Failure::Usage(text) => (text, 2),
+            Failure::DoesNotFit(text) => (text, 3),
+            Failure::Refuted(text) => (text, 4),
+        };
+        let prefix = if text.starts_with("error") { "" } else { "error: " };
+        eprintln!("{prefix}{}", text.trim_end());
+        ExitCode::from(status)
+    }
+}
+
+/// An error with its sources, a line each.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = format!("error: {error}");
+    let mut last = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        // Transparent wrappers repeat their source.
+        if cause.to_string() != last {
+            last = cause.to_string();
+            let _ = write!(text, "\n  because: {last}");
+        }
+        source = cause.source();
+    }
+    text
+}

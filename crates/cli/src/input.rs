@@ -1,0 +1,58 @@
+//! Reading modules: HLO text or protobuf, told apart by content, from a file or standard input.
+
+use std::io::Read;
+
+use memplan::hlo;
+use memplan::ir::{self, Module};
+use memplan::memory::Target;
+
+use crate::failure::Failure;
+
+/// Reads and verifies a module.
+pub(crate) fn read_module(path: &str) -> Result<Module, Failure> {
+    let bytes = read(path)?;
+    let name = if path == "-" { "<stdin>" } else { path };
+    let (module, text) = match String::from_utf8(bytes) {
+        Ok(text) if !looks_binary(&text) => {
+            let module =
+                hlo::parse(&text).map_err(|error| Failure::Input(hlo::render(&error, name, &text)))?;
+            (module, text)
+        }
+        Ok(text) => (read_proto(name, text.as_bytes())?, String::new()),
+        Err(error) => (read_proto(name, error.as_bytes())?, String::new()),
+    };
+    ir::verify(&module).map_err(|errors| Failure::Input(render_verify_errors(&errors, name, &text)))?;
+    Ok(module)
+}
+
+/// The target with a name, or from a file.
+pub(crate) fn target(name: &str) -> Result<Target, Failure> {
+    Target::find(name).map_err(|error| Failure::input(&error))
+}
+
+/// Reads a whole file, or standard input for `-`.
+pub(crate) fn read(path: &str) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    let result = match path {
+        "-" => std::io::stdin().lock().read_to_end(&mut bytes).map(|_| ()),
+        _ => std::fs::read(path).map(|contents| bytes = contents),
+    };
+    result.map_err(|error| Failure::Input(format!("error: cannot read `{path}`: {error}")))?;
+    Ok(bytes)
+}
+
+/// Protobuf has control characters early on; text has none but white space.
+fn looks_binary(text: &str) -> bool {
+    text.bytes().take(256).any(|byte| byte < b' ' && !matches!(byte, b'\n' | b'\r' | b'\t'))
+}
+
+fn read_proto(name: &str, bytes: &[u8]) -> Result<Module, Failure> {
+    let _ = bytes;
+    Err(Failure::Input(format!("error: `{name}` is not HLO text")))
+}
+
+/// Each error with the line of the instruction it is about, where there is a text to point into.
+fn render_verify_errors(errors: &ir::VerifyErrors, name: &str, text: &str) -> String {
+    let _ = text;
+    format!("error: `{name}` is not a valid module\n{errors}")
+}

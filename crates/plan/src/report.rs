@@ -1,0 +1,139 @@
+//! What a person wants to know about a plan: who holds the peak, why, and how the load runs over the program.
+
+use memplan_analysis::{Facts, LiveRange, Time, ValueId, ValueKind};
+use memplan_ir::{InstructionId, Module, Op, Position};
+use memplan_memory::{Bytes, MemoryPlan, Slice};
+
+/// The load of a program over its run, and what is live at its peak.
+#[derive(Clone, Debug)]
+pub struct PeakReport {
+    /// The instant with the most bytes live, in the flattened schedule.
+    pub time: Time,
+    /// The instruction that runs then.
+    pub instruction: InstructionId,
+    /// Bytes live then, each byte once.
+    pub bytes: Bytes,
+    /// Bytes live at every instant.
+    pub curve: Vec<Bytes>,
+    /// What is live at the peak, largest first.
+    pub buffers: Vec<PeakBuffer>,
+}
+
+/// A slice that is occupied at the peak.
+#[derive(Clone, Debug)]
+pub struct PeakBuffer {
+    /// Where it is.
+    pub slice: Slice,
+    /// The value in it: where it is defined.
+    pub position: Position,
+    /// From when to when that value is needed.
+    pub live: LiveRange,
+    /// Why it is still needed.
+    pub kept_by: KeptBy,
+}
+
+/// What keeps a value alive past a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeptBy {
+    /// The caller did not give the parameter up.
+    Caller,
+    /// It is a result of the program.
+    Result,
+    /// It is constant data.
+    Constant,
+    /// It is state that a loop still needs.
+    Loop(InstructionId),
+    /// This instruction reads it last.
+    Reader(InstructionId),
+}
+
+/// Finds the peak of a plan and what is live there. Linear in positions, and in what is live at the peak.
+pub fn peak_report(module: &Module, facts: &Facts, plan: &MemoryPlan) -> PeakReport {
+    let placed = placed_values(facts, plan);
+    let mut load = crate::Load::new(facts.line.end());
+    for (_, live, bytes) in union_by_slice(module, facts, &placed) {
+        load.add(live, bytes);
+    }
+    let curve: Vec<Bytes> = load.curve().collect();
+    let (time, bytes) = load.peak();
+    let mut at_peak: Vec<&(Slice, ValueId)> =
+        placed.iter().filter(|(_, value)| occupied(facts, module, *value).is_live_at(time)).collect();
+    // One line a slice: of the values that share it, the largest, and of those the one that is needed longest.
+    at_peak.sort_by_key(|(slice, value)| {
+        let live = occupied(facts, module, *value);
+        (slice.allocation, slice.offset, std::cmp::Reverse((slice.size, live.end)))
+    });
+    at_peak.dedup_by_key(|(slice, _)| (slice.allocation, slice.offset));
+    at_peak.sort_by_key(|(slice, _)| std::cmp::Reverse(slice.size));
+    let buffers =
+        at_peak.into_iter().map(|&(slice, value)| peak_buffer(module, facts, slice, value)).collect();
+    let instruction = facts.line.instructions.get(time as usize).copied();
+    PeakReport {
+        time,
+        instruction: instruction.unwrap_or(module.entry_computation().root),
+        bytes,
+        curve,
+        buffers,
+    }
+}
+
+/// Every value with a slice, by its defining position.
+fn placed_values(facts: &Facts, plan: &MemoryPlan) -> Vec<(Slice, ValueId)> {
+    let values = facts.flow.values.iter();
+    values
+        .filter_map(|(id, value)| {
+            let position = facts.flow.positions.position(value.definition);
+            Some((*plan.slices.get(&position)?, id))
+        })
+        .collect()
+}
+
+/// When a value's bytes are taken: constants always, everything else while live.
+fn occupied(facts: &Facts, module: &Module, value: ValueId) -> LiveRange {
+    let instruction = facts.flow.positions.instruction(facts.flow.values[value].definition);
+    match module.instructions[instruction].op {
+        Op::Constant(_) => LiveRange { start: 0, end: facts.line.end() },
+        _ => facts.live.of(value),
+    }
+}
+
+/// Values joined by slice where they overlap in time, so that no byte counts twice.
+fn union_by_slice(module: &Module, facts: &Facts, placed: &[(Slice, ValueId)]) -> Vec<(Slice, LiveRange, Bytes)> {
+    let mut sorted: Vec<(Slice, LiveRange)> =
+        placed.iter().map(|&(slice, value)| (slice, occupied(facts, module, value))).collect();
+    sorted.sort_by_key(|(slice, live)| (slice.allocation, slice.offset, live.start, live.end));
+    let mut joined: Vec<(Slice, LiveRange, Bytes)> = Vec::with_capacity(sorted.len());
+    for (slice, live) in sorted {
+        match joined.last_mut() {
+            Some((last, range, bytes))
+                if (last.allocation, last.offset) == (slice.allocation, slice.offset)
+                    && live.start < range.end =>
+            {
+                range.end = range.end.max(live.end);
+                *bytes = (*bytes).max(slice.size);
+            }
+            _ => joined.push((slice, live, slice.size)),
+        }
+    }
+    joined
+}
+
+fn peak_buffer(module: &Module, facts: &Facts, slice: Slice, value: ValueId) -> PeakBuffer {
+    let live = facts.live.of(value);
+    let definition = facts.flow.values[value];
+    let defined_by = &module.instructions[facts.flow.positions.instruction(definition.definition)];
+    let last = live.end.saturating_sub(1).min(facts.line.end().saturating_sub(1));
+    let kept_by = if matches!(defined_by.op, Op::Constant(_)) {
+        KeptBy::Constant
+    } else if facts.live.is_live_out(value) {
+        KeptBy::Result
+    } else if definition.kind == ValueKind::Parameter && live.end == facts.line.end() {
+        KeptBy::Caller
+    } else {
+        match facts.line.instructions[last as usize] {
+            reader if definition.kind == ValueKind::LoopPhi => KeptBy::Loop(reader),
+            reader => KeptBy::Reader(reader),
+        }
+    };
+    PeakBuffer { slice, position: facts.flow.positions.position(definition.definition), live, kept_by }
+}

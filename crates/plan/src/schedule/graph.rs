@@ -1,0 +1,242 @@
+//! The scheduling problem without the IR: nodes that must run in some order, and storages that they touch.
+//!
+//! A *storage* is bytes that are live from the first node that touches it to the last; one that is live in is there
+//! from the start, one that is live out stays to the end. While a node runs, everything it touches is live together,
+//! except that a result may take over the bytes of an operand that no later node touches.
+//!
+//! ```text
+//!   before(i)   bytes live before node i
+//!   during(i) = before(i) + max(bytes i defines - bytes it takes over, extra(i))
+//!   after(i)  = before(i) + bytes i defines - bytes of storages that i is the last to touch
+//!   peak      = max over i of during(i)
+//! ```
+//!
+//! The bytes live between nodes depend only on the set of nodes that have run, and running a node early never makes
+//! it free less than running it late: live bytes are a submodular function of that set. That is what makes the
+//! shortcuts in [`search`](super::search) exact.
+
+/// Index of a node.
+pub(crate) type Node = u32;
+/// Index of a storage.
+pub(crate) type StorageIndex = u32;
+
+/// Lists of numbers, one list per row, in one allocation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Table {
+    starts: Vec<u32>,
+    entries: Vec<u32>,
+}
+
+/// Bytes that nodes touch.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Storage {
+    pub(crate) bytes: u64,
+    /// There before the first node runs.
+    pub(crate) live_in: bool,
+    /// Still there after the last node.
+    pub(crate) live_out: bool,
+}
+
+/// Nodes, the order among them that every schedule keeps, and what they touch.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Graph {
+    pub(crate) predecessors: Table,
+    pub(crate) successors: Table,
+    pub(crate) storages: Vec<Storage>,
+    /// For each node, the storages it touches, those it defines included; each once.
+    pub(crate) touches: Table,
+    /// For each storage, the nodes that touch it.
+    pub(crate) touched_by: Table,
+    /// For each node, the storages whose life begins with it.
+    pub(crate) defines: Table,
+    /// For each node, bytes of the storages it defines.
+    pub(crate) defined_bytes: Vec<u64>,
+    /// For each node, bytes needed while it runs beyond what is live before it: what it calls.
+    pub(crate) extra: Vec<u64>,
+    /// For each node, its [`TakeOver`]s: a result, how many like it, how many operands, the operands.
+    take_overs: Table,
+    /// Bytes live before anything runs.
+    pub(crate) initial: u64,
+}
+
+/// What [`Graph::new`] makes a graph from.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Parts {
+    pub(crate) n_nodes: usize,
+    /// (before, after); may repeat.
+    pub(crate) edges: Vec<(Node, Node)>,
+    pub(crate) storages: Vec<Storage>,
+    /// (node, storage); may repeat.
+    pub(crate) touches: Vec<(Node, StorageIndex)>,
+    /// (node, storage): where a life begins.
+    pub(crate) definitions: Vec<(Node, StorageIndex)>,
+    pub(crate) extra: Vec<u64>,
+    pub(crate) take_overs: Vec<TakeOver>,
+}
+
+/// Results of a node, alike in size, each of which may take over one of some operands.
+#[derive(Clone, Debug)]
+pub(crate) struct TakeOver {
+    pub(crate) node: Node,
+    /// One of the results.
+    pub(crate) result: StorageIndex,
+    pub(crate) n_results: u32,
+    pub(crate) operands: Vec<StorageIndex>,
+}
+
+/// A partly executed order.
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    /// For each storage, how many nodes have still to touch it.
+    pub(crate) remaining: Vec<u32>,
+    /// Bytes live now.
+    pub(crate) live: u64,
+    /// The most bytes live so far.
+    pub(crate) peak: u64,
+}
+
+impl Table {
+    /// Sorts pairs (row, entry) into rows; entries keep their order, repeated pairs that stand together are kept.
+    pub(crate) fn new(n_rows: usize, pairs: impl Iterator<Item = (u32, u32)> + Clone) -> Table {
+        let mut starts = vec![0u32; n_rows + 2];
+        for (row, _) in pairs.clone() {
+            starts[row as usize + 2] += 1;
+        }
+        for i in 2..starts.len() {
+            starts[i] += starts[i - 1];
+        }
+        let mut entries = vec![0; *starts.last().expect("there are at least two starts") as usize];
+        for (row, entry) in pairs {
+            let at = &mut starts[row as usize + 1];
+            entries[*at as usize] = entry;
+            *at += 1;
+        }
+        starts.pop();
+        Table { starts, entries }
+    }
+
+    /// The entries of a row.
+    pub(crate) fn row(&self, row: u32) -> &[u32] {
+        &self.entries[self.starts[row as usize] as usize..self.starts[row as usize + 1] as usize]
+    }
+
+    pub(crate) fn n_entries(&self) -> usize {
+        self.entries.len()
+    }
+}
+
+impl Graph {
+    pub(crate) fn new(mut parts: Parts) -> Graph {
+        parts.edges.sort_unstable();
+        parts.edges.dedup();
+        parts.edges.retain(|(before, after)| before != after);
+        parts.touches.sort_unstable();
+        parts.touches.dedup();
+        let (n, storages) = (parts.n_nodes, parts.storages);
+        let swapped = |&(a, b): &(u32, u32)| (b, a);
+        let mut defined_bytes = vec![0; n];
+        for &(node, storage) in &parts.definitions {
+            defined_bytes[node as usize] += storages[storage as usize].bytes;
+        }
+        let take_overs = parts.take_overs.iter().flat_map(|t| {
+            let head = [t.result, t.n_results, t.operands.len() as u32];
+            head.into_iter().chain(t.operands.iter().copied()).map(|entry| (t.node, entry))
+        });
+        Graph {
+            predecessors: Table::new(n, parts.edges.iter().map(swapped)),
+            successors: Table::new(n, parts.edges.iter().copied()),
+            touches: Table::new(n, parts.touches.iter().copied()),
+            touched_by: Table::new(storages.len(), parts.touches.iter().map(swapped)),
+            defines: Table::new(n, parts.definitions.iter().copied()),
+            defined_bytes,
+            extra: parts.extra,
+            take_overs: Table::new(n, take_overs),
+            initial: storages.iter().filter(|s| s.live_in).map(|s| s.bytes).sum(),
+            storages,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.extra.len()
+    }
+
+    pub(crate) fn nodes(&self) -> std::ops::Range<Node> {
+        0..self.len() as Node
+    }
+
+    /// The state before anything has run.
+    pub(crate) fn start(&self) -> State {
+        let remaining = (0..self.storages.len() as u32).map(|s| self.touched_by.row(s).len() as u32);
+        State { remaining: remaining.collect(), live: self.initial, peak: self.initial }
+    }
+
+    /// Bytes live while a node runs next.
+    pub(crate) fn during(&self, state: &State, node: Node) -> u64 {
+        let defined = self.defined_bytes[node as usize] - self.taken_over(&state.remaining, node);
+        state.live + defined.max(self.extra[node as usize])
+    }
+
+    /// Bytes that would be live after a node, run next.
+    pub(crate) fn after(&self, state: &State, node: Node) -> u64 {
+        state.live + self.defined_bytes[node as usize] - self.freed(&state.remaining, node)
+    }
+
+    /// Bytes of storages that a node, run next, would be the last to touch.
+    pub(crate) fn freed(&self, remaining: &[u32], node: Node) -> u64 {
+        let touches = self.touches.row(node).iter();
+        touches.filter(|&&s| self.dies(remaining, s)).map(|&s| self.storages[s as usize].bytes).sum()
+    }
+
+    /// Runs a node.
+    pub(crate) fn run(&self, state: &mut State, node: Node) {
+        state.peak = state.peak.max(self.during(state, node));
+        state.live = self.after(state, node);
+        for &storage in self.touches.row(node) {
+            state.remaining[storage as usize] -= 1;
+        }
+    }
+
+    /// The most bytes live in an order of all nodes.
+    pub(crate) fn peak(&self, order: &[Node]) -> u64 {
+        let mut state = self.start();
+        order.iter().for_each(|&node| self.run(&mut state, node));
+        state.peak
+    }
+
+    /// Whether an order has every node once, predecessors first.
+    pub(crate) fn is_legal(&self, order: &[Node]) -> bool {
+        let mut waiting: Vec<u32> = self.in_degrees();
+        let mut done = vec![false; self.len()];
+        order.len() == self.len()
+            && order.iter().all(|&node| {
+                let is_ready = waiting[node as usize] == 0 && !std::mem::replace(&mut done[node as usize], true);
+                is_ready && {
+                    self.successors.row(node).iter().for_each(|&s| waiting[s as usize] -= 1);
+                    true
+                }
+            })
+    }
+
+    /// For each node, how many predecessors it has.
+    pub(crate) fn in_degrees(&self) -> Vec<u32> {
+        self.nodes().map(|node| self.predecessors.row(node).len() as u32).collect()
+    }
+
+    /// Whether the next node that touches a storage is the last.
+    fn dies(&self, remaining: &[u32], storage: StorageIndex) -> bool {
+        remaining[storage as usize] == 1 && !self.storages[storage as usize].live_out
+    }
+
+    /// Bytes that the results of a node, run next, take over from operands that die.
+    fn taken_over(&self, remaining: &[u32], node: Node) -> u64 {
+        let mut bytes = 0;
+        let mut row = self.take_overs.row(node);
+        while let [result, n_results, n_operands, rest @ ..] = row {
+            let (operands, next) = rest.split_at(*n_operands as usize);
+            let dying = operands.iter().filter(|&&storage| self.dies(remaining, storage)).count();
+            bytes += self.storages[*result as usize].bytes * dying.min(*n_results as usize) as u64;
+            row = next;
+        }
+        bytes
+    }
+}

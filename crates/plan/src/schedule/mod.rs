@@ -1,0 +1,171 @@
+//! Scheduling for memory: an order of execution with a low peak.
+//!
+//! The peak is the true one: operands and results of an instruction are live together, except where a result is
+//! written over an operand; what a called computation needs is live beside what its caller holds; results stay to
+//! the end; parameters that the caller gave up are bytes to reuse. Computations are scheduled callees first.
+//!
+//! For each computation several one-pass orders ([`starts`]) are made and replayed, and the best is improved
+//! ([`search`]) within a budget of steps, so that the same input gives the same schedule on every machine.
+
+mod graph;
+mod problem;
+mod starts;
+
+use cranelift_entity::SecondaryMap;
+use memplan_analysis::{CallGraph, CallGraphError};
+use memplan_ir::{ComputationId, Module, Schedule};
+use memplan_memory::{Bytes, Target};
+
+use graph::{Graph, Node};
+use problem::{Inner, Source};
+
+/// How to schedule.
+#[derive(Clone, Debug)]
+pub struct ScheduleOptions {
+    /// How many instructions may be run in replays and search states, over all computations. One-pass orders are
+    /// always made.
+    pub budget: u64,
+    /// What a value of so many bytes counts.
+    pub weigh: fn(Role, Bytes) -> Bytes,
+}
+
+/// What a value is to the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// A parameter that the caller gave up.
+    Argument,
+    /// A result.
+    Output,
+    /// Neither.
+    Temp,
+}
+
+/// What each way of scheduling found.
+#[derive(Clone, Debug, Default)]
+pub struct ScheduleReport {
+    /// The most bytes live at once under the schedule found, less what is there under every schedule: constants, and
+    /// parameters that the caller keeps.
+    pub peak: Bytes,
+    /// One entry for each sequential computation, callees first.
+    pub computations: Vec<ComputationReport>,
+}
+
+/// What each way of scheduling one computation found.
+#[derive(Clone, Debug)]
+pub struct ComputationReport {
+    /// The computation.
+    pub computation: ComputationId,
+    /// Its instructions that take part: those that compute.
+    pub n_nodes: usize,
+    /// Peaks of the orders tried, in the order in which they were tried.
+    pub candidates: Vec<(Method, Bytes)>,
+    /// Where the order chosen comes from.
+    pub chosen: Method,
+    /// The most bytes live at once.
+    pub peak: Bytes,
+}
+
+/// A way of finding an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Method {
+    /// The order of the text: the schedule that a scheduled module has.
+    Textual,
+    /// Greedy by bytes freed.
+    List,
+    /// Depth first by fan-out and size.
+    DepthFirst,
+    /// Depth first, operands from left to right.
+    PostOrder,
+    /// Depth first by what operands need beyond their result.
+    Tree,
+    /// Greedy from the end.
+    Reverse,
+}
+
+/// Why no schedule was made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScheduleError {
+    /// The call graph is not one that memory can be planned for.
+    #[error(transparent)]
+    CallGraph(#[from] CallGraphError),
+    /// Values that must share storage cannot.
+    #[error(
+        "instruction `{instruction}` in computation `{computation}` would have to run before what it depends on: \
+         values that must share storage are needed at the same time; copies must be inserted first (pass \
+         `copy-insertion`)"
+    )]
+    Cycle {
+        /// The computation.
+        computation: Box<str>,
+        /// An instruction that cannot be placed.
+        instruction: Box<str>,
+    },
+}
+
+impl Default for ScheduleOptions {
+    fn default() -> ScheduleOptions {
+        ScheduleOptions { budget: 4_000_000, weigh: |_, bytes| bytes }
+    }
+}
+
+/// Finds an order for every computation of a module, those of called computations included.
+///
+/// The call graph must be flat, and copies inserted where values that must share storage would interfere. Where the
+/// module has a schedule, that is one of the orders tried.
+///
+/// # Errors
+/// See [`ScheduleError`].
+pub fn schedule(
+    module: &Module,
+    target: &Target,
+    options: &ScheduleOptions,
+) -> Result<(Schedule, ScheduleReport), ScheduleError> {
+    let calls = CallGraph::new(module)?;
+    calls.require_flat(module)?;
+    let problems = Source::new(module, &calls, target, options).problems();
+    let mut schedule = Schedule::in_textual_order(module);
+    let mut report = ScheduleReport::default();
+    let mut inner: SecondaryMap<ComputationId, Inner> = SecondaryMap::new();
+    let mut is_placed = SecondaryMap::new();
+    for mut problem in problems.into_iter().rev() {
+        let graph = problem.graph(&inner);
+        let computation = problem.computation;
+        let order = best_order(&graph, computation, &mut report).map_err(|node| ScheduleError::Cycle {
+            computation: module.computations[computation].name.clone(),
+            instruction: problem.name(module, node),
+        })?;
+        inner[computation] = problem.inner(&inner, report.peak.0);
+        schedule.set(computation, problem.sequence(module, &order, &mut is_placed));
+    }
+    Ok((schedule, report))
+}
+
+/// The best order found for one computation; a node on a cycle if there is one.
+fn best_order(
+    graph: &Graph,
+    computation: ComputationId,
+    report: &mut ScheduleReport,
+) -> Result<Vec<Node>, Node> {
+    let textual = starts::textual(graph).ok_or_else(|| starts::on_cycle(graph))?;
+    let mut candidates = vec![
+        (Method::List, starts::list(graph)),
+        (Method::DepthFirst, starts::depth_first(graph, &textual)),
+        (Method::PostOrder, starts::post_order(graph)),
+        (Method::Tree, starts::tree(graph, &textual)),
+        (Method::Reverse, starts::reverse(graph)),
+    ];
+    candidates.insert(0, (Method::Textual, textual));
+    let peaks: Vec<(Method, Bytes)> =
+        candidates.iter().map(|(method, order)| (*method, Bytes(graph.peak(order)))).collect();
+    let best = (0..peaks.len()).min_by_key(|&i| peaks[i].1).expect("there are candidates");
+    let (chosen, peak) = peaks[best];
+    report.peak = peak;
+    report.computations.push(ComputationReport {
+        computation,
+        n_nodes: graph.len(),
+        candidates: peaks,
+        chosen,
+        peak,
+    });
+    Ok(candidates.swap_remove(best).1)
+}
