@@ -39,8 +39,8 @@ pub enum Error {
     BrokenPlan(String),
     #[error("devices wait for each other: {0}")]
     Deadlock(String),
-    #[error("{path}: {reason}")]
-    File { path: String, reason: String },
+    #[error("the archive of arrays is broken: {0}")]
+    Archive(String),
 }
 
 impl Error {

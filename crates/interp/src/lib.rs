@@ -17,6 +17,7 @@ mod lower;
 mod math;
 mod memory;
 mod minifloat;
+pub mod npz;
 mod program;
 mod pull;
 mod real;

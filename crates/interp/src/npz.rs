@@ -1,0 +1,195 @@
+//! Inputs and outputs as NumPy's `.npz` archives: arrays `p0`, `p1`, ... for the leaves of the parameters in order, and
+//! `o0`, `o1`, ... for the leaves of the result.
+//!
+//! Types that NumPy does not have are kept as their bits: `bf16` as `uint16`, the small floats as `uint8`, integers of
+//! fewer than eight bits as `int8` or `uint8`.
+
+use std::io::{Read, Seek, Write};
+
+use memplan_ir::{ArrayLiteral, ArrayShape, ElementType, Literal, Module, Shape};
+use npyz::{DType, NpyHeader, Order, WriterBuilder};
+use rustc_hash::FxHashMap;
+
+use crate::Error;
+use crate::execute::flatten;
+
+/// One array of an archive.
+struct NpyArray {
+    dtype: String,
+    shape: Vec<i64>,
+    /// In row-major order.
+    data: Vec<u8>,
+}
+
+/// Reads the inputs of a module.
+///
+/// # Errors
+/// When the archive cannot be read, lacks an array or has one too many, or when an array has another type or shape than
+/// its parameter.
+pub fn read_inputs(module: &Module, archive: impl Read + Seek) -> Result<Vec<Literal>, Error> {
+    let mut arrays = read_archive(archive)?;
+    let given = arrays.len();
+    let parameters = &module.entry_computation().parameters;
+    let mut number = 0;
+    let mut inputs = Vec::new();
+    for &parameter in parameters {
+        let mut leaves = Vec::new();
+        for (index, shape) in module.shape(parameter).leaves() {
+            let Some(expected) = shape.as_array() else {
+                leaves.push(Literal::Token);
+                continue;
+            };
+            let mut name = module.instructions[parameter].name.to_string();
+            if !index.is_root() {
+                name.push_str(&index.to_string());
+            }
+            let Some(array) = arrays.remove(&format!("p{number}")) else {
+                return Err(Error::MissingInput { number, name, expected: crate::describe(shape) });
+            };
+            leaves.push(to_literal(array, expected, number, name)?);
+            number += 1;
+        }
+        inputs.push(crate::nest(module.shape(parameter), &mut leaves.into_iter()));
+    }
+    let first = arrays.into_keys().min();
+    match first {
+        None => Ok(inputs),
+        Some(first) => Err(Error::ExtraInput { given, expected: number, first }),
+    }
+}
+
+/// Reads the arrays of an archive that [`write_outputs`] could have written for a result like this one.
+///
+/// # Errors
+/// As [`read_inputs`].
+pub fn read_outputs(like: &Literal, archive: impl Read + Seek) -> Result<Literal, Error> {
+    let mut arrays = read_archive(archive)?;
+    let mut leaves = Vec::new();
+    flatten(like, &mut leaves);
+    let mut read = Vec::new();
+    for (number, leaf) in leaves.into_iter().filter_map(Literal::as_array).enumerate() {
+        let expected = ArrayShape::new(leaf.element_type, leaf.dimensions.iter().copied());
+        let name = format!("o{number}");
+        let Some(array) = arrays.remove(&name) else {
+            return Err(Error::MissingInput { number, name, expected: crate::describe(&Shape::Array(expected)) });
+        };
+        read.push(to_literal(array, &expected, number, name)?);
+    }
+    Ok(rebuild(like, &mut read.into_iter()))
+}
+
+/// Puts arrays in the places of those of a literal.
+fn rebuild(like: &Literal, arrays: &mut impl Iterator<Item = Literal>) -> Literal {
+    match like {
+        Literal::Tuple(elements) => Literal::Tuple(elements.iter().map(|e| rebuild(e, arrays)).collect()),
+        Literal::Array(_) => arrays.next().expect("as many arrays as the literal has"),
+        Literal::Token => Literal::Token,
+    }
+}
+
+/// Writes the result of a module.
+///
+/// # Errors
+/// When the archive cannot be written.
+pub fn write_outputs(result: &Literal, archive: impl Write + Seek) -> Result<(), Error> {
+    let mut leaves = Vec::new();
+    flatten(result, &mut leaves);
+    let mut zip = zip::ZipWriter::new(archive);
+    let options = zip::write::SimpleFileOptions::default()
+        .compression_method(zip::CompressionMethod::Deflated)
+        .large_file(true);
+    for (k, array) in leaves.into_iter().filter_map(Literal::as_array).enumerate() {
+        zip.start_file(format!("o{k}.npy"), options).map_err(broken)?;
+        let shape: Vec<u64> = array.dimensions.iter().map(|&d| d as u64).collect();
+        let dtype = DType::Plain(dtype_of(array.element_type).parse().expect("the names of types are NumPy's"));
+        npyz::WriteOptions::new_header_only()
+            .dtype(dtype)
+            .shape(&shape)
+            .writer(&mut zip)
+            .write_header_only()
+            .map_err(broken)?;
+        zip.write_all(&array.bytes()).map_err(broken)?;
+    }
+    zip.finish().map_err(broken)?.flush().map_err(broken)
+}
+
+/// The NumPy type that holds elements of a type.
+fn dtype_of(t: ElementType) -> &'static str {
+    use ElementType::*;
+    match t {
+        Pred => "|b1",
+        S1 | S2 | S4 | S8 => "|i1",
+        S16 => "<i2",
+        S32 => "<i4",
+        S64 => "<i8",
+        U16 | Bf16 => "<u2",
+        U32 => "<u4",
+        U64 => "<u8",
+        F16 => "<f2",
+        F32 => "<f4",
+        F64 => "<f8",
+        C64 => "<c8",
+        C128 => "<c16",
+        _ => "|u1",
+    }
+}
+
+fn to_literal(array: NpyArray, expected: &ArrayShape, number: usize, name: String) -> Result<Literal, Error> {
+    let t = expected.element_type;
+    if array.dtype != dtype_of(t) || array.shape[..] != expected.dimensions[..] {
+        let extents: Vec<String> = array.shape.iter().map(i64::to_string).collect();
+        return Err(Error::WrongInput {
+            number,
+            name,
+            expected: format!("{} (NumPy {})", crate::describe(&Shape::Array(expected.clone())), dtype_of(t)),
+            found: format!("NumPy {}[{}]", array.dtype, extents.join(",")),
+        });
+    }
+    let size = expected.element_count().unwrap_or(u64::MAX).saturating_mul(t.byte_width() as u64);
+    if array.data.len() as u64 != size {
+        return Err(broken(format!("the array of parameter {number} has {} bytes instead of {size}", array.data.len())));
+    }
+    Ok(Literal::Array(ArrayLiteral::new(t, expected.dimensions.iter().copied(), array.data)))
+}
+
+fn read_archive(archive: impl Read + Seek) -> Result<FxHashMap<String, NpyArray>, Error> {
+    let mut zip = zip::ZipArchive::new(archive).map_err(broken)?;
+    let mut arrays = FxHashMap::default();
+    for at in 0..zip.len() {
+        let mut file = zip.by_index(at).map_err(broken)?;
+        let name = file.name().trim_end_matches(".npy").to_string();
+        let header = NpyHeader::from_reader(&mut file).map_err(broken)?;
+        let DType::Plain(dtype) = header.dtype() else {
+            return Err(broken(format!("{name} is a structured array")));
+        };
+        let width = dtype.num_bytes().unwrap_or(0);
+        // What the header promises is believed only as far as there are bytes.
+        let mut data = Vec::new();
+        let promised = header.len().saturating_mul(width as u64);
+        file.take(promised).read_to_end(&mut data).map_err(broken)?;
+        let shape: Vec<i64> = header.shape().iter().map(|&d| d as i64).collect();
+        if header.order() == Order::Fortran && data.len() as u64 == promised {
+            data = to_row_major(&data, &shape, width);
+        }
+        arrays.insert(name, NpyArray { dtype: dtype.to_string(), shape, data });
+    }
+    Ok(arrays)
+}
+
+/// Rearranges elements whose first index varies fastest.
+fn to_row_major(data: &[u8], shape: &[i64], width: usize) -> Vec<u8> {
+    let mut strides = vec![width as i64; shape.len()];
+    for d in 1..shape.len() {
+        strides[d] = strides[d - 1] * shape[d - 1];
+    }
+    let mut row_major = Vec::with_capacity(data.len());
+    crate::transfer::for_each_index(shape, |index| {
+        let at = index.iter().zip(&strides).map(|(i, s)| i * s).sum::<i64>() as usize;
+        row_major.extend_from_slice(&data[at..at + width]);
+    });
+    row_major
+}
+
+fn broken(error: impl std::fmt::Display) -> Error {
+    Error::Archive(error.to_string())
+}
