@@ -207,12 +207,10 @@ mod tests {
     #[test]
     fn agrees_with_half() {
         for i in 0..20_000 {
-            let value = f64::from(i).powi(3) * 1.37e-9 * if i % 2 == 0 { 1.0 } else { -1.0 };
-            assert_eq!(ElementType::F16.encode_float(value), u64::from(half::f16::from_f64(value).to_bits()));
-            assert_eq!(
-                ElementType::Bf16.encode_float(value),
-                u64::from(half::bf16::from_f64(value).to_bits())
-            );
+            let value = (f64::from(i).powi(3) * 1.37e-9) as f32 * if i % 2 == 0 { 1.0 } else { -1.0 };
+            let (f16, bf16) = (half::f16::from_f32(value).to_bits(), half::bf16::from_f32(value).to_bits());
+            assert_eq!(ElementType::F16.encode_float(f64::from(value)), u64::from(f16));
+            assert_eq!(ElementType::Bf16.encode_float(f64::from(value)), u64::from(bf16));
         }
     }
 

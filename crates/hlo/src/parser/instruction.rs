@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use memplan_ir::{EntityRef, Instruction, InstructionId, Op, Opcode, Operands, ShapeId};
+use memplan_ir::{
+    EntityRef, InferError, Instruction, InstructionId, Op, Opcode, Operands, Shape, ShapeId, infer_shape,
+};
 
 use super::{
     attributes::Attributes,
@@ -235,8 +237,26 @@ impl<'s> Parser<'s> {
 
     /// The shape that the operands of an instruction imply.
     fn inferred_shape(&mut self, head: &Head, instruction: &Instruction) -> Parsed<ShapeId> {
-        let _ = instruction;
-        Err(self.cursor.error_at(head.span.clone(), ParseErrorKind::ShapeRequired { opcode: head.opcode }))
+        let operands: Vec<&Shape> = instruction.operands.iter().map(|&id| self.module.shape(id)).collect();
+        let needs_shape = matches!(
+            head.opcode,
+            Opcode::AsyncDone | Opcode::AsyncStart | Opcode::AsyncUpdate | Opcode::CopyDone | Opcode::CopyStart
+        );
+        let inferred = match needs_shape {
+            true => Err(InferError::Undetermined(head.opcode)),
+            false => infer_shape(&self.module, &instruction.op, &operands, &instruction.called),
+        };
+        match inferred {
+            Ok(shape) => Ok(self.module.intern(shape)),
+            Err(InferError::Undetermined(opcode)) => {
+                let kind = ParseErrorKind::ShapeRequired { opcode };
+                Err(self.cursor.error_at(head.span.clone(), kind))
+            }
+            Err(error) => {
+                let kind = ParseErrorKind::Inference { reason: error.to_string() };
+                Err(self.cursor.error_at(head.span.clone(), kind))
+            }
+        }
     }
 
     /// Reads a text that is one instruction. Operands that are only shapes, or names that nothing defines, become

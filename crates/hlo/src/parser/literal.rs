@@ -147,12 +147,7 @@ impl Cursor<'_> {
     fn element(&mut self, element_type: ElementType, out: &mut Vec<u8>) -> Parsed<()> {
         if element_type.is_complex() {
             let part = element_type.component();
-            if !self.eat(Token::LeftParen) {
-                // XLA reads a lone number as the real part.
-                self.real_element(part, out)?;
-                out.resize(out.len() + part.byte_width() as usize, 0);
-                return Ok(());
-            }
+            self.expect(Token::LeftParen, "a complex number like `(1, 2)`")?;
             self.real_element(part, out)?;
             self.expect(Token::Comma, "`,`")?;
             self.real_element(part, out)?;
@@ -230,14 +225,16 @@ impl Cursor<'_> {
                 self.error(ParseErrorKind::LiteralType { element_type: type_name, found })
             })?,
         };
+        // XLA rounds to these types by way of `f32`, which can differ in the last bit.
+        let value = match element_type {
+            ElementType::F16 | ElementType::Bf16 => f64::from(value as f32),
+            _ => value,
+        };
         let bits = element_type.encode_float(value);
         let overflows = value.is_finite() && !element_type.decode_float(bits).is_finite();
         let is_literally_infinite =
             value.is_infinite() && self.token != Token::Decimal && self.token != Token::Integer;
-        let saturates = value.is_finite()
-            && element_type.decode_float(bits).is_finite()
-            && element_type.decode_float(bits).abs() * 2.0 < value.abs();
-        if overflows || saturates || (value.is_infinite() && !is_literally_infinite) {
+        if overflows || (value.is_infinite() && !is_literally_infinite) {
             let value = text.to_owned();
             return Err(self.error(ParseErrorKind::LiteralRange { value, element_type: type_name }));
         }

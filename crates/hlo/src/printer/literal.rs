@@ -45,7 +45,10 @@ fn array_literal<W: fmt::Write>(array: &ArrayLiteral, out: &mut W) -> fmt::Resul
     let width = array.element_type.byte_width() as usize;
     let extents = &array.dimensions;
     if extents.is_empty() {
-        return element(array.element_type, bytes, out);
+        return match array.element_type {
+            ElementType::Pred => write!(out, "{}", bytes[0] != 0),
+            element_type => element(element_type, bytes, out),
+        };
     }
     if let Some(zero) = extents.iter().position(|&extent| extent == 0) {
         return empty(&extents[..zero], extents.len() > 1, out);
@@ -116,10 +119,7 @@ fn element<W: fmt::Write>(element_type: ElementType, bytes: &[u8], out: &mut W) 
         let shift = 64 - 8 * bytes.len() as u32;
         return write!(out, "{}", (bits << shift) as i64 >> shift);
     }
-    match element_type {
-        ElementType::Pred => write!(out, "{}", bits != 0),
-        _ => write!(out, "{bits}"),
-    }
+    write!(out, "{bits}")
 }
 
 fn float<W: fmt::Write>(element_type: ElementType, bits: u64, out: &mut W) -> fmt::Result {

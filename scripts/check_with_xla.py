@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""Checks our HLO text against XLA's own parser.
+
+    check_with_xla.py FOLDER [PRINTED]
+
+For every *.hlo.txt and *.hlo below FOLDER, the text itself and what memplan prints for it must serialise to the same
+HloModuleProto once jaxlib has read them. PRINTED is a folder with our texts by the same names; without it they are
+made with `memplan opt`, found in target/ or named by the environment variable MEMPLAN.
+
+Texts that XLA refuses or crashes on are counted apart: there is nothing to compare with. Needs `pip install jaxlib`.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+
+def main():
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
+    folder = pathlib.Path(sys.argv[1])
+    files = sorted(p for p in folder.rglob("*") if p.name.endswith((".hlo.txt", ".hlo")))
+    if not files:
+        sys.exit(f"no HLO text below {folder}")
+    counts = {"same": 0, "different": 0, "we refuse": 0, "XLA refuses ours": 0, "XLA refuses both": 0}
+    with tempfile.TemporaryDirectory() as made:
+        printed = pathlib.Path(sys.argv[2]) if len(sys.argv) == 3 else None
+        for path in files:
+            ours = (printed or pathlib.Path(made)) / path.relative_to(folder)
+            if printed is None:
+                ours.parent.mkdir(parents=True, exist_ok=True)
+                run = subprocess.run([memplan(), "opt", path, "-o", ours], capture_output=True, text=True)
+                if run.returncode != 0:
+                    print(f"{path}: {run.stderr.strip()}")
+            verdict, why = compare(path, ours)
+            counts[verdict] += 1
+            if verdict != "same":
+                print(f"{path}: {verdict}{': ' + why if why else ''}")
+    print(f"{len(files)} texts: " + ", ".join(f"{n} {what}" for what, n in counts.items() if n))
+    bad = counts["different"] + counts["we refuse"] + counts["XLA refuses ours"]
+    sys.exit(1 if bad else 0)
+
+
+def memplan():
+    if "MEMPLAN" in os.environ:
+        return os.environ["MEMPLAN"]
+    root = pathlib.Path(__file__).resolve().parent.parent
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", root / "target"))
+    for profile in ("release", "debug"):
+        if (target / profile / "memplan").exists():
+            return target / profile / "memplan"
+    sys.exit("no memplan binary: run `cargo build --release -p memplan-cli`, or name one in MEMPLAN")
+
+
+def compare(path, ours):
+    """One verdict. In a child process, for XLA's parser ends its process on some texts."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        with os.fdopen(write, "w") as out:
+            out.write("\n".join(compare_here(path, ours)))
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as result:
+        text = result.read()
+    os.waitpid(child, 0)
+    if not text:
+        return "XLA refuses both", "it ends the process"
+    return tuple(text.split("\n", 1))
+
+
+def compare_here(path, ours):
+    theirs, error = serialise(path)
+    if not ours.exists():
+        return ("XLA refuses both", error) if theirs is None else ("we refuse", "")
+    mine, my_error = serialise(ours)
+    if theirs is None:
+        return "XLA refuses both", error
+    if mine is None:
+        return "XLA refuses ours", my_error
+    return ("same" if mine == theirs else "different"), ""
+
+
+def serialise(path):
+    from jaxlib import _hlo
+
+    try:
+        module = _hlo.hlo_module_from_text(path.read_text())
+        return without_module_id(module.as_serialized_hlo_module_proto()), ""
+    except Exception as error:  # XLA's errors have no type of their own.
+        return None, str(error)
+
+
+def without_module_id(proto):
+    """The fields of an HloModuleProto without number 5: XLA counts the modules of a process there."""
+    fields, at = [], 0
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = proto[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while at < len(proto):
+        start = at
+        key = varint()
+        if key & 7 == 0:
+            varint()
+        else:  # All other fields of the message are length-delimited.
+            length = varint()
+            at += length
+        if key >> 3 != 5:
+            fields.append(proto[start:at])
+    return fields
+
+
+if __name__ == "__main__":
+    main()
