@@ -1,0 +1,6 @@
+//! The checker against plans that are right and plans that are wrong.
+
+mod accept;
+
+mod refute;
+mod support;
