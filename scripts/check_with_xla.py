@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 
+from jaxlib import _hlo
+
 
 def main():
     if len(sys.argv) not in (2, 3):
@@ -55,25 +57,7 @@ def memplan():
 
 
 def compare(path, ours):
-    """One verdict. In a child process, for XLA's parser ends its process on some texts."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(read)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        with os.fdopen(write, "w") as out:
-            out.write("\n".join(compare_here(path, ours)))
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as result:
-        text = result.read()
-    os.waitpid(child, 0)
-    if not text:
-        return "XLA refuses both", "it ends the process"
-    return tuple(text.split("\n", 1))
-
-
-def compare_here(path, ours):
+    """One verdict, with XLA's words where it refuses."""
     theirs, error = serialise(path)
     if not ours.exists():
         return ("XLA refuses both", error) if theirs is None else ("we refuse", "")
@@ -86,41 +70,30 @@ def compare_here(path, ours):
 
 
 def serialise(path):
-    from jaxlib import _hlo
+    """The HloModuleProto of a text, or None and why not.
 
-    try:
-        module = _hlo.hlo_module_from_text(path.read_text())
-        return without_module_id(module.as_serialized_hlo_module_proto()), ""
-    except Exception as error:  # XLA's errors have no type of their own.
-        return None, str(error)
-
-
-def without_module_id(proto):
-    """The fields of an HloModuleProto without number 5: XLA counts the modules of a process there."""
-    fields, at = [], 0
-
-    def varint():
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = proto[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
-
-    while at < len(proto):
-        start = at
-        key = varint()
-        if key & 7 == 0:
-            varint()
-        else:  # All other fields of the message are length-delimited.
-            length = varint()
-            at += length
-        if key >> 3 != 5:
-            fields.append(proto[start:at])
-    return fields
+    In a child process: XLA's parser ends its process on some texts, numbers the modules of a process, and fills elided
+    constants from a counter that goes on from module to module.
+    """
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        with os.fdopen(write, "wb") as out:
+            try:
+                out.write(b"+" + _hlo.hlo_module_from_text(path.read_text()).as_serialized_hlo_module_proto())
+            except Exception as error:  # XLA's errors have no type of their own.
+                out.write(b"-" + str(error).encode())
+            out.flush()
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as result:
+        answer = result.read()
+    os.waitpid(child, 0)
+    if answer.startswith(b"+"):
+        return answer[1:], ""
+    return None, answer[1:].decode() or "XLA's parser ends its process"
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ impl ElementType {
         format(self).is_some_and(|f| f.specials == Specials::Ieee)
     }
 
-    /// The bits of the value of this type that is nearest to `value`, ties to even.
+    /// The bits of the value of this type that is nearest to `value`, ties to even (`f8e8m0fnu`: ties up).
     ///
     /// What is too large becomes infinity, or NaN where there is none, or the largest finite value where there is
     /// no NaN either. A NaN keeps its sign, not its payload; it is negative zero where there is none.
@@ -165,8 +165,8 @@ fn encode_power_of_two(value: f64) -> u64 {
     }
     let exponent = exponent_of(value).max(-127);
     let ratio = value / 2f64.powi(exponent);
-    // Ties go to the even exponent.
-    let up = ratio > 1.5 || (ratio == 1.5 && (exponent + 127) % 2 == 1);
+    // Ties go up, as XLA has it.
+    let up = ratio >= 1.5;
     let bits = (exponent + 127 + i32::from(up)) as u64;
     bits.min(NAN)
 }

@@ -27,7 +27,8 @@ pub(super) fn shaped_literal<W: fmt::Write>(literal: &Literal, out: &mut W) -> f
     match literal {
         Literal::Array(array) => {
             let array_shape = Shape::array(array.element_type, array.dimensions.iter().copied());
-            shape::shape(&array_shape, shape::Layouts::Omit, out)?;
+            // With its layout: braces right behind a shape would be read as one.
+            shape::shape(&array_shape, shape::Layouts::Print, out)?;
             out.write_char(' ')?;
             array_literal(array, out)
         }
