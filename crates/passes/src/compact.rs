@@ -75,9 +75,11 @@ fn renumber_instructions(module: &mut Module) {
     for (i, &old) in ids.enumerate() {
         new_id[old] = InstructionId::new(i).into();
     }
-    let renumber = |id: InstructionId| new_id[id].expect("what an instruction refers to stands in its computation");
+    let renumber =
+        |id: InstructionId| new_id[id].expect("what an instruction refers to stands in its computation");
     let old = std::mem::replace(&mut module.instructions, PrimaryMap::new());
-    let mut old: Vec<Option<Instruction>> = old.into_iter().map(|(_, instruction)| Some(instruction)).collect();
+    let mut old: Vec<Option<Instruction>> =
+        old.into_iter().map(|(_, instruction)| Some(instruction)).collect();
     for computation in module.computations.values_mut() {
         for id in &mut computation.instructions {
             let mut instruction = old[id.index()].take().expect("an instruction stands in one place");

@@ -20,8 +20,8 @@ use std::hash::{Hash, Hasher};
 use cranelift_entity::{EntityRef, SecondaryMap};
 use memplan_analysis::calls_sequentially;
 use memplan_ir::{
-    ArrayShape, BinaryOp, ComputationId, InstructionId, Literal, LiteralData, Module, Op, Operands, PackedOption,
-    Shape, ShapeId,
+    ArrayShape, BinaryOp, ComputationId, InstructionId, Literal, LiteralData, Module, Op, Operands,
+    PackedOption, Shape, ShapeId,
 };
 use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
@@ -55,8 +55,10 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
 }
 
 fn may_merge(op: &Op) -> bool {
-    !matches!(op, Op::While | Op::AsyncStart(_) | Op::AsyncUpdate(_) | Op::AsyncDone(_) | Op::CopyStart { .. })
-        && op.collective().is_none()
+    !matches!(
+        op,
+        Op::While | Op::AsyncStart(_) | Op::AsyncUpdate(_) | Op::AsyncDone(_) | Op::CopyStart { .. }
+    ) && op.collective().is_none()
 }
 
 /// A number for each shape, the same for shapes that count as equal.
@@ -170,7 +172,9 @@ fn merge_computations(module: &mut Module) -> bool {
         // Callees precede callers, so what this one calls is merged by now.
         for i in 0..module.computations[id].instructions.len() {
             let instruction = &mut module.instructions[module.computations[id].instructions[i]];
-            if calls_sequentially(&instruction.op) || matches!(instruction.op, Op::Fusion(_) | Op::CustomCall(_)) {
+            if calls_sequentially(&instruction.op)
+                || matches!(instruction.op, Op::Fusion(_) | Op::CustomCall(_))
+            {
                 continue;
             }
             for callee in &mut instruction.called {

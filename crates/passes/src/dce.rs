@@ -20,7 +20,8 @@ use crate::rewrite::Rewriter;
 use crate::{Context, Pass, PassError};
 
 /// Drops dead instructions and computations.
-pub const DCE: Pass = Pass { name: "dce", description: "drop instructions and computations that nothing needs", run };
+pub const DCE: Pass =
+    Pass { name: "dce", description: "drop instructions and computations that nothing needs", run };
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let has_dead_computation = has_dead_computation(module);

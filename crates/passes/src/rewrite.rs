@@ -171,7 +171,9 @@ impl<'m> Rewriter<'m> {
     /// The result of an instruction where it is an array of static extents.
     pub(crate) fn array(&self, id: InstructionId) -> Option<&ArrayShape> {
         match self.module.shape(id) {
-            Shape::Array(array) if !array.is_dynamic() && array.dimensions.iter().all(|&d| d >= 0) => Some(array),
+            Shape::Array(array) if !array.is_dynamic() && array.dimensions.iter().all(|&d| d >= 0) => {
+                Some(array)
+            }
             _ => None,
         }
     }
@@ -229,11 +231,6 @@ impl<'m> Rewriter<'m> {
             },
             _ => None,
         }
-    }
-
-    /// The result shape of the instruction whose turn it is.
-    pub(crate) fn anchor_shape(&self) -> Shape {
-        self.shape(self.anchor.expect("rules run at an instruction")).clone()
     }
 
     // Making.

@@ -50,9 +50,9 @@ impl Scalar {
     /// The element nearest to a real value; `None` for types that are not floating-point.
     pub(crate) fn float(element_type: ElementType, value: f64) -> Option<Scalar> {
         let width = element_type.byte_width() as usize;
-        element_type
-            .is_floating()
-            .then(|| Scalar::from_bytes(element_type, &element_type.encode_float(value).to_le_bytes()[..width]))
+        element_type.is_floating().then(|| {
+            Scalar::from_bytes(element_type, &element_type.encode_float(value).to_le_bytes()[..width])
+        })
     }
 
     /// The smallest value of a type: minus infinity where there is one, false. `None` for complex types, and for
@@ -112,7 +112,8 @@ impl Scalar {
     pub(crate) fn is_value(&self, value: i64) -> bool {
         if self.element_type.is_complex() {
             let width = self.element_type.component().byte_width() as usize;
-            let part = |at: usize| Scalar::from_bytes(self.element_type.component(), &self.bytes[at..at + width]);
+            let part =
+                |at: usize| Scalar::from_bytes(self.element_type.component(), &self.bytes[at..at + width]);
             return part(0).is_value(value) && part(width).is_value(0);
         }
         match self.as_float() {
@@ -137,7 +138,11 @@ impl Scalar {
 /// An integer reduced to the range of a type.
 fn wrap(element_type: ElementType, value: i64) -> i64 {
     let unused = 64 - element_type.bits().min(64);
-    if element_type.is_signed() { value << unused >> unused } else { ((value as u64) << unused >> unused) as i64 }
+    if element_type.is_signed() {
+        value << unused >> unused
+    } else {
+        ((value as u64) << unused >> unused) as i64
+    }
 }
 
 #[cfg(test)]

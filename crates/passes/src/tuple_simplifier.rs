@@ -21,8 +21,11 @@ use crate::rewrite::Rewriter;
 use crate::{Context, Pass, PassError};
 
 /// Looks through tuples.
-pub const TUPLE_SIMPLIFIER: Pass =
-    Pass { name: "tuple-simplifier", description: "look through tuples that are only taken apart again", run };
+pub const TUPLE_SIMPLIFIER: Pass = Pass {
+    name: "tuple-simplifier",
+    description: "look through tuples that are only taken apart again",
+    run,
+};
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let mut rewriter = Rewriter::new(module);
@@ -79,7 +82,11 @@ fn unused_barrier_elements(r: &Rewriter<'_>) -> SecondaryMap<InstructionId, Vec<
 }
 
 /// A barrier over fewer elements, put together again with what the dropped ones were before it.
-fn without_unused_elements(r: &mut Rewriter<'_>, id: InstructionId, unused: &[bool]) -> Option<InstructionId> {
+fn without_unused_elements(
+    r: &mut Rewriter<'_>,
+    id: InstructionId,
+    unused: &[bool],
+) -> Option<InstructionId> {
     let operand = r.operand(id, 0);
     if r.is_pinned(id) || !matches!(r.op(operand), Op::Tuple) || !unused.contains(&true) {
         return None;

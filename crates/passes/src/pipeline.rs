@@ -1,0 +1,39 @@
+//! Which simplifications run, and in which order.
+
+use memplan_ir::Module;
+
+use crate::{ALGEBRAIC_SIMPLIFIER, CALL_INLINER, CSE, Context, DCE, Pass, PassError, TUPLE_SIMPLIFIER};
+
+/// One round. Inlining comes first, since everything else looks at one computation at a time.
+const ROUND: &[Pass] = &[CALL_INLINER, TUPLE_SIMPLIFIER, ALGEBRAIC_SIMPLIFIER, CSE, DCE];
+
+/// Most rounds of [`SIMPLIFY`]. Programs settle in three or four; a round that still changes something after this many
+/// is worth less than its time.
+const MAX_ROUNDS: usize = 8;
+
+/// Runs all simplifications until nothing changes.
+pub const SIMPLIFY: Pass = Pass {
+    name: "simplify",
+    description: "run all simplifications, round after round, until nothing changes",
+    run: simplify,
+};
+
+/// The simplifications of `compile`: one round pass by pass, so that it can be stopped anywhere, then [`SIMPLIFY`].
+pub fn simplification_pipeline() -> Vec<Pass> {
+    ROUND.iter().copied().chain([SIMPLIFY]).collect()
+}
+
+fn simplify(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
+    let mut changed_any = false;
+    for _ in 0..MAX_ROUNDS {
+        let mut changed = false;
+        for pass in ROUND {
+            changed |= (pass.run)(module, context)?;
+        }
+        if !changed {
+            break;
+        }
+        changed_any = true;
+    }
+    Ok(changed_any)
+}

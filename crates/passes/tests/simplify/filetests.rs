@@ -1,0 +1,54 @@
+//! One file per case under `tests/hlo/passes/<pass>/`. The header `// passes: a, b` says what runs.
+
+use memplan_ir::{Module, verify};
+use memplan_memory::Target;
+use memplan_passes::{Context, Pass, RunOptions, find, run};
+
+use crate::equivalence;
+
+/// Parse, verify, run, verify, run again: nothing may change; and what it computes is what it computed before.
+#[test]
+fn filetests() {
+    let target = Target::find("toy").or_else(|_| Target::find("cpu")).expect("a built-in target");
+    let context = Context { target: &target };
+    insta::glob!("../../../../tests/hlo/passes", "*/*.hlo", |path| {
+        let source = std::fs::read_to_string(path).unwrap();
+        let passes = passes_of(&source);
+        let before = memplan_hlo::parse(&source).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+        verify(&before).unwrap_or_else(|errors| panic!("{path:?}: {errors}"));
+
+        let after = run_twice(&before, &passes, &context);
+        equivalence::check(&before, &after);
+
+        insta::with_settings!({
+            snapshot_path => "../../../../snapshots",
+            prepend_module_to_snapshot => false,
+            omit_expression => true,
+            input_file => path,
+        }, {
+            insta::assert_snapshot!("passes", memplan_hlo::print(&after));
+        });
+    });
+}
+
+/// The module after the passes, which is what it is after running them once more.
+#[track_caller]
+pub(crate) fn run_twice(before: &Module, passes: &[Pass], context: &Context<'_>) -> Module {
+    let options = RunOptions { verify: true, ..RunOptions::default() };
+    let mut once = before.clone();
+    run(&mut once, passes, context, options).unwrap_or_else(|error| panic!("{}: {error}", before.name));
+    let mut twice = once.clone();
+    let again = run(&mut twice, passes, context, options).unwrap();
+    let (first, second) = (memplan_hlo::print(&once), memplan_hlo::print(&twice));
+    assert_eq!(first, second, "{}: running the passes again changes the module", before.name);
+    for pass in again {
+        assert!(!pass.changed, "{}: pass {} reports a change on its own output", before.name, pass.name);
+    }
+    once
+}
+
+fn passes_of(source: &str) -> Vec<Pass> {
+    let header =
+        source.lines().find_map(|line| line.strip_prefix("// passes:")).expect("a header `// passes:`");
+    header.split(',').map(|name| *find(name.trim()).unwrap_or_else(|| panic!("no pass {name}"))).collect()
+}

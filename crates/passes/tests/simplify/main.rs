@@ -1,0 +1,6 @@
+//! The simplification passes, case by case, on the corpus, and on modules of 100,000 instructions.
+
+mod corpus;
+mod equivalence;
+mod filetests;
+mod scaling;
