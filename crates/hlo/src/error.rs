@@ -41,8 +41,6 @@ pub enum ParseErrorKind {
     UnterminatedJson,
     #[error("character {character:?} has no meaning here")]
     InvalidCharacter { character: char },
-    #[error("the source is not valid UTF-8")]
-    NotUtf8,
     #[error("malformed escape sequence in a string")]
     InvalidEscape,
     #[error("the string is not valid UTF-8 once unescaped")]
@@ -91,8 +89,12 @@ pub enum ParseErrorKind {
     ShapeRequired { opcode: Opcode },
     #[error("cannot infer the shape: {reason}")]
     Inference { reason: String },
-    #[error("{opcode} expects operand {number} to be {expected}, but its shape is {shape}")]
-    BadOperand { opcode: Opcode, number: usize, expected: &'static str, shape: String },
+    #[error("{opcode} continues what an async-start or async-update began, but its operand is neither")]
+    NotAsync { opcode: Opcode },
+    #[error(
+        "conditional with {branches} branches expects as many operands behind the first, but has {found}"
+    )]
+    BranchCount { branches: usize, found: usize },
     #[error("no element {index} in {shape}")]
     NoTupleElement { index: u64, shape: String },
 
@@ -104,8 +106,6 @@ pub enum ParseErrorKind {
     DuplicateAttribute { name: String },
     #[error("attribute {name} is expected but not seen")]
     MissingAttribute { name: &'static str },
-    #[error("nested instructions cannot have attributes")]
-    NestedAttribute,
     #[error("expects {expected} entries, but has {found}")]
     Count { expected: usize, found: usize },
 
@@ -133,8 +133,6 @@ pub enum ParseErrorKind {
     DimensionLabels { reason: &'static str },
     #[error("invalid window: {reason}")]
     Window { reason: &'static str },
-    #[error("the wrapped computation of an async chain may be called by one async-start only")]
-    SharedAsyncComputation,
 }
 
 impl ParseError {

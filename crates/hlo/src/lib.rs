@@ -4,6 +4,7 @@
 //! [`render`] shows an error the way a person wants to see it.
 
 mod error;
+pub mod fuzzing;
 mod lexer;
 mod parser;
 mod printer;

@@ -240,7 +240,11 @@ impl<'s> Parser<'s> {
         let operands: Vec<&Shape> = instruction.operands.iter().map(|&id| self.module.shape(id)).collect();
         let needs_shape = matches!(
             head.opcode,
-            Opcode::AsyncDone | Opcode::AsyncStart | Opcode::AsyncUpdate | Opcode::CopyDone | Opcode::CopyStart
+            Opcode::AsyncDone
+                | Opcode::AsyncStart
+                | Opcode::AsyncUpdate
+                | Opcode::CopyDone
+                | Opcode::CopyStart
         );
         let inferred = match needs_shape {
             true => Err(InferError::Undetermined(head.opcode)),

@@ -95,9 +95,7 @@ impl<'s> Parser<'s> {
         let start = operands.first().map(|&id| &self.module.instructions[id]);
         let start = start.filter(|start| matches!(start.op, Op::AsyncStart(_) | Op::AsyncUpdate(_)));
         let Some(start) = start else {
-            let (number, shape) = (0, "not one".to_owned());
-            let expected = "an async-start or async-update";
-            let kind = ParseErrorKind::BadOperand { opcode: head.opcode, number, expected, shape };
+            let kind = ParseErrorKind::NotAsync { opcode: head.opcode };
             return Err(self.cursor.error_at(head.span.clone(), kind));
         };
         let execution_thread = match (&start.op, given) {
@@ -366,7 +364,8 @@ impl<'s> Operation<'_, 's> {
             smallvec![self.computation(A::TrueComputation)?, self.computation(A::FalseComputation)?]
         };
         if self.operands.len() != branches.len() + 1 {
-            let kind = ParseErrorKind::Count { expected: branches.len() + 1, found: self.operands.len() };
+            let (branches, found) = (branches.len(), self.operands.len().saturating_sub(1));
+            let kind = ParseErrorKind::BranchCount { branches, found };
             return Err(self.parser.cursor.error_at(self.head.span.clone(), kind));
         }
         Ok(branches)

@@ -38,7 +38,7 @@ pub(super) fn shape<W: fmt::Write>(shape_: &Shape, layouts: Layouts, out: &mut W
 pub(super) fn index_comment<W: fmt::Write>(out: &mut W, i: usize) -> fmt::Result {
     match i {
         0 => Ok(()),
-        _ if i % 5 == 0 => write!(out, ", /*index={i}*/"),
+        _ if i.is_multiple_of(5) => write!(out, ", /*index={i}*/"),
         _ => out.write_str(", "),
     }
 }

@@ -4,7 +4,7 @@
 //! wire against the table of messages beforehand to find those that nobody keeps.
 
 use prost::bytes::{Buf, BufMut};
-use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint, encoded_len_varint};
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint};
 use prost::{DecodeError, Message};
 
 use super::ImportError;
@@ -149,11 +149,9 @@ pub(super) fn next_field<'a>(bytes: &mut &'a [u8]) -> Result<(u32, WireType, &'a
     }
 }
 
-/// Appends a message as a field.
-pub(super) fn put_message(number: u32, message: &impl Message, out: &mut Vec<u8>) {
+/// Appends bytes as a field.
+pub(super) fn put_bytes(number: u32, bytes: &[u8], out: &mut Vec<u8>) {
     encode_key(number, WireType::LengthDelimited, out);
-    let length = message.encoded_len();
-    out.reserve(length + encoded_len_varint(length as u64));
-    encode_varint(length as u64, out);
-    message.encode(out).expect("a vector grows as needed");
+    encode_varint(bytes.len() as u64, out);
+    out.extend_from_slice(bytes);
 }
