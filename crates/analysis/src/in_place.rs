@@ -2,7 +2,7 @@
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{
-    ArrayShape, ComputationId, Instruction, InstructionId, Module, Op, Shape, ShapeIndex, UnaryOp,
+    ArrayShape, ComputationId, Instruction, InstructionId, Module, Op, Shape, ShapeIndex, Tile, UnaryOp,
 };
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -23,8 +23,8 @@ pub struct InPlacePair {
 pub struct InPlace {
     /// For each fused computation: leaves of the root that are written into a parameter.
     fused: SecondaryMap<ComputationId, Vec<FusedInPlace>>,
-    /// For each fused computation: parameters that are only read at the index that is being written.
-    read_at_written_index: SecondaryMap<ComputationId, Vec<bool>>,
+    /// For each fused computation and parameter: whether it is only read at the index that is being written.
+    pointwise: SecondaryMap<ComputationId, Vec<Option<PointwiseUse>>>,
 }
 
 #[derive(Clone, Debug)]
@@ -33,19 +33,26 @@ struct FusedInPlace {
     output_index: ShapeIndex,
 }
 
+/// A fusion parameter each of whose elements is read once, at its own place in memory.
+#[derive(Clone, Debug, Default)]
+struct PointwiseUse {
+    /// The leaves of the root whose element at that place is computed from it.
+    leaves: Vec<ShapeIndex>,
+}
+
 impl InPlace {
     /// Looks into every fused computation. Linear in the module.
     pub fn new(module: &Module) -> InPlace {
-        let mut facts = InPlace { fused: SecondaryMap::new(), read_at_written_index: SecondaryMap::new() };
+        let mut facts = InPlace { fused: SecondaryMap::new(), pointwise: SecondaryMap::new() };
         // Callees precede callers, so a nested fusion is known before the one around it.
         for computation in module.computations.values() {
             for &instruction in &computation.instructions {
                 let instruction = &module.instructions[instruction];
                 if let (Op::Fusion(_), &[fused]) = (&instruction.op, instruction.called.as_slice())
-                    && facts.read_at_written_index[fused].is_empty()
+                    && facts.pointwise[fused].is_empty()
                 {
                     facts.fused[fused] = fused_in_place(module, fused, &facts);
-                    facts.read_at_written_index[fused] = parameters_read_at_written_index(module, fused);
+                    facts.pointwise[fused] = pointwise_uses(module, fused);
                 }
             }
         }
@@ -121,6 +128,16 @@ impl InPlace {
         else {
             return false;
         };
+        if let Op::Fusion(_) = instruction.op {
+            let uses = &self.pointwise[instruction.called[0]];
+            let Some(Some(pointwise)) = uses.get(operand) else { return false };
+            // What is computed from the operand lies where the operand lies, whatever bitcasts call the extents. Any
+            // other result must have the same extents, so that one loop writes both.
+            return match pointwise.leaves.contains(output) {
+                true => same_bytes(result, source),
+                false => same_storage(result, source),
+            };
+        }
         if !same_storage(result, source) {
             return false;
         }
@@ -128,10 +145,6 @@ impl InPlace {
             // Element k of operand i is only moved within result i, and kernels start from a copy in the result.
             Op::Sort { .. } => output.0.first().map_or(0, |&i| i as usize) == operand,
             Op::TriangularSolve(_) => operand == 1,
-            Op::Fusion(_) => {
-                let fused = instruction.called[0];
-                self.read_at_written_index[fused].get(operand).copied().unwrap_or(false)
-            }
             _ => output.is_root() && is_elementwise(instruction),
         }
     }
@@ -157,19 +170,31 @@ pub fn is_elementwise(instruction: &Instruction) -> bool {
 
 /// Same extents, element width, order and tiling: element `i` lies at the same byte in both.
 fn same_storage(a: &ArrayShape, b: &ArrayShape) -> bool {
-    let storage = |s: &ArrayShape| {
-        let packed = s.layout.as_ref().map_or(0, |l| l.element_size_in_bits);
-        if packed == 0 { i64::from(s.element_type.byte_width()) * 8 } else { packed }
-    };
-    let order = |s: &ArrayShape| s.minor_to_major();
-    let tiles = |s: &ArrayShape| s.layout.as_ref().map(|l| l.tiles.clone()).unwrap_or_default();
     a.dimensions == b.dimensions
-        && !a.is_dynamic()
-        && !b.is_dynamic()
-        && storage(a) == storage(b)
-        && order(a) == order(b)
+        && a.minor_to_major() == b.minor_to_major()
         && tiles(a) == tiles(b)
+        && same_bytes(a, b)
+}
+
+/// Same number of elements of the same width, in the same memory.
+fn same_bytes(a: &ArrayShape, b: &ArrayShape) -> bool {
+    !a.is_dynamic()
+        && !b.is_dynamic()
+        && a.element_count() == b.element_count()
+        && storage_bits(a) == storage_bits(b)
         && a.memory_space() == b.memory_space()
+        && (tiles(a) == tiles(b) && (tiles(a).is_empty() || a.dimensions == b.dimensions))
+}
+
+fn storage_bits(shape: &ArrayShape) -> i64 {
+    match shape.layout.as_ref().map_or(0, |layout| layout.element_size_in_bits) {
+        0 => i64::from(shape.element_type.byte_width()) * 8,
+        packed => packed,
+    }
+}
+
+fn tiles(shape: &ArrayShape) -> &[Tile] {
+    shape.layout.as_ref().map_or(&[], |layout| layout.tiles.as_slice())
 }
 
 /// Leaves of a fused root that an in-place operation writes into a parameter's buffer.
@@ -234,31 +259,75 @@ fn see_through(module: &Module, mut id: InstructionId) -> (InstructionId, ShapeI
     }
 }
 
-/// For each parameter: whether all that is computed from it is elementwise, up to the roots.
-fn parameters_read_at_written_index(module: &Module, fused: ComputationId) -> Vec<bool> {
+/// How each parameter is used. A use is pointwise when all that is computed from the parameter, up to the roots, is
+/// elementwise, moves no bytes, or is reduced: then a kernel reads each element once, in the step of its loop that
+/// writes the result at the same place.
+///
+/// ```text
+///   s = subtract(p, b)     over p: fine, e and r read p through s at the same place
+///   e = exponential(s)     r = reduce(e)        root (s, r)
+/// ```
+///
+/// Not so if what was reduced flows back to the same place (softmax): then all of a row is read before any is written.
+fn pointwise_uses(module: &Module, fused: ComputationId) -> Vec<Option<PointwiseUse>> {
     let computation = &module.computations[fused];
-    // For each instruction, from the last to the first: whether everything that uses it is elementwise, and has its
-    // extents. What is only used so is read at the index that is being written.
-    let mut users_elementwise: FxHashMap<InstructionId, bool> = FxHashMap::default();
-    for &id in computation.instructions.iter().rev() {
+    computation.parameters.iter().map(|&parameter| pointwise_use(module, fused, parameter)).collect()
+}
+
+/// Follows one parameter to the roots. Linear in the fused computation, and stops at the first use that is not fine.
+fn pointwise_use(module: &Module, fused: ComputationId, parameter: InstructionId) -> Option<PointwiseUse> {
+    #[derive(Clone, Copy, PartialEq)]
+    enum Reach {
+        /// Its element at a place is computed from the parameter's element there.
+        Point,
+        /// It is computed from a reduction of the parameter.
+        Reduced,
+    }
+    let computation = &module.computations[fused];
+    let mut reach: FxHashMap<InstructionId, Reach> = FxHashMap::default();
+    reach.insert(parameter, Reach::Point);
+    let mut leaves = Vec::new();
+    for &id in &computation.instructions {
         let instruction = &module.instructions[id];
-        let own = *users_elementwise.entry(id).or_insert(true);
-        let passes = match &instruction.op {
-            Op::Tuple => id == computation.root,
-            // A bitcast keeps the linear order of bytes, so "the same index" still means the same bytes.
-            Op::Bitcast => own && same_width(module, id, instruction.operands[0]),
-            _ => own && is_elementwise(instruction),
+        let reached = |operand: &InstructionId| reach.get(operand).copied();
+        if instruction.op == Op::Tuple && id == computation.root {
+            let operands = instruction.operands.iter().enumerate();
+            let points = operands.filter(|(_, operand)| reached(operand) == Some(Reach::Point));
+            leaves.extend(points.map(|(i, _)| ShapeIndex::from([i as u32])));
+            continue;
+        }
+        let mut through = instruction.operands.iter().filter_map(reached);
+        let Some(first) = through.next() else { continue };
+        if through.any(|other| other != first) {
+            return None;
+        }
+        let is_fine = |operand: &InstructionId| match &instruction.op {
+            Op::Bitcast => same_width(module, id, *operand),
+            _ => is_elementwise(instruction) && same_order(module.shape(id), module.shape(*operand)),
         };
-        for &operand in &instruction.operands {
-            let fits = passes
-                && (instruction.op == Op::Tuple
-                    || instruction.op == Op::Bitcast
-                    || same_order(module.shape(id), module.shape(operand)));
-            let entry = users_elementwise.entry(operand).or_insert(true);
-            *entry &= fits;
+        let next = match (first, &instruction.op) {
+            (Reach::Reduced, _) => Reach::Reduced,
+            (Reach::Point, Op::Reduce { .. }) => {
+                let inputs = &instruction.operands[..instruction.operands.len() / 2];
+                let initial = &instruction.operands[instruction.operands.len() / 2..];
+                if initial.iter().any(|operand| reached(operand).is_some()) || inputs.is_empty() {
+                    return None;
+                }
+                Reach::Reduced
+            }
+            (Reach::Point, _) => {
+                if !instruction.operands.iter().filter(|operand| reached(operand).is_some()).all(is_fine) {
+                    return None;
+                }
+                Reach::Point
+            }
+        };
+        reach.insert(id, next);
+        if id == computation.root && next == Reach::Point {
+            leaves.push(ShapeIndex::root());
         }
     }
-    computation.parameters.iter().map(|p| users_elementwise.get(p).copied().unwrap_or(true)).collect()
+    Some(PointwiseUse { leaves })
 }
 
 /// Whether two arrays have the same extents and order, so that index `i` of one lies where index `i` of the other

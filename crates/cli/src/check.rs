@@ -14,6 +14,9 @@ pub(crate) struct CheckArgs {
     module: String,
     /// The plan, as JSON
     plan: String,
+    /// Machine the plan is for, when it is not a built-in one: a TOML file
+    #[arg(long)]
+    target: Option<String>,
 }
 
 pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
@@ -27,10 +30,17 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
             error.column()
         ))
     })?;
-    let target = Target::find(&file.target).map_err(|error| Failure::input(&error))?;
+    let name = args.target.as_ref().unwrap_or(&file.target);
+    let target = Target::find(name).map_err(|error| Failure::input(&error))?;
     let (schedule, plan) = file.resolve(&module).map_err(|error| Failure::Refuted(error.to_string()))?;
     match check::check(&module, &schedule, &target, &plan) {
-        Ok(proof) => write_result(None, &format!("proved: {proof}\n")),
+        Ok(proof) => write_result(
+            None,
+            &format!(
+                "proved: {} instructions in {} computations read {} values, each whole, and write {}\n",
+                proof.instructions, proof.computations, proof.reads, proof.writes
+            ),
+        ),
         Err(violations) => {
             let lines: Vec<String> = violations.iter().map(ToString::to_string).collect();
             Err(Failure::Refuted(format!("error: the plan is wrong\n  {}", lines.join("\n  "))))

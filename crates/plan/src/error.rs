@@ -3,12 +3,17 @@
 use memplan_analysis::CallGraphError;
 use memplan_memory::{Bytes, MemorySpaceId};
 
+use crate::ScheduleError;
+
 /// Why no plan was made.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
     /// The call graph is not one that memory can be planned for.
     #[error(transparent)]
     CallGraph(#[from] CallGraphError),
+    /// No order of execution was found.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
     /// Two parameters would have to share storage.
     #[error(
         "parameters `{first}` and `{second}` would have to share storage, because their values meet in a loop, a \

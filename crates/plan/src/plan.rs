@@ -4,7 +4,7 @@ use memplan_analysis::Facts;
 use memplan_ir::{InstructionId, Module, Schedule};
 use memplan_memory::{Bytes, MemoryPlan, Target};
 
-use crate::{AssignOptions, PlanError, assign};
+use crate::{AssignOptions, PlanError, ScheduleOptions, assign, schedule};
 
 /// Working memory that the kernel of an instruction needs while it runs.
 pub type ScratchBytes = fn(&Module, InstructionId) -> Bytes;
@@ -12,6 +12,10 @@ pub type ScratchBytes = fn(&Module, InstructionId) -> Bytes;
 /// How to plan.
 #[derive(Clone, Debug, Default)]
 pub struct PlanOptions {
+    /// Make a new schedule even where the module has one.
+    pub reschedule: bool,
+    /// How to schedule.
+    pub schedule: ScheduleOptions,
     /// How to assign.
     pub assign: AssignOptions,
 }
@@ -35,7 +39,10 @@ pub struct Planned {
 /// # Errors
 /// See [`PlanError`].
 pub fn plan(module: &Module, target: &Target, options: &PlanOptions) -> Result<Planned, PlanError> {
-    let schedule = Schedule::in_textual_order(module);
+    let schedule = match module.is_scheduled && !options.reschedule {
+        true => Schedule::in_textual_order(module),
+        false => schedule(module, target, &options.schedule)?.0,
+    };
     let facts = Facts::new(module, &schedule)?;
     let plan = assign(module, &facts, target, &options.assign)?;
     Ok(Planned { schedule, facts, plan })
