@@ -13,6 +13,7 @@ mod error;
 mod execute;
 mod kernels;
 mod lambda;
+mod layouts;
 mod lower;
 mod math;
 mod memory;
@@ -27,6 +28,7 @@ use memplan_ir::{ComputationId, InstructionId, Literal, Module, Schedule, Second
 use memplan_memory::MemoryPlan;
 
 pub use error::Error;
+pub use layouts::with_meaningful_layouts;
 
 use arena::Arena;
 use execute::{Executor, Storage, flatten};
@@ -55,7 +57,8 @@ impl Default for Options {
 pub fn evaluate(module: &Module, inputs: &[Literal], options: &Options) -> Result<Literal, Error> {
     let schedule = Schedule::default();
     let memory = Memory::new(options.memory_limit);
-    let mut executor = Executor::new(module, &schedule, Storage::Separate, memory, options);
+    let module = with_meaningful_layouts(module);
+    let mut executor = Executor::new(&module, &schedule, Storage::Separate, memory, options);
     run(&mut executor, inputs)
 }
 

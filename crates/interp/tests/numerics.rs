@@ -57,3 +57,12 @@ fn cases() -> Option<Vec<PathBuf>> {
     cases.sort();
     Some(cases)
 }
+#[test]
+fn dump() {
+    let dir = std::env::var("CASE").unwrap();
+    let text = std::fs::read_to_string(format!("{dir}/module.hlo.txt")).unwrap();
+    let module = memplan_hlo::parse(&text).unwrap();
+    let inputs = npz::read_inputs(&module, File::open(format!("{dir}/inputs.npz")).unwrap()).unwrap();
+    let result = evaluate(&module, &inputs, &Options::default()).unwrap();
+    npz::write_outputs(&result, File::create("/tmp/out.npz").unwrap()).unwrap();
+}
