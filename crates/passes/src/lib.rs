@@ -10,6 +10,7 @@ mod copy_insertion;
 mod flatten_call_graph;
 mod fusion;
 mod pass;
+mod remat;
 mod pipeline;
 mod spell_out;
 mod rewrite;
@@ -24,11 +25,13 @@ pub use cse::CSE;
 pub use dce::DCE;
 pub use flatten_call_graph::FLATTEN_CALL_GRAPH;
 pub use fusion::{FUSION, FusionEdge, FusionReport, Verdict, explain_fusion};
+pub use remat::REMAT;
 pub use pass::{Context, Pass, PassError, PassRun, RunOptions, run};
 pub use pipeline::{SIMPLIFY, simplification_pipeline};
 pub use tuple_simplifier::TUPLE_SIMPLIFIER;
 
 /// Every pass by name, in alphabetical order.
+pub const ALL: &[Pass] = &[ALGEBRAIC_SIMPLIFIER, CALL_INLINER, COPY_INSERTION, CSE, DCE, FLATTEN_CALL_GRAPH, FUSION, REMAT, SIMPLIFY, TUPLE_SIMPLIFIER];
 
 /// The pass with a name.
 pub fn find(name: &str) -> Option<&'static Pass> {

@@ -9,14 +9,14 @@ use super::kernels::{Grouping, Kernel};
 use crate::cost::{self, Hero};
 
 /// Fresh names for computations and fusions.
-pub(super) struct Names {
+pub(crate) struct Names {
     taken: FxHashSet<Box<str>>,
     next: u32,
 }
 
 impl Names {
     /// Every name of a module is taken.
-    pub(super) fn new(module: &Module) -> Names {
+    pub(crate) fn new(module: &Module) -> Names {
         let computations = module.computations.values();
         let instructions = computations.clone().flat_map(|computation| &computation.instructions);
         let taken = computations
@@ -26,7 +26,8 @@ impl Names {
         Names { taken, next: 0 }
     }
 
-    fn fresh(&mut self, stem: &str) -> Box<str> {
+    /// A name that is not taken, made from a stem.
+    pub(crate) fn fresh(&mut self, stem: &str) -> Box<str> {
         loop {
             self.next += 1;
             let name = format!("{stem}.{}", self.next).into_boxed_str();
@@ -45,10 +46,11 @@ pub(super) fn emit(
     grouping: &Grouping,
     names: &mut Names,
 ) -> bool {
-    let mut changed = false;
-    for &view in &grouping.views {
-        module.instructions[view].op = Op::Bitcast;
-        changed = true;
+    let mut changed = !grouping.views.is_empty();
+    for &id in &module.computations[computation].instructions {
+        if grouping.is_view(id) {
+            module.instructions[id].op = Op::Bitcast;
+        }
     }
     let mut inside: FxHashSet<InstructionId> = FxHashSet::default();
     // Kernels were begun from the last to the first; names count from the first.

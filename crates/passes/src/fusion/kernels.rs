@@ -29,16 +29,16 @@ use crate::cost::{self, CostClass, Hero};
 
 /// A kernel of one computation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct KernelId(u32);
+pub(crate) struct KernelId(u32);
 entity_impl!(KernelId, "kernel");
 
 /// Instructions that are computed together.
 #[derive(Clone, Debug)]
-pub(super) struct Kernel {
+pub(crate) struct Kernel {
     /// The instruction whose result is written to memory.
     pub(super) root: InstructionId,
     /// All instructions, users before operands; the root is first.
-    pub(super) members: Vec<InstructionId>,
+    pub(crate) members: Vec<InstructionId>,
     /// The expensive operation, if there is one.
     pub(super) hero: Option<(InstructionId, Hero)>,
     /// What the members read that is not among them.
@@ -62,13 +62,34 @@ struct Need {
 
 /// The kernels of one computation, and why.
 #[derive(Debug, Default)]
-pub(super) struct Grouping {
+pub(crate) struct Grouping {
     /// By the order in which they were begun: last in the text first.
-    pub(super) kernels: PrimaryMap<KernelId, Kernel>,
-    /// Standing instructions that are only views of their operands.
-    pub(super) views: Vec<InstructionId>,
+    pub(crate) kernels: PrimaryMap<KernelId, Kernel>,
+    /// Reshapes and transposes outside kernels that are only views of their operands.
+    pub(crate) views: FxHashSet<InstructionId>,
     /// What was decided about each edge.
     pub(super) decisions: Vec<(InstructionId, InstructionId, Verdict)>,
+    /// The kernel of each root.
+    rooted: FxHashMap<InstructionId, KernelId>,
+    /// Instructions inside kernels, roots excluded.
+    inside: FxHashSet<InstructionId>,
+}
+
+impl Grouping {
+    /// The kernel that writes an instruction's result.
+    pub(crate) fn kernel_rooted_at(&self, id: InstructionId) -> Option<&Kernel> {
+        self.rooted.get(&id).map(|&kernel| &self.kernels[kernel])
+    }
+
+    /// Whether an instruction is a view.
+    pub(crate) fn is_view(&self, id: InstructionId) -> bool {
+        self.views.contains(&id)
+    }
+
+    /// Whether an instruction's result is in memory, as bytes of its own or another's.
+    pub(crate) fn stands(&self, id: InstructionId) -> bool {
+        !self.inside.contains(&id) && !self.is_view(id)
+    }
 }
 
 /// How far the instructions that stand may have moved from their operands: the number of instructions in memory that
@@ -83,7 +104,7 @@ const MAX_GROWTH: usize = 16;
 
 /// Groups the instructions of every computation that has buffers. Close to linear in the number of instructions that
 /// come out.
-pub(super) fn group(module: &Module, graph: &CallGraph, target: &Target) -> Vec<(ComputationId, Grouping)> {
+pub(crate) fn group(module: &Module, graph: &CallGraph, target: &Target) -> Vec<(ComputationId, Grouping)> {
     let users = Users::new(module);
     let mut grouper = Grouper::new(module, target, &users);
     graph.sequential().iter().map(|&computation| (computation, grouper.group(computation))).collect()
@@ -182,10 +203,11 @@ impl<'a> Grouper<'a> {
                 kernels.iter().for_each(|&kernel| self.join(id, kernel));
                 self.growth -= kernels.len() - 1;
                 self.kernels_of[id] = kernels;
+                self.grouping.inside.insert(id);
                 self.last_read[id]
             }
             Verdict::View => {
-                self.grouping.views.push(id);
+                self.grouping.views.insert(id);
                 self.last_read[id]
             }
             _ => self.stand(id),
@@ -232,6 +254,7 @@ impl<'a> Grouper<'a> {
             needs: FxHashMap::from_iter([(id, need)]),
         });
         self.kernels_of[id] = SmallVec::from_iter([kernel]);
+        self.grouping.rooted.insert(id, kernel);
         self.standing
     }
 

@@ -26,6 +26,8 @@ use memplan_analysis::CallGraph;
 use memplan_ir::Module;
 use memplan_memory::Target;
 
+pub(crate) use emit::Names;
+pub(crate) use kernels::{Grouping, group};
 pub use report::{FusionEdge, FusionReport, Verdict};
 
 use crate::{Context, Pass, PassError, compact};
@@ -43,15 +45,15 @@ pub const FUSION: Pass = Pass {
 /// When the module's computations call each other in a circle.
 pub fn explain_fusion(module: &Module, target: &Target) -> Result<FusionReport, PassError> {
     let mut report = FusionReport::default();
-    for (_, grouping) in kernels::group(module, &call_graph(module)?, target) {
+    for (_, grouping) in group(module, &call_graph(module)?, target) {
         report.add(module, grouping.decisions);
     }
     Ok(report)
 }
 
 fn fuse(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
-    let groupings = kernels::group(module, &call_graph(module)?, context.target);
-    let mut names = emit::Names::new(module);
+    let groupings = group(module, &call_graph(module)?, context.target);
+    let mut names = Names::new(module);
     let mut changed = false;
     for (computation, grouping) in groupings {
         changed |= emit::emit(module, context.target, computation, &grouping, &mut names);

@@ -1,0 +1,119 @@
+//! Bytes live over a computation as fusion would leave it, under the order of the text.
+//!
+//! This is an estimate that costs one walk: results are live from where they stand to their last reader, whatever could
+//! be reused in place. The planner knows better, but later.
+
+use cranelift_entity::SecondaryMap;
+use memplan_analysis::calls_sequentially;
+use memplan_ir::{ComputationId, InstructionId, Module, Op};
+use memplan_memory::Target;
+
+use crate::cost::{self, CostClass, Hero};
+use crate::fusion::Grouping;
+
+/// Profiles of computations, callees before callers.
+pub(super) struct LiveBytes<'a> {
+    module: &'a Module,
+    target: &'a Target,
+    /// Bytes at the peak of each computation profiled so far.
+    peaks: SecondaryMap<ComputationId, u64>,
+    /// Where each instruction stands in its computation.
+    positions: SecondaryMap<InstructionId, u32>,
+    /// Where each instruction's value is read last.
+    ends: SecondaryMap<InstructionId, u32>,
+}
+
+/// The load of one computation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Profile {
+    /// Bytes at the peak.
+    pub(super) peak: u64,
+    /// The first position in the text at which they are live.
+    pub(super) time: usize,
+}
+
+impl<'a> LiveBytes<'a> {
+    pub(super) fn new(module: &'a Module, target: &'a Target) -> LiveBytes<'a> {
+        LiveBytes { module, target, peaks: SecondaryMap::new(), positions: SecondaryMap::new(), ends: SecondaryMap::new() }
+    }
+
+    /// The load of a computation whose callees have been profiled.
+    pub(super) fn profile(&mut self, computation: ComputationId, grouping: &Grouping) -> Profile {
+        let instructions = &self.module.computations[computation].instructions;
+        for (i, &id) in instructions.iter().enumerate() {
+            (self.positions[id], self.ends[id]) = (i as u32, i as u32);
+        }
+        self.extend_to_readers(computation, grouping);
+        // Changes of the load at each position.
+        let mut rise = vec![0u64; instructions.len() + 2];
+        let mut fall = rise.clone();
+        for (i, &id) in instructions.iter().enumerate() {
+            let bytes = if grouping.stands(id) { self.bytes(id) } else { 0 };
+            // What is updated in place is the operand until then.
+            let start = if self.is_in_place(id) { i + 1 } else { i };
+            let end = self.ends[id] as usize + 1;
+            if start < end {
+                rise[start] += bytes;
+                fall[end] += bytes;
+            }
+        }
+        let mut profile = Profile { peak: 0, time: 0 };
+        let mut load: u64 = 0;
+        for (i, &id) in instructions.iter().enumerate() {
+            load = (load + rise[i]).saturating_sub(fall[i]);
+            let now = load.saturating_add(self.inside(id));
+            if now > profile.peak {
+                profile = Profile { peak: now, time: i };
+            }
+        }
+        self.peaks[computation] = profile.peak;
+        profile
+    }
+
+    /// Readers from the last to the first, so that what is read through a view is known when the view's turn comes.
+    fn extend_to_readers(&mut self, computation: ComputationId, grouping: &Grouping) {
+        let body = &self.module.computations[computation];
+        self.ends[body.root] = body.instructions.len() as u32;
+        for &id in body.instructions.iter().rev() {
+            let is_view = cost::class_of(self.module, id) == CostClass::Free || grouping.is_view(id);
+            let end = if is_view { self.ends[id] } else { self.positions[id] };
+            match grouping.kernel_rooted_at(id) {
+                Some(kernel) => {
+                    for &operand in kernel.members.iter().flat_map(|&member| &self.module.instructions[member].operands) {
+                        if grouping.stands(operand) || grouping.is_view(operand) {
+                            self.ends[operand] = self.ends[operand].max(end);
+                        }
+                    }
+                }
+                None if is_view || grouping.stands(id) => {
+                    for &operand in &self.module.instructions[id].operands {
+                        self.ends[operand] = self.ends[operand].max(end);
+                    }
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn bytes(&self, id: InstructionId) -> u64 {
+        match self.module.instructions[id].op {
+            Op::Tuple | Op::GetTupleElement { .. } | Op::Bitcast | Op::Parameter { .. } | Op::Constant(_) => 0,
+            // A sum of a few sizes below this cannot overflow.
+            _ => cost::result_bytes(self.module, self.target, id).min(1 << 48),
+        }
+    }
+
+    fn is_in_place(&self, id: InstructionId) -> bool {
+        let is_update = matches!(cost::class_of(self.module, id), CostClass::Hero(Hero::Update));
+        is_update || self.module.instructions[id].op == Op::While
+    }
+
+    /// Bytes live in what an instruction calls.
+    fn inside(&self, id: InstructionId) -> u64 {
+        let instruction = &self.module.instructions[id];
+        match calls_sequentially(&instruction.op) {
+            true => instruction.called.iter().map(|&callee| self.peaks[callee]).max().unwrap_or(0),
+            false => 0,
+        }
+    }
+}

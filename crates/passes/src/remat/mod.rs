@@ -1,0 +1,293 @@
+//! Recomputation of what is cheap: values that would cross the peak are computed again after it.
+//!
+//! Before: the forward half of a training step leaves masks, activations and normalized copies for the backward half.
+//! After: only what is expensive to compute, or smaller than what it is computed from, crosses the peak; the rest is
+//! recomputed where it is needed.
+//!
+//! ```text
+//!   h = f32[n] dot(..)                  h = f32[n] dot(..)
+//!   m = pred[n] compare(h, 0)           m = pred[n] compare(h, 0)
+//!   r = f32[n] select(m, h, 0)    =>    r = f32[n] select(m, h, 0)
+//!   ...  peak                           ...  peak: h and m and r, or only h
+//!   g = f32[n] select(m, d, 0)          m.remat = pred[n] compare(h, 0)
+//!   w = dot(r, g)                       ...
+//! ```
+//!
+//! Which values cross is a minimum cut of the data flow at the peak: every value is an edge as wide as its bytes, what
+//! is expensive hangs on the source, what runs after the peak on the sink. (Chen et al. 2016 recompute segments; the
+//! cut as a minimum over all choices is how PyTorch partitions training graphs.) The peak is that of the program as
+//! fusion would leave it, under the order of the text; afterwards it is somewhere else, and the search goes on there
+//! until it cannot be lowered.
+//!
+//! Left alone: expensive operations, side effects, control dependencies. Requires that common subexpressions are not
+//! merged afterwards, which would undo it.
+
+mod live_bytes;
+mod min_cut;
+
+use cranelift_entity::SecondaryMap;
+use memplan_analysis::CallGraph;
+use memplan_ir::{ComputationId, InstructionId, Module, Op, Operands};
+use memplan_memory::Target;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::cost::{self, CostClass};
+use crate::fusion::{self, Names};
+use crate::{Context, Pass, PassError};
+use live_bytes::{LiveBytes, Profile};
+use min_cut::{Network, UNCUTTABLE};
+
+/// The pass.
+pub const REMAT: Pass = Pass {
+    name: "remat",
+    description: "Recompute cheap values after the peak instead of keeping them",
+    run: remat,
+};
+
+/// How often the peak is looked for anew. Training steps settle after three or four times.
+const MAX_ROUNDS: usize = 12;
+
+/// A round must lower the peak by this fraction at least: less is not worth the longer program.
+const MIN_GAIN: f64 = 1.0 / 512.0;
+
+fn remat(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
+    let graph = CallGraph::new(module)
+        .map_err(|error| PassError::Unsupported { pass: REMAT.name, message: error.to_string() })?;
+    let mut names = Names::new(module);
+    let mut attempts: SecondaryMap<ComputationId, Attempt> = SecondaryMap::new();
+    let mut changed = false;
+    for round in 0..=MAX_ROUNDS {
+        let mut is_settled = true;
+        for (computation, profile) in profiles(module, &graph, context.target) {
+            let attempt = &mut attempts[computation];
+            if attempt.is_over {
+                continue;
+            }
+            // What did the last round bring?
+            if let Some(undo) = attempt.undo.take() {
+                if profile.peak as f64 > attempt.peak as f64 * (1.0 - MIN_GAIN) {
+                    undo.apply(module, computation);
+                    attempt.is_over = true;
+                    continue;
+                }
+                changed = true;
+            }
+            attempt.peak = profile.peak;
+            let values = match round < MAX_ROUNDS {
+                true => values_to_recompute(module, context.target, computation, profile.time),
+                false => None,
+            };
+            attempt.undo = values.map(|values| recompute(module, computation, profile.time, &values, &mut names));
+            attempt.is_over = attempt.undo.is_none();
+            is_settled &= attempt.is_over;
+        }
+        if is_settled {
+            break;
+        }
+    }
+    Ok(changed)
+}
+
+/// The load of every computation as fusion would leave it, callees before callers.
+fn profiles(module: &Module, graph: &CallGraph, target: &Target) -> Vec<(ComputationId, Profile)> {
+    let mut live = LiveBytes::new(module, target);
+    let groupings = fusion::group(module, graph, target);
+    groupings.into_iter().map(|(computation, grouping)| (computation, live.profile(computation, &grouping))).collect()
+}
+
+/// Where the search stands in one computation.
+#[derive(Clone, Debug, Default)]
+struct Attempt {
+    /// Bytes live at the peak before the last change.
+    peak: u64,
+    /// How to take the last change back.
+    undo: Option<Undo>,
+    is_over: bool,
+}
+
+/// What a computation was before a change.
+#[derive(Clone, Debug)]
+struct Undo {
+    instructions: Vec<InstructionId>,
+    operands: Vec<(InstructionId, Operands)>,
+}
+
+impl Undo {
+    fn apply(self, module: &mut Module, computation: ComputationId) {
+        module.computations[computation].instructions = self.instructions;
+        for (id, operands) in self.operands {
+            module.instructions[id].operands = operands;
+        }
+    }
+}
+
+/// The values defined before `time` and needed from then on that are best recomputed: the sink's side of the minimum
+/// cut. `None` when there is nothing to gain.
+fn values_to_recompute(
+    module: &Module,
+    target: &Target,
+    computation: ComputationId,
+    time: usize,
+) -> Option<FxHashSet<InstructionId>> {
+    let (before, after) = module.computations[computation].instructions.split_at(time);
+    let is_before: FxHashSet<InstructionId> = before.iter().copied().collect();
+    let invariant = invariant_state(module, computation);
+    let mut network = Network::default();
+    let (source, sink) = (network.add_node(), network.add_node());
+    // The value of an instruction is the edge from its node to the next one.
+    let mut nodes: FxHashMap<InstructionId, u32> = FxHashMap::default();
+    let mut open: Vec<InstructionId> = Vec::new();
+    let mut node_of = |id: InstructionId, network: &mut Network, open: &mut Vec<InstructionId>| {
+        *nodes.entry(id).or_insert_with(|| {
+            let node = network.add_node();
+            network.add_node();
+            network.add_edge(node, node + 1, crossing_bytes(module, target, &invariant, id));
+            open.push(id);
+            node
+        })
+    };
+    let mut needed: FxHashSet<InstructionId> = FxHashSet::default();
+    for &operand in after.iter().flat_map(|&user| &module.instructions[user].operands) {
+        if is_before.contains(&operand) && needed.insert(operand) {
+            let node = node_of(operand, &mut network, &mut open);
+            network.add_edge(node + 1, sink, UNCUTTABLE);
+        }
+    }
+    while let Some(id) = open.pop() {
+        let node = node_of(id, &mut network, &mut open);
+        if !is_recomputable(module, id) {
+            network.add_edge(source, node, UNCUTTABLE);
+            continue;
+        }
+        for &operand in &module.instructions[id].operands {
+            let from = node_of(operand, &mut network, &mut open);
+            network.add_edge(from + 1, node, UNCUTTABLE);
+        }
+    }
+    let on_sink_side = network.cut_nearest_to_sink(source, sink)?;
+    let ids = before.iter().copied();
+    let recomputed: FxHashSet<InstructionId> =
+        ids.filter(|id| nodes.get(id).is_some_and(|&node| on_sink_side[node as usize])).collect();
+    (!recomputed.is_empty()).then_some(recomputed)
+}
+
+/// What it takes to have a value in memory at the peak.
+fn crossing_bytes(
+    module: &Module,
+    target: &Target,
+    invariant: &FxHashSet<InstructionId>,
+    id: InstructionId,
+) -> u64 {
+    let instruction = &module.instructions[id];
+    match &instruction.op {
+        // Views are as good as what they are views of.
+        Op::Tuple | Op::Bitcast => UNCUTTABLE,
+        // The caller keeps it. What it gives up is overwritten by the result, which comes last.
+        Op::Parameter { .. } if instruction.parent == module.entry => 0,
+        Op::Constant(_) => 0,
+        _ if invariant.contains(&id) => 0,
+        _ => cost::result_bytes(module, target, id).min(UNCUTTABLE - 1),
+    }
+}
+
+/// Elements of a loop's state that the body hands through: they stay where they are for the whole loop.
+fn invariant_state(module: &Module, computation: ComputationId) -> FxHashSet<InstructionId> {
+    let body = &module.computations[computation];
+    let root = &module.instructions[body.root];
+    let hands_through = |(i, &element): (usize, &InstructionId)| {
+        let instruction = &module.instructions[element];
+        let is_state = matches!(instruction.op, Op::GetTupleElement { index } if index as usize == i)
+            && body.parameters.first() == instruction.operands.first();
+        is_state.then_some(element)
+    };
+    match root.op {
+        Op::Tuple if body.parameters.len() == 1 => root.operands.iter().enumerate().filter_map(hands_through).collect(),
+        _ => FxHashSet::default(),
+    }
+}
+
+/// Whether an instruction may be computed again.
+fn is_recomputable(module: &Module, id: InstructionId) -> bool {
+    let instruction = &module.instructions[id];
+    let is_view = matches!(instruction.op, Op::Tuple | Op::Bitcast);
+    (is_view || cost::class_of(module, id) == CostClass::Cheap) && instruction.control_predecessors.is_empty()
+}
+
+/// Lets everything from `time` on use copies of `values`, each just before its first use, and drops originals that
+/// nothing uses any more.
+fn recompute(
+    module: &mut Module,
+    computation: ComputationId,
+    time: usize,
+    values: &FxHashSet<InstructionId>,
+    names: &mut Names,
+) -> Undo {
+    let instructions = std::mem::take(&mut module.computations[computation].instructions);
+    let position: FxHashMap<InstructionId, usize> =
+        instructions[..time].iter().enumerate().map(|(i, &id)| (id, i)).collect();
+    let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
+    let mut order = instructions[..time].to_vec();
+    let mut operands = Vec::new();
+    for &user in &instructions[time..] {
+        for original in missing_copies(module, user, values, &copies, &position) {
+            let mut copy = module.instructions[original].clone();
+            copy.name = names.fresh(&format!("{}.remat", copy.name));
+            copy.operands.iter_mut().for_each(|operand| *operand = copies.get(operand).copied().unwrap_or(*operand));
+            let copy = module.instructions.push(copy);
+            copies.insert(original, copy);
+            order.push(copy);
+        }
+        if module.instructions[user].operands.iter().any(|operand| copies.contains_key(operand)) {
+            operands.push((user, module.instructions[user].operands.clone()));
+            let renamed = &mut module.instructions[user].operands;
+            renamed.iter_mut().for_each(|operand| *operand = copies.get(operand).copied().unwrap_or(*operand));
+        }
+        order.push(user);
+    }
+    module.computations[computation].instructions = without_unused(module, computation, order, values);
+    Undo { instructions, operands }
+}
+
+/// The values that must be copied before `user` can run, operands first.
+fn missing_copies(
+    module: &Module,
+    user: InstructionId,
+    values: &FxHashSet<InstructionId>,
+    copies: &FxHashMap<InstructionId, InstructionId>,
+    position: &FxHashMap<InstructionId, usize>,
+) -> Vec<InstructionId> {
+    let mut missing: FxHashSet<InstructionId> = FxHashSet::default();
+    let mut found = Vec::new();
+    let mut open = vec![user];
+    while let Some(id) = open.pop() {
+        for &operand in &module.instructions[id].operands {
+            if values.contains(&operand) && !copies.contains_key(&operand) && missing.insert(operand) {
+                found.push(operand);
+                open.push(operand);
+            }
+        }
+    }
+    found.sort_unstable_by_key(|id| position[id]);
+    found
+}
+
+/// An order without those of `values` that nothing uses any more.
+fn without_unused(
+    module: &Module,
+    computation: ComputationId,
+    order: Vec<InstructionId>,
+    values: &FxHashSet<InstructionId>,
+) -> Vec<InstructionId> {
+    let mut used: FxHashSet<InstructionId> = FxHashSet::from_iter([module.computations[computation].root]);
+    let mut kept = Vec::with_capacity(order.len());
+    for &id in order.iter().rev() {
+        if values.contains(&id) && !used.contains(&id) {
+            continue;
+        }
+        let instruction = &module.instructions[id];
+        used.extend(instruction.operands.iter().chain(&instruction.control_predecessors));
+        kept.push(id);
+    }
+    kept.reverse();
+    kept
+}
