@@ -70,6 +70,8 @@ pub(crate) fn may_overwrite(
             Op::AllReduce(_) | Op::AllReduceStart(_) => {
                 index.is_root() && updates_element(module, id, operand, output, instruction.operands.len())
             }
+            // Sorting moves operands to results first, unless they are there, and sorts the results in place.
+            Op::Sort { .. } => updates_element(module, id, operand, output, instruction.operands.len()),
             Op::CollectivePermute(_) => in_place_permute(instruction) && operand == 1 && output == index,
             Op::CollectivePermuteStart(_) => {
                 let destination = ShapeIndex::from([1]).join(index);

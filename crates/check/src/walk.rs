@@ -290,7 +290,7 @@ impl<'a> Walk<'_, 'a> {
             let holder = if part.is_tuple { facts.table(position) } else { Holder::Value(position) };
             match facts.slice(position) {
                 Some(slice) => writes.push(Write { slice, holder, position: Some(position) }),
-                None if part.size > 0 => {
+                None if part.size > 0 && !part.is_tuple => {
                     self.violation(Violation::Unplaced { at: facts.place(position), size: Bytes(part.size) });
                 }
                 None => {}
@@ -568,17 +568,12 @@ impl<'a> Walk<'_, 'a> {
         }
     }
 
-    /// Writes where the elements of a tuple are.
+    /// Writes where the elements of a tuple are, if the tuple has a table.
     pub(crate) fn write_table(&mut self, writer: InstructionId, tuple: PositionId) {
         let facts = self.facts();
-        let part = facts.part(tuple);
         self.set_name(tuple, Holder::Value(tuple));
-        match facts.slice(tuple) {
-            Some(slice) => self.write(writer, &slice, facts.table(tuple)),
-            None if part.size > 0 => {
-                self.violation(Violation::Unplaced { at: facts.place(tuple), size: Bytes(part.size) });
-            }
-            None => {}
+        if let Some(slice) = facts.slice(tuple) {
+            self.write(writer, &slice, facts.table(tuple));
         }
     }
 
@@ -610,7 +605,8 @@ impl<'a> Walk<'_, 'a> {
         let start = |slice: Option<Slice>| slice.map(|s| (s.allocation, s.offset));
         let same = match passing {
             Passing::Bitcast => start(slice) == start(source_slice),
-            _ => slice == source_slice,
+            // Where tuples are only known at compile time they need no table.
+            _ => slice == source_slice || facts.part(to).is_tuple && slice.is_none(),
         };
         if !same {
             let (at, source_place) = (facts.place(to), facts.place(from));
@@ -622,7 +618,7 @@ impl<'a> Walk<'_, 'a> {
     pub(crate) fn check_moved(&mut self, to: PositionId, from: PositionId) {
         let facts = self.facts();
         let (slice, source_slice) = (facts.slice(to), facts.slice(from));
-        if slice != source_slice {
+        if slice != source_slice && !(facts.part(to).is_tuple && slice.is_none()) {
             let (at, source_place) = (facts.place(to), facts.place(from));
             self.violation(Violation::Moved { at, slice, source_place, source_slice });
         }
