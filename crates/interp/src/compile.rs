@@ -12,7 +12,7 @@ use crate::kernels::loops::loop_kernel;
 use crate::kernels::{self, Kernel, Operand};
 use crate::lower::{Leaf, Lower, Name, TOO_COMPLEX, addressing, leaf_count};
 use crate::memory::{Memory, Place};
-use crate::pull::{Pullable, array_shape};
+use crate::pull::Pullable;
 
 /// Alignment of interior values in scratch: that of the widest element.
 const SCRATCH_ALIGNMENT: usize = 16;
@@ -358,9 +358,4 @@ fn used_instructions(module: &Module, root: InstructionId, order: &[InstructionI
         }
     }
     used
-}
-
-/// The shape of an operand of an instruction.
-pub(crate) fn operand_shape(module: &Module, id: InstructionId, k: usize) -> Result<&ArrayShape, Error> {
-    array_shape(module, module.instructions[id].operands[k])
 }

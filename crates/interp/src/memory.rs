@@ -71,6 +71,19 @@ impl Memory {
         &mut self.buffers[place.buffer as usize][place.offset..place.offset + place.size]
     }
 
+    /// Copies as many bytes as both places have.
+    pub(crate) fn copy(&mut self, from: Place, to: Place) {
+        let size = from.size.min(to.size);
+        if from.buffer == to.buffer {
+            self.buffers[to.buffer as usize].copy_within(from.offset..from.offset + size, to.offset);
+            return;
+        }
+        // The target is taken out for a moment, so that both can be borrowed.
+        let mut target = std::mem::take(&mut self.buffers[to.buffer as usize]);
+        target[to.offset..to.offset + size].copy_from_slice(&self.bytes(from)[..size]);
+        self.buffers[to.buffer as usize] = target;
+    }
+
     /// Declares the bytes of a place to belong to a write.
     pub(crate) fn claim(&mut self, place: Place, write: Write) {
         if let Some(owners) = self.owners_mut(place) {

@@ -3,16 +3,23 @@
 //! A kernel is made once per instruction and may run many times. It reads its operands and writes its results through
 //! [`Memory`], and gets no other memory than the bytes of scratch it asked for.
 
+mod batch_norm;
+mod bytes;
 pub(crate) mod convolution;
+mod dense;
 pub(crate) mod dot;
+mod fft;
 pub(crate) mod gemm;
+mod linalg;
 pub(crate) mod loops;
 pub(crate) mod reduce;
 pub(crate) mod scatter;
+mod sort;
 
 use memplan_ir::{ArrayShape, InstructionId, Module, Op};
 
 use crate::Error;
+use crate::lambda::Lambda;
 use crate::memory::{Memory, Place};
 
 /// What an instruction does when it runs.
@@ -54,6 +61,41 @@ pub(crate) fn whole_array_kernel(
             operands,
             result(0),
         )?),
+        Op::Sort { dimension, .. } => {
+            let comparator = Lambda::new(module, module.instructions[id].called[0])?;
+            Box::new(sort::SortKernel::new(operands, results, *dimension, comparator)?)
+        }
+        Op::TopK { largest, .. } => Box::new(sort::TopKKernel::new(&operands[0], results, *largest)?),
+        Op::Fft { kind, lengths } => Box::new(fft::FftKernel::new(&operands[0], result(0), *kind, lengths)?),
+        Op::Cholesky { lower } => Box::new(linalg::CholeskyKernel::new(&operands[0], result(0), *lower)?),
+        Op::TriangularSolve(options) => Box::new(linalg::TriangularSolveKernel::new(operands, result(0), *options)?),
+        op @ (Op::BatchNormTraining { .. } | Op::BatchNormInference { .. } | Op::BatchNormGrad { .. }) => {
+            Box::new(batch_norm::BatchNormKernel::new(op, operands, results)?)
+        }
+        Op::BitcastConvert if operands[0].shape.element_type.bits() != result(0).element_type.bits() => {
+            Box::new(bytes::BitcastConvertKernel::new(&operands[0], result(0))?)
+        }
+        Op::Bitcast => Box::new(bytes::CopyKernel { pairs: vec![(operands[0].number, 0)] }),
+        // One device: what is gathered, reduced or exchanged is its own.
+        Op::AllReduce(_)
+        | Op::AllReduceStart(_)
+        | Op::AllGather(_)
+        | Op::ReduceScatter(_)
+        | Op::AllToAll(_)
+        | Op::CollectiveBroadcast(_) => {
+            Box::new(bytes::CopyKernel { pairs: results.iter().enumerate().map(|(k, r)| (operands[k].number, r.0)).collect() })
+        }
+        Op::ReplicaId | Op::PartitionId => Box::new(bytes::ZeroKernel),
+        Op::CustomCall(call) => match &*call.target {
+            "TopK" | "topk" => Box::new(sort::TopKKernel::new(&operands[0], results, true)?),
+            "Sharding" | "SPMDFullToShardShape" | "SPMDShardToFullShape" => {
+                Box::new(bytes::CopyKernel { pairs: vec![(operands[0].number, 0)] })
+            }
+            target => {
+                let instruction = module.instructions[id].name.to_string();
+                return Err(Error::UnknownCustomCall { instruction, target: target.to_string() });
+            }
+        },
         _ => return Ok(None),
     }))
 }
