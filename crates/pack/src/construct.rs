@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use crate::instance::{Block, Instance};
+use crate::niche::Rule;
 use crate::{first_fit, niche, profile};
 
 /// Offsets of blocks and the height they reach.
@@ -25,8 +26,11 @@ pub(crate) fn construct(instance: &Instance, enough: u64) -> Option<Offsets> {
     };
     for key in ORDERS {
         let order = order(instance, key);
-        if consider(niche::pack(instance, &ranks(&order))) {
-            break;
+        let ranks = ranks(&order);
+        for rule in [Rule::Best, Rule::Scarce] {
+            if consider(niche::pack(instance, &ranks, rule)) {
+                return best;
+            }
         }
         if first_fit::is_affordable(instance) && consider(first_fit::pack(instance, &order)) {
             break;

@@ -3,8 +3,10 @@
 //! It knows every rule a block can have (alignment, fixed places, gaps, several sizes) and fills holes, which
 //! the skyline of [`crate::niche`] cannot. The price is quadratic time; [`is_affordable`] says where to stop.
 
+use crate::construct::Offsets;
 use crate::instance::Instance;
 use crate::niche::round_up;
+use crate::profile;
 
 /// Whether a run in one order is a matter of some tens of milliseconds.
 pub(crate) fn is_affordable(instance: &Instance) -> bool {
@@ -31,6 +33,25 @@ pub(crate) fn pack(instance: &Instance, order: &[u32]) -> Vec<u64> {
         placed.insert(instance, index, offset);
     }
     offsets
+}
+
+/// Places the blocks that have no place yet around those that have.
+pub(crate) fn pack_around(instance: &Instance, placed: &[(u32, u64)], order: &[u32]) -> Offsets {
+    let mut offsets = vec![u64::MAX; instance.blocks.len()];
+    let mut around = Placed::default();
+    for &(block, offset) in placed {
+        offsets[block as usize] = offset;
+        around.insert(instance, block as usize, offset);
+    }
+    for &block in order {
+        if offsets[block as usize] == u64::MAX {
+            let offset = around.lowest_fit(instance, block as usize);
+            offsets[block as usize] = offset;
+            around.insert(instance, block as usize, offset);
+        }
+    }
+    let height = profile::height(instance, &offsets).unwrap_or(u64::MAX);
+    Offsets { offsets, height }
 }
 
 /// The pieces that have their place, in order of offset.

@@ -7,8 +7,10 @@
 //! so the result does not depend on the timing of threads.
 
 use crate::construct::Offsets;
+use crate::critical::CriticalFirst;
 use crate::instance::Instance;
 use crate::options::{Budget, Clock};
+use crate::sample::Sampler;
 use crate::search::{self, Outcome, Search};
 use crate::{Options, Progress, profile};
 
@@ -67,9 +69,7 @@ pub(crate) fn improve(
     let offsets = blocks.iter().map(|&block| best.offsets[block as usize]).collect();
     let mut part_best = Best { offsets, ..best.clone() };
     let on_better = |part_best: &Best| report(part_best, options, clock);
-    if search::is_affordable(&part) {
-        search_rounds(&part, &mut part_best, goal, options, clock, &on_better);
-    }
+    rounds(&part, &mut part_best, goal, options, clock, &on_better);
     for (&block, &offset) in blocks.iter().zip(&part_best.offsets) {
         best.offsets[block as usize] = offset;
     }
@@ -97,7 +97,7 @@ fn tall_blocks(instance: &Instance, offsets: &[u64], enough: u64) -> Vec<u32> {
 const FIRST_ROUND: u64 = 4096;
 const LONGEST_ROUND: u64 = 1 << 16;
 
-fn search_rounds(
+fn rounds(
     instance: &Instance,
     best: &mut Best,
     goal: Goal,
@@ -105,17 +105,7 @@ fn search_rounds(
     clock: &Clock,
     on_better: &dyn Fn(&Best),
 ) {
-    let n_workers = options.threads.max(if goal == Goal::Lowest { 2 } else { 1 });
-    let mut workers: Vec<Worker<'_>> = (0..n_workers)
-        .map(|index| {
-            let seed = options.seed.wrapping_add(index as u64);
-            let kind = match goal {
-                Goal::Lowest if index > 0 => Kind::Descender(Descent::new(index)),
-                _ => Kind::Prover,
-            };
-            Worker { instance, kind, goal, seed, search: None, budget: clock.budget() }
-        })
-        .collect();
+    let mut workers = workers(instance, goal, options, clock);
     let mut nodes = FIRST_ROUND;
     while best.is_open(goal) && workers.iter().any(|worker| !worker.budget.is_over()) {
         for found in run_round(&mut workers, best, nodes, options.threads.max(1)) {
@@ -127,6 +117,35 @@ fn search_rounds(
         on_better(best);
         nodes = (nodes * 2).min(LONGEST_ROUND);
     }
+}
+
+/// Blocks up to which searching the whole is the best use of time.
+const FEW_BLOCKS: usize = 2048;
+
+fn workers<'a>(instance: &'a Instance, goal: Goal, options: &Options, clock: &'a Clock) -> Vec<Worker<'a>> {
+    let can_search = search::is_affordable(instance);
+    let few = can_search && instance.blocks.len() <= FEW_BLOCKS;
+    let n_least = match (few, goal) {
+        (true, Goal::Fit(_)) => 1,
+        (true, Goal::Lowest) => 2,
+        (false, _) => 3,
+    };
+    let worker = |index: usize| {
+        let seed = options.seed.wrapping_add(index as u64);
+        let sampler = || Kind::Sampler(Box::new(Sampler::new(instance, seed)));
+        let kind = match (few, index) {
+            (true, 0) => Kind::Prover,
+            (true, _) if goal == Goal::Lowest => Kind::Descender(Descent::new(index)),
+            (true, _) => Kind::Prover,
+            (false, 0) => {
+                CriticalFirst::new(instance, seed).map_or_else(sampler, |c| Kind::CriticalFirst(Box::new(c)))
+            }
+            (false, 1) if can_search => Kind::Prover,
+            (false, _) => sampler(),
+        };
+        Worker { instance, kind, goal, seed, search: None, budget: clock.budget() }
+    };
+    (0..options.threads.max(n_least)).map(worker).collect()
 }
 
 /// Lets every worker work for a number of nodes, starting from the same knowledge.
@@ -152,7 +171,7 @@ fn run_round(workers: &mut [Worker<'_>], best: &Best, nodes: u64, n_threads: usi
 
 struct Worker<'a> {
     instance: &'a Instance,
-    kind: Kind,
+    kind: Kind<'a>,
     goal: Goal,
     seed: u64,
     /// The search under way, and the capacity it is for.
@@ -160,9 +179,11 @@ struct Worker<'a> {
     budget: Budget<'a>,
 }
 
-enum Kind {
+enum Kind<'a> {
     Prover,
     Descender(Descent),
+    Sampler(Box<Sampler<'a>>),
+    CriticalFirst(Box<CriticalFirst<'a>>),
 }
 
 /// Where a descender is in its sweep.
@@ -187,6 +208,22 @@ impl Worker<'_> {
     fn run(&mut self, mut best: Best, nodes: u64) -> Best {
         let end = self.budget.nodes() + nodes;
         while self.budget.nodes() < end && !self.budget.is_over() && best.is_open(self.goal) {
+            if let Kind::Sampler(sampler) = &mut self.kind {
+                let enough = self.goal.enough(best.lower_bound);
+                let left = end - self.budget.nodes();
+                if let Some(found) = sampler.run(left, best.height, enough, &mut self.budget) {
+                    (best.offsets, best.height) = (found.offsets, found.height);
+                }
+                continue;
+            }
+            if let Kind::CriticalFirst(critical) = &mut self.kind {
+                if let Some(found) =
+                    critical.run(best.height, self.goal.enough(best.lower_bound), &mut self.budget)
+                {
+                    (best.offsets, best.height) = (found.offsets, found.height);
+                }
+                continue;
+            }
             let unit = search::unit(self.instance);
             let capacity = self.next_capacity(&best, unit);
             if self.search.as_ref().is_none_or(|(current, _)| *current != capacity) {

@@ -1,6 +1,7 @@
 //! Dynamic storage allocation: buffers with known lifetimes to offsets, with proofs.
 
 mod construct;
+mod critical;
 mod first_fit;
 pub mod generate;
 mod improve;
@@ -11,6 +12,7 @@ mod packing;
 mod problem;
 mod profile;
 mod rng;
+mod sample;
 mod search;
 mod solve;
 pub mod table;

@@ -19,16 +19,37 @@ use std::collections::BinaryHeap;
 
 use crate::instance::Instance;
 
+/// Which of the blocks that are inside a niche goes there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// The one of highest rank.
+    Best,
+    /// The one of highest rank among those that cover the section which the fewest cover: what only few
+    /// can fill is soon out of reach for all of them. Where many are inside, [`Rule::Best`].
+    Scarce,
+}
+
+/// Blocks inside a niche up to which [`Rule::Scarce`] looks at all of them.
+const MOST_INSIDE: usize = 4096;
+
+/// Blocks it looks at in all niches together, a fraction of a second; after that up to [`FEW_INSIDE`] each.
+const MOST_LOOKS: usize = 1 << 23;
+const FEW_INSIDE: usize = 128;
+
 /// Packs the blocks; `rank` gives each a distinct number, higher ones go first.
 ///
 /// A block with gaps or of several sizes is taken for the rectangle around it, and nothing goes below
 /// a fixed block. Offsets saturate at 2^64.
-pub(crate) fn pack(instance: &Instance, rank: &[u32]) -> Vec<u64> {
+pub(crate) fn pack(instance: &Instance, rank: &[u32], rule: Rule) -> Vec<u64> {
     let mut offsets = vec![0; instance.blocks.len()];
     let mut skyline = Skyline::new(instance, &mut offsets);
     let mut waiting = Waiting::new(instance, rank);
     while let Some(niche) = skyline.lowest() {
-        let Some(block) = waiting.take_best(niche.lower, niche.upper) else {
+        let block = match rule {
+            Rule::Best => waiting.take_best(niche.lower, niche.upper),
+            Rule::Scarce => waiting.take_scarce(instance, niche.lower, niche.upper),
+        };
+        let Some(block) = block else {
             skyline.fill(niche);
             continue;
         };
@@ -198,6 +219,10 @@ struct Waiting {
     starts: Vec<u32>,
     nodes: Vec<Node>,
     n_leaves: usize,
+    n_looks: usize,
+    /// Scratch space: leaves inside a niche, and where their blocks start and end.
+    inside: Vec<u32>,
+    ends: Vec<(u32, i32)>,
 }
 
 #[derive(Clone, Copy)]
@@ -207,6 +232,8 @@ struct Node {
     /// The highest rank of the blocks below, plus one; 0 where there is none.
     best: u32,
 }
+
+type Leaves = std::ops::Range<usize>;
 
 const NOTHING: Node = Node { least_upper: u32::MAX, best: 0 };
 
@@ -232,7 +259,7 @@ impl Waiting {
         for node in (1..n_leaves).rev() {
             nodes[node] = join(nodes[2 * node], nodes[2 * node + 1]);
         }
-        Waiting { order, starts, nodes, n_leaves }
+        Waiting { order, starts, nodes, n_leaves, n_looks: 0, inside: Vec::new(), ends: Vec::new() }
     }
 
     fn block(&self, instance: &Instance, block: u32) -> Block {
@@ -247,26 +274,91 @@ impl Waiting {
             self.search(1, 0..self.n_leaves, &range, upper, &mut best);
         }
         let (_, leaf) = best;
-        if leaf == usize::MAX {
-            return None;
+        (leaf != usize::MAX).then(|| self.take(leaf))
+    }
+
+    fn take_scarce(&mut self, instance: &Instance, lower: u32, upper: u32) -> Option<u32> {
+        let range = self.starts[lower as usize] as usize..self.starts[upper as usize] as usize;
+        let most = if self.n_looks < MOST_LOOKS { MOST_INSIDE } else { FEW_INSIDE };
+        let mut inside = std::mem::take(&mut self.inside);
+        inside.clear();
+        if !range.is_empty() {
+            self.collect(1, 0..self.n_leaves, &range, upper, most, &mut inside);
         }
+        self.n_looks += inside.len();
+        let block = match inside.len() {
+            0 => None,
+            n if n <= most => {
+                let section = self.scarcest(instance, &inside);
+                let covers = |leaf: &u32| {
+                    let block = &instance.blocks[self.order[*leaf as usize] as usize];
+                    block.lower <= section && section < block.upper
+                };
+                let rank = |leaf: &u32| self.nodes[self.n_leaves + *leaf as usize].best;
+                let best = inside.iter().copied().filter(covers).max_by_key(rank);
+                best.map(|leaf| self.take(leaf as usize))
+            }
+            _ => self.take_best(lower, upper),
+        };
+        self.inside = inside;
+        block
+    }
+
+    /// A section that some of the blocks cover, but as few as possible.
+    fn scarcest(&mut self, instance: &Instance, inside: &[u32]) -> u32 {
+        self.ends.clear();
+        for &leaf in inside {
+            let block = &instance.blocks[self.order[leaf as usize] as usize];
+            self.ends.extend([(block.lower, 1), (block.upper, -1)]);
+        }
+        self.ends.sort_unstable();
+        let (mut n, mut least) = (0, (i32::MAX, 0));
+        for index in 0..self.ends.len() {
+            let (section, change) = self.ends[index];
+            n += change;
+            let is_last_here = self.ends.get(index + 1).is_none_or(|next| next.0 > section);
+            if is_last_here && 0 < n && n < least.0 {
+                least = (n, section);
+            }
+        }
+        least.1
+    }
+
+    /// Finds the blocks inside a niche, up to one more than `most`.
+    fn collect(
+        &self,
+        node: usize,
+        leaves: Leaves,
+        wanted: &Leaves,
+        upper: u32,
+        most: usize,
+        inside: &mut Vec<u32>,
+    ) {
+        let here = self.nodes[node];
+        let outside = leaves.end <= wanted.start || wanted.end <= leaves.start;
+        if outside || here.least_upper > upper || inside.len() > most {
+            return;
+        }
+        if node >= self.n_leaves {
+            inside.push(leaves.start as u32);
+            return;
+        }
+        let middle = leaves.start + leaves.len() / 2;
+        self.collect(2 * node, leaves.start..middle, wanted, upper, most, inside);
+        self.collect(2 * node + 1, middle..leaves.end, wanted, upper, most, inside);
+    }
+
+    fn take(&mut self, leaf: usize) -> u32 {
         let mut node = self.n_leaves + leaf;
         self.nodes[node] = NOTHING;
         while node > 1 {
             node /= 2;
             self.nodes[node] = join(self.nodes[2 * node], self.nodes[2 * node + 1]);
         }
-        Some(self.order[leaf])
+        self.order[leaf]
     }
 
-    fn search(
-        &self,
-        node: usize,
-        leaves: std::ops::Range<usize>,
-        wanted: &std::ops::Range<usize>,
-        upper: u32,
-        best: &mut (u32, usize),
-    ) {
+    fn search(&self, node: usize, leaves: Leaves, wanted: &Leaves, upper: u32, best: &mut (u32, usize)) {
         let here = self.nodes[node];
         let outside = leaves.end <= wanted.start || wanted.end <= leaves.start;
         if outside || here.best <= best.0 || here.least_upper > upper {
