@@ -47,8 +47,6 @@ pub(crate) struct Graph {
     pub(crate) touches: Table,
     /// For each storage, the nodes that touch it.
     pub(crate) touched_by: Table,
-    /// For each node, the storages whose life begins with it.
-    pub(crate) defines: Table,
     /// For each node, bytes of the storages it defines.
     pub(crate) defined_bytes: Vec<u64>,
     /// For each node, bytes needed while it runs beyond what is live before it: what it calls.
@@ -119,10 +117,6 @@ impl Table {
     pub(crate) fn row(&self, row: u32) -> &[u32] {
         &self.entries[self.starts[row as usize] as usize..self.starts[row as usize + 1] as usize]
     }
-
-    pub(crate) fn n_entries(&self) -> usize {
-        self.entries.len()
-    }
 }
 
 impl Graph {
@@ -147,7 +141,6 @@ impl Graph {
             successors: Table::new(n, parts.edges.iter().copied()),
             touches: Table::new(n, parts.touches.iter().copied()),
             touched_by: Table::new(storages.len(), parts.touches.iter().map(swapped)),
-            defines: Table::new(n, parts.definitions.iter().copied()),
             defined_bytes,
             extra: parts.extra,
             take_overs: Table::new(n, take_overs),
@@ -170,15 +163,18 @@ impl Graph {
         State { remaining: remaining.collect(), live: self.initial, peak: self.initial }
     }
 
-    /// Bytes live while a node runs next.
-    pub(crate) fn during(&self, state: &State, node: Node) -> u64 {
-        let defined = self.defined_bytes[node as usize] - self.taken_over(&state.remaining, node);
-        state.live + defined.max(self.extra[node as usize])
-    }
-
-    /// Bytes that would be live after a node, run next.
-    pub(crate) fn after(&self, state: &State, node: Node) -> u64 {
-        state.live + self.defined_bytes[node as usize] - self.freed(&state.remaining, node)
+    /// Bytes live while a node runs, and after it, when `live` are live before it and it is the last to touch the
+    /// storages for which `dies` holds.
+    pub(crate) fn levels(&self, live: u64, node: Node, dies: impl Fn(StorageIndex) -> bool) -> (u64, u64) {
+        let defined = self.defined_bytes[node as usize];
+        let taken = self.take_overs(node).map(|(result, n_results, operands)| {
+            let dying = operands.iter().filter(|&&storage| dies(storage)).count();
+            self.storages[result as usize].bytes * dying.min(n_results) as u64
+        });
+        let needed = (defined - taken.sum::<u64>()).max(self.extra[node as usize]);
+        let freed = self.touches.row(node).iter().filter(|&&storage| dies(storage));
+        let freed: u64 = freed.map(|&storage| self.storages[storage as usize].bytes).sum();
+        (live + needed, live + defined - freed)
     }
 
     /// Bytes of storages that a node, run next, would be the last to touch.
@@ -187,20 +183,38 @@ impl Graph {
         touches.filter(|&&s| self.dies(remaining, s)).map(|&s| self.storages[s as usize].bytes).sum()
     }
 
-    /// Runs a node.
-    pub(crate) fn run(&self, state: &mut State, node: Node) {
-        state.peak = state.peak.max(self.during(state, node));
-        state.live = self.after(state, node);
+    /// Runs a node, and returns the bytes live while it runs.
+    pub(crate) fn run(&self, state: &mut State, node: Node) -> u64 {
+        let (during, after) = self.levels(state.live, node, |s| self.dies(&state.remaining, s));
+        state.peak = state.peak.max(during);
+        state.live = after;
         for &storage in self.touches.row(node) {
             state.remaining[storage as usize] -= 1;
         }
+        during
     }
 
     /// The most bytes live in an order of all nodes.
     pub(crate) fn peak(&self, order: &[Node]) -> u64 {
         let mut state = self.start();
-        order.iter().for_each(|&node| self.run(&mut state, node));
+        order.iter().for_each(|&node| {
+            self.run(&mut state, node);
+        });
         state.peak
+    }
+
+    /// The take-overs of a node: a result, how many are like it, and the operands they may take over.
+    pub(crate) fn take_overs(
+        &self,
+        node: Node,
+    ) -> impl Iterator<Item = (StorageIndex, usize, &[StorageIndex])> {
+        let mut row = self.take_overs.row(node);
+        std::iter::from_fn(move || {
+            let [result, n_results, n_operands, rest @ ..] = row else { return None };
+            let (operands, next) = rest.split_at(*n_operands as usize);
+            row = next;
+            Some((*result, *n_results as usize, operands))
+        })
     }
 
     /// Whether an order has every node once, predecessors first.
@@ -209,7 +223,8 @@ impl Graph {
         let mut done = vec![false; self.len()];
         order.len() == self.len()
             && order.iter().all(|&node| {
-                let is_ready = waiting[node as usize] == 0 && !std::mem::replace(&mut done[node as usize], true);
+                let is_ready =
+                    waiting[node as usize] == 0 && !std::mem::replace(&mut done[node as usize], true);
                 is_ready && {
                     self.successors.row(node).iter().for_each(|&s| waiting[s as usize] -= 1);
                     true
@@ -225,18 +240,5 @@ impl Graph {
     /// Whether the next node that touches a storage is the last.
     fn dies(&self, remaining: &[u32], storage: StorageIndex) -> bool {
         remaining[storage as usize] == 1 && !self.storages[storage as usize].live_out
-    }
-
-    /// Bytes that the results of a node, run next, take over from operands that die.
-    fn taken_over(&self, remaining: &[u32], node: Node) -> u64 {
-        let mut bytes = 0;
-        let mut row = self.take_overs.row(node);
-        while let [result, n_results, n_operands, rest @ ..] = row {
-            let (operands, next) = rest.split_at(*n_operands as usize);
-            let dying = operands.iter().filter(|&&storage| self.dies(remaining, storage)).count();
-            bytes += self.storages[*result as usize].bytes * dying.min(*n_results as usize) as u64;
-            row = next;
-        }
-        bytes
     }
 }

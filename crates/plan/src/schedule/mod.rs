@@ -9,7 +9,12 @@
 
 mod graph;
 mod problem;
+mod profile;
+mod search;
 mod starts;
+#[cfg(test)]
+mod tests;
+mod window;
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{CallGraph, CallGraphError};
@@ -63,6 +68,10 @@ pub struct ComputationReport {
     pub chosen: Method,
     /// The most bytes live at once.
     pub peak: Bytes,
+    /// Whether it is proved that no order of this computation has a lower peak, those of its callees as they are.
+    pub is_optimal: bool,
+    /// Moves that the search looked at.
+    pub steps: u64,
 }
 
 /// A way of finding an order.
@@ -80,6 +89,8 @@ pub enum Method {
     Tree,
     /// Greedy from the end.
     Reverse,
+    /// One of these orders, improved.
+    Search,
 }
 
 /// Why no schedule was made.
@@ -108,6 +119,9 @@ impl Default for ScheduleOptions {
     }
 }
 
+/// How many of the one-pass orders are improved.
+const N_IMPROVED: usize = 3;
+
 /// Finds an order for every computation of a module, those of called computations included.
 ///
 /// The call graph must be flat, and copies inserted where values that must share storage would interfere. Where the
@@ -127,45 +141,71 @@ pub fn schedule(
     let mut report = ScheduleReport::default();
     let mut inner: SecondaryMap<ComputationId, Inner> = SecondaryMap::new();
     let mut is_placed = SecondaryMap::new();
+    let total: u64 = problems.iter().map(|problem| problem.len() as u64).sum();
     for mut problem in problems.into_iter().rev() {
         let graph = problem.graph(&inner);
         let computation = problem.computation;
-        let order = best_order(&graph, computation, &mut report).map_err(|node| ScheduleError::Cycle {
+        let share = u128::from(options.budget) * graph.len() as u128 / u128::from(total.max(1));
+        let (order, found) = best_order(&graph, share as u64).map_err(|node| ScheduleError::Cycle {
             computation: module.computations[computation].name.clone(),
             instruction: problem.name(module, node),
         })?;
-        inner[computation] = problem.inner(&inner, report.peak.0);
+        inner[computation] = problem.inner(&inner, found.peak.0);
         schedule.set(computation, problem.sequence(module, &order, &mut is_placed));
+        report.peak = found.peak;
+        report.computations.push(ComputationReport { computation, ..found });
     }
     Ok((schedule, report))
 }
 
 /// The best order found for one computation; a node on a cycle if there is one.
-fn best_order(
-    graph: &Graph,
-    computation: ComputationId,
-    report: &mut ScheduleReport,
-) -> Result<Vec<Node>, Node> {
+fn best_order(graph: &Graph, budget: u64) -> Result<(Vec<Node>, ComputationReport), Node> {
     let textual = starts::textual(graph).ok_or_else(|| starts::on_cycle(graph))?;
-    let mut candidates = vec![
+    let others = [
         (Method::List, starts::list(graph)),
         (Method::DepthFirst, starts::depth_first(graph, &textual)),
         (Method::PostOrder, starts::post_order(graph)),
         (Method::Tree, starts::tree(graph, &textual)),
         (Method::Reverse, starts::reverse(graph)),
     ];
-    candidates.insert(0, (Method::Textual, textual));
-    let peaks: Vec<(Method, Bytes)> =
-        candidates.iter().map(|(method, order)| (*method, Bytes(graph.peak(order)))).collect();
-    let best = (0..peaks.len()).min_by_key(|&i| peaks[i].1).expect("there are candidates");
-    let (chosen, peak) = peaks[best];
-    report.peak = peak;
-    report.computations.push(ComputationReport {
-        computation,
+    let orders = std::iter::once((Method::Textual, textual)).chain(others);
+    let mut orders: Vec<(Method, Vec<Node>, u64)> = orders
+        .map(|(method, order)| {
+            let peak = graph.peak(&order);
+            (method, order, peak)
+        })
+        .collect();
+    let mut candidates: Vec<(Method, Bytes)> =
+        orders.iter().map(|&(method, _, peak)| (method, Bytes(peak))).collect();
+    // Stable: among equals the one nearer to the text comes first.
+    orders.sort_by_key(|&(_, _, peak)| peak);
+    orders.dedup_by(|a, b| a.1 == b.1);
+    orders.truncate(N_IMPROVED);
+    let mut best: Option<(Vec<Node>, Method, u64)> = None;
+    let mut is_optimal = false;
+    let mut steps = 0;
+    let n = orders.len() as u64;
+    for (method, order, _) in orders {
+        let improved = search::improve(graph, order, budget / n);
+        candidates.push((Method::Search, Bytes(improved.peak)));
+        steps += improved.steps;
+        is_optimal |= improved.is_optimal;
+        if best.as_ref().is_none_or(|best| improved.peak < best.2) {
+            best = Some((improved.order, method, improved.peak));
+        }
+        if improved.is_optimal {
+            break;
+        }
+    }
+    let (order, chosen, peak) = best.expect("there are orders");
+    let report = ComputationReport {
+        computation: ComputationId::from_u32(0),
         n_nodes: graph.len(),
-        candidates: peaks,
+        candidates,
         chosen,
-        peak,
-    });
-    Ok(candidates.swap_remove(best).1)
+        peak: Bytes(peak),
+        is_optimal,
+        steps,
+    };
+    Ok((order, report))
 }

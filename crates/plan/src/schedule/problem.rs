@@ -16,7 +16,8 @@
 
 use cranelift_entity::{EntityRef, SecondaryMap};
 use memplan_analysis::{
-    BufferId, Buffers, CallGraph, Dataflow, InPlace, ValueId, ValueKind, buffers, calls_sequentially, dataflow,
+    BufferId, Buffers, CallGraph, Dataflow, InPlace, ValueId, ValueKind, buffers, calls_sequentially,
+    dataflow,
 };
 use memplan_ir::{ComputationId, InstructionId, Module, Op, Shape, ShapeIndex};
 use memplan_memory::Target;
@@ -656,6 +657,11 @@ impl<'s, 'a> Build<'s, 'a> {
 }
 
 impl Problem {
+    /// Number of nodes.
+    pub(crate) fn len(&self) -> usize {
+        self.instructions.len()
+    }
+
     /// The graph, once the callees are settled: `inner` gives their peak, and the sum of all they write.
     pub(crate) fn graph(&mut self, inner: &SecondaryMap<ComputationId, Inner>) -> Graph {
         for call in &self.calls {

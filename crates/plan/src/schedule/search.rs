@@ -1,0 +1,135 @@
+//! Improving an order where its peak is.
+//!
+//! A node that every other node must precede or follow has the same place in every order: it cuts the problem into
+//! segments that have nothing to do with each other. The segment with the peak is searched exactly when it is small.
+//! Otherwise windows around the peak are: what is best within them is found exactly, or with a beam where there are
+//! too many states. Each success moves the peak elsewhere, until nothing helps or the budget is used up.
+
+use super::graph::{Graph, Node};
+use super::profile::Profile;
+use super::window::{MAX_WINDOW, Window};
+
+/// States that an exact search of a window may visit: enough for most windows, some milliseconds.
+const MAX_STATES: usize = 3000;
+/// Width of the beam search that follows.
+const BEAM: usize = 24;
+
+/// An order, and whether its peak is known to be the lowest.
+pub(crate) struct Improved {
+    pub(crate) order: Vec<Node>,
+    pub(crate) peak: u64,
+    pub(crate) is_optimal: bool,
+    /// Steps used.
+    pub(crate) steps: u64,
+}
+
+/// Lowers the peak of a legal order, looking at about `budget` moves.
+pub(crate) fn improve(graph: &Graph, order: Vec<Node>, budget: u64) -> Improved {
+    let mut search = Search {
+        graph,
+        cuts: cuts(graph, &order),
+        profile: Profile::new(graph, order),
+        place: vec![0; graph.len()],
+        steps: graph.len() as u64,
+    };
+    let mut is_optimal = graph.len() == 0;
+    while search.steps < budget && !is_optimal {
+        match search.lower_peak() {
+            Step::Lower => {}
+            Step::Optimal => is_optimal = true,
+            Step::Stuck => break,
+        }
+    }
+    let Search { profile, steps, .. } = search;
+    Improved { peak: profile.peak(), order: profile.order, is_optimal, steps }
+}
+
+enum Step {
+    Lower,
+    Optimal,
+    Stuck,
+}
+
+struct Search<'a> {
+    graph: &'a Graph,
+    profile: Profile,
+    /// Places where every order has the same node, and one past the last; ascending.
+    cuts: Vec<usize>,
+    /// Scratch space for [`Window::new`].
+    place: Vec<u8>,
+    steps: u64,
+}
+
+impl Search<'_> {
+    fn lower_peak(&mut self) -> Step {
+        let peak = self.profile.peak();
+        let place = self.profile.peak_place();
+        if self.profile.before[0] == peak {
+            return Step::Optimal;
+        }
+        let after = self.cuts.partition_point(|&cut| cut <= place);
+        // The segment goes from one cut to the next; the cut itself leads it.
+        let segment = after.checked_sub(1).map_or(0, |i| self.cuts[i])..self.cuts[after];
+        if segment.len() <= MAX_WINDOW {
+            return self.try_window(segment, peak);
+        }
+        for size in [32, 96, MAX_WINDOW] {
+            for share in [2, 4, 1] {
+                // The peak stands in the middle, in the last quarter, or in the first.
+                let lead = match share {
+                    2 => size / 2,
+                    4 => size - size / 4,
+                    _ => size / 4,
+                };
+                let start = place.saturating_sub(lead).max(segment.start).min(segment.end - size);
+                if let Step::Lower = self.try_window(start..start + size, peak) {
+                    return Step::Lower;
+                }
+            }
+        }
+        Step::Stuck
+    }
+
+    fn try_window(&mut self, range: std::ops::Range<usize>, limit: u64) -> Step {
+        let live = self.profile.before[range.start];
+        let is_inside = |storage| self.profile.ends_inside(storage, &range);
+        let nodes = &self.profile.order[range.clone()];
+        let window = Window::new(self.graph, nodes, live, is_inside, &mut self.place);
+        let found = window.search(limit, MAX_STATES, BEAM);
+        self.steps += found.steps;
+        match found.order {
+            Some(places) => {
+                self.profile.reorder(self.graph, range, &places);
+                Step::Lower
+            }
+            None if found.is_exhaustive => Step::Optimal,
+            None => Step::Stuck,
+        }
+    }
+}
+
+/// The places at which every legal order has the same node, and the number of nodes; linear.
+fn cuts(graph: &Graph, order: &[Node]) -> Vec<usize> {
+    let mut place = vec![0; order.len()];
+    order.iter().zip(0..).for_each(|(&node, i)| place[node as usize] = i);
+    let places = |row: &[Node]| row.iter().map(|&node| place[node as usize]).collect::<Vec<usize>>();
+    // All earlier nodes precede the one at `i` when each has a successor up to there: then each leads there.
+    let mut first_users: Vec<usize> = Vec::with_capacity(order.len());
+    let mut most = 0;
+    for &node in order {
+        first_users.push(most);
+        most = most.max(places(graph.successors.row(node)).into_iter().min().unwrap_or(usize::MAX));
+    }
+    // Likewise from the other side; a node without predecessors could run at any time.
+    let mut cuts = vec![order.len()];
+    let mut least = Some(usize::MAX);
+    for (i, &node) in order.iter().enumerate().rev() {
+        if first_users[i] <= i && least.is_some_and(|least| least >= i) {
+            cuts.push(i);
+        }
+        let last_operand = places(graph.predecessors.row(node)).into_iter().max();
+        least = least.and_then(|least| Some(least.min(last_operand?)));
+    }
+    cuts.reverse();
+    cuts
+}

@@ -1,0 +1,167 @@
+//! Properties on random graphs, with all topological orders as the oracle.
+
+use super::graph::{Graph, Node, Parts, Storage, TakeOver};
+use super::profile::Profile;
+use super::{best_order, search, starts};
+
+/// A small generator of numbers (xorshift64*), so that cases are the same everywhere.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % n
+    }
+}
+
+/// A random graph: every node defines a storage or two, reads some earlier ones, and may write over one of them.
+fn random_graph(random: &mut Random, n: usize) -> Graph {
+    let mut parts = Parts { n_nodes: n, extra: vec![0; n], ..Parts::default() };
+    for _ in 0..random.below(3) {
+        let bytes = 1 + random.below(6);
+        parts.storages.push(Storage { bytes, live_in: true, live_out: random.below(4) == 0 });
+    }
+    // For each storage, the node that defines it.
+    let mut defined_by: Vec<Option<Node>> = vec![None; parts.storages.len()];
+    for node in 0..n as Node {
+        let mut operands = Vec::new();
+        for _ in 0..random.below(4).min(parts.storages.len() as u64) {
+            let storage = random.below(parts.storages.len() as u64) as u32;
+            parts.touches.push((node, storage));
+            parts.edges.extend(defined_by[storage as usize].map(|before| (before, node)));
+            operands.push(storage);
+        }
+        operands.sort_unstable();
+        operands.dedup();
+        for _ in 0..random.below(3) {
+            let result = parts.storages.len() as u32;
+            let bytes = 1 + random.below(6);
+            parts.storages.push(Storage { bytes, live_in: false, live_out: random.below(8) == 0 });
+            defined_by.push(Some(node));
+            parts.touches.push((node, result));
+            parts.definitions.push((node, result));
+            let alike = operands.iter().copied().filter(|&s| parts.storages[s as usize].bytes == bytes);
+            let operands: Vec<u32> = alike.collect();
+            if random.below(2) == 0 && parts.take_overs.iter().all(|t| t.node != node) {
+                parts.take_overs.push(TakeOver { node, result, n_results: 1, operands });
+            }
+        }
+        if random.below(6) == 0 {
+            parts.extra[node as usize] = random.below(12);
+        }
+        if node > 0 && random.below(10) == 0 {
+            parts.edges.push((random.below(node.into()) as Node, node));
+        }
+    }
+    // What nothing touches is not part of a problem.
+    for (i, storage) in parts.storages.iter_mut().enumerate() {
+        if parts.touches.iter().all(|t| t.1 as usize != i) && !storage.live_out {
+            storage.bytes = 0;
+        }
+    }
+    Graph::new(parts)
+}
+
+/// The lowest peak over all orders, by trying them all.
+fn lowest_peak(graph: &Graph) -> u64 {
+    fn extend(graph: &Graph, order: &mut Vec<Node>, waiting: &mut Vec<u32>, best: &mut u64) {
+        if order.len() == graph.len() {
+            *best = (*best).min(graph.peak(order));
+        }
+        for node in graph.nodes() {
+            if waiting[node as usize] == 0 && !order.contains(&node) {
+                order.push(node);
+                graph.successors.row(node).iter().for_each(|&next| waiting[next as usize] -= 1);
+                extend(graph, order, waiting, best);
+                graph.successors.row(node).iter().for_each(|&next| waiting[next as usize] += 1);
+                order.pop();
+            }
+        }
+    }
+    let mut best = u64::MAX;
+    extend(graph, &mut Vec::new(), &mut graph.in_degrees(), &mut best);
+    best
+}
+
+#[test]
+fn search_finds_the_lowest_peak_of_small_graphs() {
+    let mut random = Random(7);
+    let (mut n_improved, mut n_optimal) = (0, 0);
+    for case in 0..400 {
+        let n = 1 + random.below(8) as usize;
+        let graph = random_graph(&mut random, n);
+        let lowest = lowest_peak(&graph);
+        let (order, report) = best_order(&graph, 1_000_000).expect("edges go from earlier to later nodes");
+        assert!(graph.is_legal(&order), "case {case}");
+        assert_eq!(report.peak.0, graph.peak(&order), "case {case}");
+        assert_eq!(report.peak.0, lowest, "case {case}: {graph:?}");
+        assert!(report.is_optimal, "case {case}");
+        let best_start = report.candidates.iter().filter(|c| c.0 != super::Method::Search);
+        n_improved += u32::from(best_start.map(|c| c.1.0).min() > Some(lowest));
+        n_optimal += u32::from(report.candidates[0].1.0 == lowest);
+    }
+    assert!(n_improved > 10, "cases that the starts do not solve: {n_improved}");
+    assert!(n_optimal < 390, "cases that textual order solves: {n_optimal}");
+}
+
+#[test]
+fn every_start_is_legal() {
+    let mut random = Random(11);
+    for case in 0..200 {
+        let n = 1 + random.below(60) as usize;
+        let graph = random_graph(&mut random, n);
+        let textual = starts::textual(&graph).expect("edges go from earlier to later nodes");
+        let all = [
+            starts::list(&graph),
+            starts::depth_first(&graph, &textual),
+            starts::post_order(&graph),
+            starts::tree(&graph, &textual),
+            starts::reverse(&graph),
+        ];
+        for (i, order) in all.iter().enumerate() {
+            assert!(graph.is_legal(order), "case {case}, start {i}");
+        }
+    }
+}
+
+#[test]
+fn improvement_never_raises_the_peak_and_keeps_orders_legal() {
+    let mut random = Random(13);
+    let mut n_lower = 0;
+    for case in 0..60 {
+        let n = 100 + random.below(300) as usize;
+        let graph = random_graph(&mut random, n);
+        let textual = starts::textual(&graph).expect("edges go from earlier to later nodes");
+        let before = graph.peak(&textual);
+        let improved = search::improve(&graph, textual, 50_000);
+        assert!(graph.is_legal(&improved.order), "case {case}");
+        assert_eq!(improved.peak, graph.peak(&improved.order), "case {case}");
+        assert!(improved.peak <= before, "case {case}");
+        n_lower += u32::from(improved.peak < before);
+    }
+    assert!(n_lower > 30, "cases improved: {n_lower}");
+}
+
+#[test]
+fn profile_follows_the_replay() {
+    let mut random = Random(17);
+    for _ in 0..50 {
+        let graph = random_graph(&mut random, 40);
+        let order = starts::textual(&graph).expect("edges go from earlier to later nodes");
+        let mut profile = Profile::new(&graph, order);
+        // Swapping two neighbors that do not depend on each other.
+        for _ in 0..40 {
+            let place = random.below(39) as usize;
+            let (a, b) = (profile.order[place], profile.order[place + 1]);
+            if !graph.successors.row(a).contains(&b) {
+                profile.reorder(&graph, place..place + 2, &[1, 0]);
+            }
+            let fresh = Profile::new(&graph, profile.order.clone());
+            assert_eq!(profile.peak(), fresh.peak());
+            assert_eq!(profile.before, fresh.before);
+            assert_eq!(profile.peak_place(), fresh.peak_place());
+        }
+    }
+}

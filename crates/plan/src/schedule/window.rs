@@ -1,0 +1,420 @@
+//! Exact and beam search over the orders of up to 128 nodes that run one after another.
+//!
+//! A state is the set of nodes of the window that have run; the bytes live then depend on nothing else. The exact
+//! search takes states in order of the peak on the way to them, so the first complete one is best (a bottleneck
+//! Dijkstra over downsets). Two facts keep the number of states small; both follow from live bytes being a submodular
+//! function of the set of nodes that have run:
+//!
+//! - *Free moves.* A ready node that leaves no more bytes than it found, and needs no more than the peak so far, can
+//!   run at once: whatever order is best afterwards stays so with this node moved to the front.
+//! - *Commitment.* The same holds for several nodes in a row. When a state is reached from an earlier one with no
+//!   more bytes live and no higher peak, the earlier state's other continuations need no look.
+//!
+//! ```text
+//!   bytes        hill
+//!      |    ____/    \
+//!      |___/          \_____ T      from A to T without passing the peak so far, and T holds less:
+//!      |  A                         nothing that can be reached from A beats going on from T
+//! ```
+//!
+//! When there are too many states, a beam search keeps the best few for each number of nodes run. (Downsets as states
+//! and a limit that adapts: Ahn et al., Ordering Chaos, MLSys 2020. Hills and valleys: Liu, SIAM J. Discrete
+//! Mathematics 8, 1987.)
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use rustc_hash::FxHashMap;
+
+use super::graph::{Graph, Node, StorageIndex};
+
+/// Most nodes in a window.
+pub(crate) const MAX_WINDOW: usize = 128;
+
+/// A set of nodes of a window.
+type Set = u128;
+
+/// A run of nodes whose order is sought; all others run before or after.
+pub(crate) struct Window {
+    nodes: Vec<WindowNode>,
+    storages: Vec<WindowStorage>,
+    /// Bytes live before the first node.
+    start: u64,
+}
+
+struct WindowNode {
+    predecessors: Set,
+    successors: Set,
+    /// Storages of the window that it touches.
+    touches: Vec<u32>,
+    defined: u64,
+    extra: u64,
+    take_overs: Vec<WindowTakeOver>,
+}
+
+struct WindowTakeOver {
+    bytes: u64,
+    n_results: usize,
+    /// Storages that may die in the window.
+    operands: Vec<u32>,
+}
+
+/// A storage that begins or ends in the window.
+struct WindowStorage {
+    bytes: u64,
+    /// Whether it begins in the window.
+    begins: bool,
+    /// Nodes of the window.
+    touched_by: Set,
+    /// Whether it is still live after the window.
+    stays: bool,
+}
+
+/// What a search of a window found.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Found {
+    /// Places in the old order, in the new one; `None` when nothing below the limit was found.
+    pub(crate) order: Option<Vec<u8>>,
+    /// Whether every order was looked at or ruled out.
+    pub(crate) is_exhaustive: bool,
+    /// Moves looked at.
+    pub(crate) steps: u64,
+}
+
+#[derive(Clone, Copy)]
+struct State {
+    done: Set,
+    ready: Set,
+    live: u64,
+    peak: u64,
+    /// The state from which this one was reached.
+    parent: u32,
+    /// The nodes run since: a range of `Search::moves`.
+    moves: (u32, u32),
+    /// A state that makes the other continuations of this one pointless.
+    superseded_by: u32,
+}
+
+const NONE: u32 = u32::MAX;
+
+impl Window {
+    /// The window of the nodes `order`, run when `live` bytes are live. `is_inside` tells, for a storage, whether
+    /// its first and its last node are in the window; `place` is scratch space by node, all zero.
+    pub(crate) fn new(
+        graph: &Graph,
+        order: &[Node],
+        live: u64,
+        is_inside: impl Fn(StorageIndex) -> (bool, bool),
+        place: &mut [u8],
+    ) -> Window {
+        debug_assert!(order.len() <= MAX_WINDOW);
+        let mut storages: Vec<WindowStorage> = Vec::new();
+        let mut index: FxHashMap<StorageIndex, u32> = FxHashMap::default();
+        order.iter().zip(1..).for_each(|(&node, i)| place[node as usize] = i);
+        let to_set = |row: &[Node], place: &[u8]| {
+            let inside = row.iter().map(|&node| place[node as usize]).filter(|&i| i > 0);
+            inside.fold(0, |set: Set, i| set | 1 << (i - 1))
+        };
+        for (i, &node) in order.iter().enumerate() {
+            for &storage in graph.touches.row(node) {
+                let (begins, ends) = is_inside(storage);
+                if !begins && !ends {
+                    continue;
+                }
+                let number = *index.entry(storage).or_insert_with(|| {
+                    let bytes = graph.storages[storage as usize].bytes;
+                    storages.push(WindowStorage { bytes, begins, touched_by: 0, stays: !ends });
+                    storages.len() as u32 - 1
+                });
+                storages[number as usize].touched_by |= 1 << i;
+            }
+        }
+        let locals = |row: &[StorageIndex]| row.iter().filter_map(|s| index.get(s).copied()).collect();
+        let nodes = order.iter().map(|&node| WindowNode {
+            predecessors: to_set(graph.predecessors.row(node), place),
+            successors: to_set(graph.successors.row(node), place),
+            touches: locals(graph.touches.row(node)),
+            defined: graph.defined_bytes[node as usize],
+            extra: graph.extra[node as usize],
+            take_overs: graph
+                .take_overs(node)
+                .map(|(result, n_results, operands)| WindowTakeOver {
+                    bytes: graph.storages[result as usize].bytes,
+                    n_results,
+                    operands: locals(operands),
+                })
+                .collect(),
+        });
+        let nodes = nodes.collect();
+        order.iter().for_each(|&node| place[node as usize] = 0);
+        Window { nodes, storages, start: live }
+    }
+
+    /// Looks for an order with a peak below `limit`: exactly while there are at most `max_states` states, then with a
+    /// beam of `width` states.
+    pub(crate) fn search(&self, limit: u64, max_states: usize, width: usize) -> Found {
+        let floor = self.floor();
+        if floor >= limit {
+            return Found { order: None, is_exhaustive: true, steps: self.nodes.len() as u64 };
+        }
+        let mut search = Search::new(self, limit, floor);
+        if let Some(order) = search.exact(max_states) {
+            return Found { order, is_exhaustive: true, steps: search.steps };
+        }
+        let steps = search.steps;
+        let mut search = Search::new(self, limit, floor);
+        let order = search.beam(width);
+        Found { order, is_exhaustive: false, steps: steps + search.steps }
+    }
+
+    /// A bound on the peak of every order: what is live across the window, and what one node touches.
+    fn floor(&self) -> u64 {
+        let sum = |f: fn(&WindowStorage) -> bool| -> u64 {
+            self.storages.iter().filter(|s| f(s)).map(|s| s.bytes).sum()
+        };
+        let across = self.start - sum(|s| !s.begins && !s.stays);
+        let end = across + sum(|s| s.begins && s.stays);
+        let alone = self.nodes.iter().map(|node| {
+            let touched: u64 = node.touches.iter().map(|&s| self.storages[s as usize].bytes).sum();
+            let taken: u64 =
+                node.take_overs.iter().map(|t| t.bytes * t.operands.len().min(t.n_results) as u64).sum();
+            across + (touched - node.defined) + (node.defined - taken).max(node.extra)
+        });
+        alone.max().unwrap_or_default().max(self.start).max(end)
+    }
+
+    fn all(&self) -> Set {
+        Set::MAX >> (MAX_WINDOW - self.nodes.len())
+    }
+
+    /// Whether a storage is gone after a node, when `done` has run.
+    fn dies(&self, done: Set, node: usize, storage: u32) -> bool {
+        let storage = &self.storages[storage as usize];
+        !storage.stays && storage.touched_by & !done == 1 << node
+    }
+
+    /// Bytes live while a node runs, and after it.
+    fn levels(&self, done: Set, live: u64, node: usize) -> (u64, u64) {
+        let n = &self.nodes[node];
+        let mut taken = 0;
+        for t in &n.take_overs {
+            let dying = t.operands.iter().filter(|&&s| self.dies(done, node, s)).count();
+            taken += t.bytes * dying.min(t.n_results) as u64;
+        }
+        let dying = n.touches.iter().filter(|&&s| self.dies(done, node, s));
+        let freed: u64 = dying.map(|&s| self.storages[s as usize].bytes).sum();
+        (live + (n.defined - taken).max(n.extra), live + n.defined - freed)
+    }
+}
+
+/// One search of one window.
+struct Search<'w> {
+    window: &'w Window,
+    limit: u64,
+    states: Vec<State>,
+    /// The state of each set of nodes.
+    seen: FxHashMap<Set, u32>,
+    moves: Vec<u8>,
+    steps: u64,
+}
+
+impl<'w> Search<'w> {
+    fn new(window: &'w Window, limit: u64, floor: u64) -> Search<'w> {
+        let mut search = Search {
+            window,
+            limit,
+            states: Vec::new(),
+            seen: FxHashMap::default(),
+            moves: Vec::new(),
+            steps: 0,
+        };
+        let ready = (0..window.nodes.len()).filter(|&i| window.nodes[i].predecessors == 0);
+        let ready = ready.fold(0, |set: Set, i| set | 1 << i);
+        let start = State {
+            done: 0,
+            ready,
+            live: window.start,
+            peak: floor,
+            parent: NONE,
+            moves: (0, 0),
+            superseded_by: NONE,
+        };
+        search.add(start);
+        search
+    }
+
+    /// The best order, `Some(None)` if there is none below the limit; `None` if there are too many states.
+    fn exact(&mut self, max_states: usize) -> Option<Option<Vec<u8>>> {
+        let all = self.window.all();
+        let mut heap = BinaryHeap::new();
+        heap.push(self.key(0));
+        while let Some((.., Reverse(index))) = heap.pop() {
+            let state = self.states[index as usize];
+            if state.done == all {
+                return Some(Some(self.order(index)));
+            }
+            if self.is_superseded(index) {
+                continue;
+            }
+            if self.states.len() > max_states {
+                return None;
+            }
+            let mut ready = state.ready;
+            while ready != 0 {
+                let node = ready.trailing_zeros() as usize;
+                ready &= ready - 1;
+                if let Some(next) = self.advance(index, node)
+                    && let Some(next) = self.add(next)
+                {
+                    heap.push(self.key(next));
+                    self.commit(next);
+                }
+            }
+        }
+        Some(None)
+    }
+
+    /// A good order, from the best `width` states for each number of nodes run.
+    fn beam(&mut self, width: usize) -> Option<Vec<u8>> {
+        let n = self.window.nodes.len();
+        let mut levels: Vec<Vec<u32>> = vec![Vec::new(); n + 1];
+        levels[self.states[0].done.count_ones() as usize].push(0);
+        for level in 0..n {
+            let mut states = std::mem::take(&mut levels[level]);
+            states.sort_unstable_by_key(|&i| (self.states[i as usize].peak, self.states[i as usize].live, i));
+            states.dedup();
+            states.truncate(width);
+            for index in states {
+                let mut ready = self.states[index as usize].ready;
+                while ready != 0 {
+                    let node = ready.trailing_zeros() as usize;
+                    ready &= ready - 1;
+                    if let Some(next) = self.advance(index, node)
+                        && let Some(next) = self.add(next)
+                    {
+                        levels[self.states[next as usize].done.count_ones() as usize].push(next);
+                    }
+                }
+            }
+        }
+        let best = levels[n].iter().min_by_key(|&&i| (self.states[i as usize].peak, i))?;
+        Some(self.order(*best))
+    }
+
+    /// Lowest peak first, then what has got furthest.
+    fn key(&self, index: u32) -> (Reverse<u64>, u32, Reverse<u64>, Reverse<u32>) {
+        let state = &self.states[index as usize];
+        (Reverse(state.peak), state.done.count_ones(), Reverse(state.live), Reverse(index))
+    }
+
+    /// The state after a node and the free moves that follow; `None` at the limit.
+    fn advance(&mut self, index: u32, node: usize) -> Option<State> {
+        let mut state = self.states[index as usize];
+        self.steps += 1;
+        let (during, after) = self.window.levels(state.done, state.live, node);
+        if during >= self.limit {
+            return None;
+        }
+        state.parent = index;
+        state.superseded_by = NONE;
+        state.peak = state.peak.max(during);
+        state.moves = (self.moves.len() as u32, self.moves.len() as u32);
+        self.run(&mut state, node, after);
+        Some(state)
+    }
+
+    fn run(&mut self, state: &mut State, node: usize, after: u64) {
+        state.live = after;
+        state.done |= 1 << node;
+        state.ready &= !(1 << node);
+        let mut next = self.window.nodes[node].successors & !state.done;
+        while next != 0 {
+            let node = next.trailing_zeros() as usize;
+            next &= next - 1;
+            if self.window.nodes[node].predecessors & !state.done == 0 {
+                state.ready |= 1 << node;
+            }
+        }
+        self.moves.push(node as u8);
+        state.moves.1 += 1;
+    }
+
+    /// Runs what costs nothing.
+    fn run_free_moves(&mut self, state: &mut State) {
+        let mut untried = state.ready;
+        while untried != 0 {
+            let node = untried.trailing_zeros() as usize;
+            untried &= untried - 1;
+            self.steps += 1;
+            let (during, after) = self.window.levels(state.done, state.live, node);
+            if during <= state.peak && after <= state.live {
+                self.run(state, node, after);
+                untried = state.ready;
+            }
+        }
+    }
+
+    /// Keeps a state unless its set was reached with as low a peak before.
+    fn add(&mut self, mut state: State) -> Option<u32> {
+        self.run_free_moves(&mut state);
+        match self.seen.get(&state.done) {
+            Some(&old) if self.states[old as usize].peak <= state.peak => {
+                self.moves.truncate(state.moves.0 as usize);
+                None
+            }
+            Some(&old) => {
+                self.states[old as usize] = state;
+                Some(old)
+            }
+            None => {
+                let index = self.states.len() as u32;
+                self.seen.insert(state.done, index);
+                self.states.push(state);
+                Some(index)
+            }
+        }
+    }
+
+    /// Marks the earliest state on the way here that held as much and that no higher peak lies behind.
+    fn commit(&mut self, index: u32) {
+        let state = self.states[index as usize];
+        let mut earliest = None;
+        let mut at = state.parent;
+        while at != NONE && self.states[at as usize].peak == state.peak {
+            if self.states[at as usize].live >= state.live {
+                earliest = Some(at);
+            }
+            at = self.states[at as usize].parent;
+        }
+        if let Some(at) = earliest {
+            self.states[at as usize].superseded_by = index;
+        }
+    }
+
+    /// Whether a state on the way here was superseded by one that is not.
+    fn is_superseded(&self, index: u32) -> bool {
+        let mut way: Vec<u32> = vec![index];
+        let mut at = self.states[index as usize].parent;
+        while at != NONE {
+            let by = self.states[at as usize].superseded_by;
+            if by != NONE && !way.contains(&by) {
+                return true;
+            }
+            way.push(at);
+            at = self.states[at as usize].parent;
+        }
+        false
+    }
+
+    fn order(&self, index: u32) -> Vec<u8> {
+        let mut order: Vec<u8> = Vec::with_capacity(self.window.nodes.len());
+        let mut at = index;
+        while at != NONE {
+            let state = &self.states[at as usize];
+            order.extend(self.moves[state.moves.0 as usize..state.moves.1 as usize].iter().rev());
+            at = state.parent;
+        }
+        order.reverse();
+        order
+    }
+}
