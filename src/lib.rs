@@ -1,7 +1,30 @@
 //! Memory planning for tensor programs: from HLO to proven buffer assignments.
 //!
-//! The crates behind this façade can be used on their own; see ARCHITECTURE.md for what is where.
+//! [`compile()`] is the whole pipeline. The crates behind this façade can be used on their own; ARCHITECTURE.md says what
+//! is where.
+//!
+//! ```
+//! use memplan::{CompileOptions, compile, hlo, memory::Target};
+//!
+//! let text = "
+//! HloModule sum_of_squares
+//! add { x = f32[] parameter(0)  y = f32[] parameter(1)  ROOT s = f32[] add(x, y) }
+//! ENTRY main {
+//!   p = f32[1024] parameter(0)
+//!   square = f32[1024] multiply(p, p)
+//!   zero = f32[] constant(0)
+//!   ROOT sum = f32[] reduce(square, zero), dimensions={0}, to_apply=add
+//! }";
+//! let mut module = hlo::parse(text)?;
+//! let compiled = compile(&mut module, &Target::find("gpu-h100")?, &CompileOptions::default())?;
+//! // The squares are never in memory.
+//! assert_eq!(compiled.planned.plan.totals.temp.0, 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
+mod compile;
+
+pub use compile::{CompileError, CompileOptions, Compiled, LEGALIZE, Stage, compile};
 pub use memplan_analysis as analysis;
 pub use memplan_check as check;
 pub use memplan_hlo as hlo;

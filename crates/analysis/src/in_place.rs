@@ -36,8 +36,10 @@ struct FusedInPlace {
 /// A fusion parameter each of whose elements is read once, at its own place in memory.
 #[derive(Clone, Debug, Default)]
 struct PointwiseUse {
-    /// The leaves of the root whose element at that place is computed from it.
-    leaves: Vec<ShapeIndex>,
+    /// The leaves of the root whose element at a place is computed from its element there.
+    points: Vec<ShapeIndex>,
+    /// The leaves of the root that are computed from a reduction of it.
+    reduced: Vec<ShapeIndex>,
 }
 
 impl InPlace {
@@ -133,9 +135,9 @@ impl InPlace {
             let Some(Some(pointwise)) = uses.get(operand) else { return false };
             // What is computed from the operand lies where the operand lies, whatever bitcasts call the extents. Any
             // other result must have the same extents, so that one loop writes both.
-            return match pointwise.leaves.contains(output) {
+            return match pointwise.points.contains(output) {
                 true => same_bytes(result, source),
-                false => same_storage(result, source),
+                false => !pointwise.reduced.contains(output) && same_storage(result, source),
             };
         }
         if !same_storage(result, source) {
@@ -274,26 +276,38 @@ fn pointwise_uses(module: &Module, fused: ComputationId) -> Vec<Option<Pointwise
     computation.parameters.iter().map(|&parameter| pointwise_use(module, fused, parameter)).collect()
 }
 
+/// How an instruction depends on a parameter.
+#[derive(Clone, Copy, PartialEq)]
+enum Reach {
+    /// Its element at a place is computed from the parameter's element there.
+    Point,
+    /// It is computed from a reduction of the parameter.
+    Reduced,
+}
+
+impl PointwiseUse {
+    fn add(&mut self, leaf: ShapeIndex, reach: Option<Reach>) {
+        match reach {
+            Some(Reach::Point) => self.points.push(leaf),
+            Some(Reach::Reduced) => self.reduced.push(leaf),
+            None => {}
+        }
+    }
+}
+
 /// Follows one parameter to the roots. Linear in the fused computation, and stops at the first use that is not fine.
 fn pointwise_use(module: &Module, fused: ComputationId, parameter: InstructionId) -> Option<PointwiseUse> {
-    #[derive(Clone, Copy, PartialEq)]
-    enum Reach {
-        /// Its element at a place is computed from the parameter's element there.
-        Point,
-        /// It is computed from a reduction of the parameter.
-        Reduced,
-    }
     let computation = &module.computations[fused];
     let mut reach: FxHashMap<InstructionId, Reach> = FxHashMap::default();
     reach.insert(parameter, Reach::Point);
-    let mut leaves = Vec::new();
+    let mut found = PointwiseUse::default();
     for &id in &computation.instructions {
         let instruction = &module.instructions[id];
         let reached = |operand: &InstructionId| reach.get(operand).copied();
         if instruction.op == Op::Tuple && id == computation.root {
-            let operands = instruction.operands.iter().enumerate();
-            let points = operands.filter(|(_, operand)| reached(operand) == Some(Reach::Point));
-            leaves.extend(points.map(|(i, _)| ShapeIndex::from([i as u32])));
+            for (i, operand) in instruction.operands.iter().enumerate() {
+                found.add(ShapeIndex::from([i as u32]), reached(operand));
+            }
             continue;
         }
         let mut through = instruction.operands.iter().filter_map(reached);
@@ -323,11 +337,11 @@ fn pointwise_use(module: &Module, fused: ComputationId, parameter: InstructionId
             }
         };
         reach.insert(id, next);
-        if id == computation.root && next == Reach::Point {
-            leaves.push(ShapeIndex::root());
+        if id == computation.root {
+            found.add(ShapeIndex::root(), Some(next));
         }
     }
-    Some(PointwiseUse { leaves })
+    Some(found)
 }
 
 /// Whether two arrays have the same extents and order, so that index `i` of one lies where index `i` of the other

@@ -11,7 +11,12 @@ fn main() {
         let t0 = std::time::Instant::now();
         let list = [memplan_passes::FLATTEN_CALL_GRAPH, memplan_passes::COPY_INSERTION];
         let n = module.instruction_count();
-        if let Err(e) = memplan_passes::run(&mut module, &list, &memplan_passes::Context { target: &target }, Default::default()) {
+        if let Err(e) = memplan_passes::run(
+            &mut module,
+            &list,
+            &memplan_passes::Context { target: &target },
+            Default::default(),
+        ) {
             println!("{path} PASS {e}");
             continue;
         }
@@ -19,7 +24,14 @@ fn main() {
         let pass = t0.elapsed();
         let t0 = std::time::Instant::now();
         match memplan_plan::plan(&module, &target, &Default::default()) {
-            Ok(p) => println!("{path} temp {} bound {} total {} peak {} copies {copies} parse {parse:?} passes {pass:?} plan {:?}", p.plan.totals.temp.0, p.plan.totals.temp_lower_bound.0, p.plan.totals.total.0, p.plan.totals.peak_live.0, t0.elapsed()),
+            Ok(p) => println!(
+                "{path} temp {} bound {} total {} peak {} copies {copies} parse {parse:?} passes {pass:?} plan {:?}",
+                p.plan.totals.temp.0,
+                p.plan.totals.temp_lower_bound.0,
+                p.plan.totals.total.0,
+                p.plan.totals.peak_live.0,
+                t0.elapsed()
+            ),
             Err(e) => println!("{path} ERROR {e}"),
         }
     }

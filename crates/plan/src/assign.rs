@@ -16,23 +16,34 @@ use memplan_memory::{
 };
 use memplan_pack::{Item, Problem};
 
+use crate::PlanError;
 use crate::holes::{self, Candidate};
 use crate::load::Load;
 use crate::storage::{Home, StorageId, Storages, storages};
-use crate::{PlanError, ScratchBytes};
+
+/// Steps of the packing search for each arena by default.
+const DEFAULT_PACK_NODES: u64 = 20_000;
 
 /// How to assign.
 #[derive(Clone, Debug)]
 pub struct AssignOptions {
     /// How hard to try to pack each arena.
     pub pack: memplan_pack::Options,
-    /// Working memory that an instruction's kernel needs while it runs.
-    pub scratch: Option<ScratchBytes>,
+    /// Working memory that the kernels of instructions need while they run.
+    pub scratch: SecondaryMap<InstructionId, Bytes>,
 }
 
 impl Default for AssignOptions {
+    /// Heuristics, and where they leave a gap a search of a fixed number of steps: a fraction of a second, and the same
+    /// answer on every machine.
     fn default() -> AssignOptions {
-        AssignOptions { pack: memplan_pack::Options::quick(), scratch: None }
+        let pack = memplan_pack::Options {
+            node_limit: Some(DEFAULT_PACK_NODES),
+            time_limit: None,
+            threads: 1,
+            ..memplan_pack::Options::default()
+        };
+        AssignOptions { pack, scratch: SecondaryMap::new() }
     }
 }
 
@@ -84,9 +95,8 @@ struct Assignment<'a> {
 
 impl Assignment<'_> {
     fn list_scratch(&mut self, options: &AssignOptions) {
-        let Some(need) = options.scratch else { return };
         for &id in &self.facts.line.instructions {
-            let bytes = need(self.module, id);
+            let bytes = options.scratch[id];
             if bytes > Bytes::ZERO {
                 self.scratch.push((id, bytes));
             }

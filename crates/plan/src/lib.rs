@@ -9,14 +9,14 @@ mod error;
 mod holes;
 mod load;
 mod plan;
-mod schedule;
 mod report;
+mod schedule;
 mod storage;
 
 pub use assign::{AssignOptions, assign};
 pub use error::PlanError;
 pub use load::Load;
-pub use plan::{PlanOptions, Planned, ScratchBytes, plan};
+pub use plan::{PlanOptions, Planned, plan};
 pub use report::{KeptBy, PeakBuffer, PeakReport, peak_report};
 pub use schedule::{
     ComputationReport, Method, Role, ScheduleError, ScheduleOptions, ScheduleReport, schedule,

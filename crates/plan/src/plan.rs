@@ -1,13 +1,10 @@
 //! The whole of planning in one function.
 
 use memplan_analysis::Facts;
-use memplan_ir::{InstructionId, Module, Schedule};
-use memplan_memory::{Bytes, MemoryPlan, Target};
+use memplan_ir::{Module, Schedule};
+use memplan_memory::{MemoryPlan, Target};
 
 use crate::{AssignOptions, PlanError, ScheduleOptions, assign, schedule};
-
-/// Working memory that the kernel of an instruction needs while it runs.
-pub type ScratchBytes = fn(&Module, InstructionId) -> Bytes;
 
 /// How to plan.
 #[derive(Clone, Debug, Default)]

@@ -98,7 +98,11 @@ fn occupied(facts: &Facts, module: &Module, value: ValueId) -> LiveRange {
 }
 
 /// Values joined by slice where they overlap in time, so that no byte counts twice.
-fn union_by_slice(module: &Module, facts: &Facts, placed: &[(Slice, ValueId)]) -> Vec<(Slice, LiveRange, Bytes)> {
+fn union_by_slice(
+    module: &Module,
+    facts: &Facts,
+    placed: &[(Slice, ValueId)],
+) -> Vec<(Slice, LiveRange, Bytes)> {
     let mut sorted: Vec<(Slice, LiveRange)> =
         placed.iter().map(|&(slice, value)| (slice, occupied(facts, module, value))).collect();
     sorted.sort_by_key(|(slice, live)| (slice.allocation, slice.offset, live.start, live.end));
