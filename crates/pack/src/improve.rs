@@ -206,6 +206,10 @@ impl Descent {
 
 impl Worker<'_> {
     fn run(&mut self, mut best: Best, nodes: u64) -> Best {
+        // A node of the search looks at the whole state, one of the others at a block.
+        let searches = matches!(self.kind, Kind::Prover | Kind::Descender(_));
+        let is_large = self.instance.blocks.len() > FEW_BLOCKS;
+        let nodes = if searches && is_large { nodes / 32 } else { nodes };
         let end = self.budget.nodes() + nodes;
         while self.budget.nodes() < end && !self.budget.is_over() && best.is_open(self.goal) {
             if let Kind::Sampler(sampler) = &mut self.kind {

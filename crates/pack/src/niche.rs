@@ -1,8 +1,8 @@
-//! A constructive heuristic for any size: fill the lowest niche of the skyline first.
+//! A constructive heuristic for any size: fill the niches of the skyline.
 //!
 //! ```text
-//!        +----+        The skyline is the top of what has been placed. Its lowest stretch, between
-//!   +----+    |        higher neighbors, is the niche. The block that goes there is the one of highest
+//!        +----+        The skyline is the top of what has been placed. A stretch between
+//!   +----+    |        higher neighbors is a niche. The block that goes there is the one of highest
 //!   |    |    +---+    rank among those whose live range is inside; where there is none, the niche is
 //!   |    |niche|  |    filled up to its lower neighbor, which wastes those bytes.
 //!   +----+-----+--+
@@ -11,11 +11,8 @@
 //! This is best-fit strip packing (Burke, Kendall, Whitwell: "A new placement heuristic for the orthogonal
 //! stock-cutting problem", Operations Research 2004) with the place along time given. Blocks go to the
 //! bottom in the order in which a niche wants them rather than in a global order, which is what first-fit
-//! lacks. Every step is a placement or joins two stretches, so there are O(n) steps, each of one heap
-//! operation and one query in a tree.
-
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+//! lacks. Every step is a placement or joins two stretches, so there are O(n) steps, each with one query
+//! in a tree.
 
 use crate::instance::Instance;
 
@@ -44,7 +41,7 @@ pub(crate) fn pack(instance: &Instance, rank: &[u32], rule: Rule) -> Vec<u64> {
     let mut offsets = vec![0; instance.blocks.len()];
     let mut skyline = Skyline::new(instance, &mut offsets);
     let mut waiting = Waiting::new(instance, rank);
-    while let Some(niche) = skyline.lowest() {
+    while let Some(niche) = skyline.niche() {
         let block = match rule {
             Rule::Best => waiting.take_best(niche.lower, niche.upper),
             Rule::Scarce => waiting.take_scarce(instance, niche.lower, niche.upper),
@@ -84,15 +81,17 @@ struct Stretch {
 /// Before the first stretch.
 const NONE: u32 = u32::MAX;
 
-/// Stretches that cover all sections, as a doubly linked list by first section, and a heap over them.
+/// Stretches that cover all sections, as a doubly linked list by first section.
 struct Skyline {
     /// By first section; meaningful where a stretch starts.
     height: Vec<u64>,
     upper: Vec<u32>,
     /// First section of the stretch before, by first section.
     before: Vec<u32>,
-    /// May hold stretches that are gone: those whose height or end no longer agree.
-    heap: BinaryHeap<Reverse<(u64, u32, u32)>>,
+    /// First section of the stretch from which to look for a niche; [`NONE`] when all is done.
+    ///
+    /// Which niche comes first makes no difference: what happens inside one does not depend on the others.
+    at: u32,
     n_sections: u32,
 }
 
@@ -110,7 +109,7 @@ impl Skyline {
             height: floor,
             upper: vec![0; n],
             before: vec![NONE; n],
-            heap: BinaryHeap::new(),
+            at: if n == 0 { NONE } else { 0 },
             n_sections: n as u32,
         };
         let mut lower = 0;
@@ -130,10 +129,19 @@ impl Skyline {
         skyline
     }
 
-    fn lowest(&mut self) -> Option<Stretch> {
-        while let Some(Reverse((height, lower, upper))) = self.heap.pop() {
-            if self.upper[lower as usize] == upper && self.height[lower as usize] == height {
-                return Some(self.widen(Stretch { lower, upper, height }));
+    /// Walks downhill to a stretch between higher neighbors.
+    fn niche(&mut self) -> Option<Stretch> {
+        while self.at != NONE {
+            let lower = self.at as usize;
+            let here =
+                self.widen(Stretch { lower: self.at, upper: self.upper[lower], height: self.height[lower] });
+            let left = self.before[here.lower as usize];
+            if left != NONE && self.height[left as usize] < here.height {
+                self.at = left;
+            } else if here.upper < self.n_sections && self.height[here.upper as usize] < here.height {
+                self.at = here.upper;
+            } else {
+                return Some(here);
             }
         }
         None
@@ -143,14 +151,13 @@ impl Skyline {
     fn widen(&mut self, stretch: Stretch) -> Stretch {
         let Stretch { mut lower, mut upper, height } = stretch;
         while upper < self.n_sections && self.height[upper as usize] == height {
-            upper = std::mem::take(&mut self.upper[upper as usize]);
+            upper = self.upper[upper as usize];
         }
         loop {
             let before = self.before[lower as usize];
             if before == NONE || self.height[before as usize] != height {
                 break;
             }
-            self.upper[lower as usize] = 0;
             lower = before;
         }
         self.upper[lower as usize] = upper;
@@ -167,19 +174,19 @@ impl Skyline {
         let right_height =
             if niche.upper == self.n_sections { u64::MAX } else { self.height[niche.upper as usize] };
         if left == NONE && niche.upper == self.n_sections {
+            self.at = NONE;
             return;
         }
         let height = left_height.min(right_height);
         let (mut lower, mut upper, mut before) = (niche.lower, niche.upper, left);
         if left_height == height && left != NONE {
-            self.upper[niche.lower as usize] = 0;
             (lower, before) = (left, self.before[left as usize]);
         }
         if right_height == height && niche.upper < self.n_sections {
             upper = self.upper[niche.upper as usize];
-            self.upper[niche.upper as usize] = 0;
         }
         self.insert(Stretch { lower, upper, height }, before);
+        self.at = lower;
     }
 
     /// Puts a block over `lower..upper` of the niche.
@@ -194,6 +201,8 @@ impl Skyline {
             self.insert(part, before);
             before = part.lower;
         }
+        // What is left of the niche is lower than the block.
+        self.at = if lower == niche.lower && upper < niche.upper { upper } else { niche.lower };
     }
 
     fn insert(&mut self, stretch: Stretch, before: u32) {
@@ -204,7 +213,6 @@ impl Skyline {
         if upper < self.n_sections {
             self.before[upper as usize] = lower;
         }
-        self.heap.push(Reverse((height, lower, upper)));
     }
 }
 
