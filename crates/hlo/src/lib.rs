@@ -8,6 +8,7 @@ pub mod fuzzing;
 mod lexer;
 mod parser;
 mod printer;
+pub mod proto;
 mod tables;
 
 pub use error::{ParseError, ParseErrorKind, Related, render};

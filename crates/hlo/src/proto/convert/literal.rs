@@ -44,13 +44,18 @@ pub(in crate::proto) fn literal(proto: &LiteralProto) -> Result<Literal, FieldEr
     let array = match declared {
         Shape::Tuple(elements) => {
             if elements.len() != proto.tuple_literals.len() {
-                return Err(FieldError::value("tuple_literals", format!("{} long", proto.tuple_literals.len())));
+                return Err(FieldError::value(
+                    "tuple_literals",
+                    format!("{} long", proto.tuple_literals.len()),
+                ));
             }
             return Ok(Literal::Tuple(proto.tuple_literals.iter().map(literal).collect::<Result<_, _>>()?));
         }
         Shape::Token => return Ok(Literal::Token),
         Shape::Array(array) => array,
-        Shape::Buffer(_) | Shape::Opaque => return Err(FieldError::value("literal shape", "a buffer or opaque")),
+        Shape::Buffer(_) | Shape::Opaque => {
+            return Err(FieldError::value("literal shape", "a buffer or opaque"));
+        }
     };
     macro_rules! stored {
         ($bytes:expr) => {
@@ -69,7 +74,9 @@ pub(in crate::proto) fn literal(proto: &LiteralProto) -> Result<Literal, FieldEr
             dimensions: array.dimensions,
             data: LiteralData::Bytes(bytes.into()),
         })),
-        expected => Err(FieldError::LiteralSize { expected: expected.unwrap_or(u64::MAX), found: bytes.len() }),
+        expected => {
+            Err(FieldError::LiteralSize { expected: expected.unwrap_or(u64::MAX), found: bytes.len() })
+        }
     }
 }
 
@@ -88,9 +95,9 @@ fn widen(element_type: ElementType, bytes: &Bytes, count: Option<u64>) -> Vec<u8
             };
             match usize::try_from(count.unwrap_or(u64::MAX)) {
                 Ok(n) if bytes.len() == n => bytes.iter().map(|&b| sign_extended(b)).collect(),
-                Ok(n) if bytes.len() == n.div_ceil(per_byte) => {
-                    (0..n).map(|i| sign_extended(bytes[i / per_byte] >> (i % per_byte * bits as usize))).collect()
-                }
+                Ok(n) if bytes.len() == n.div_ceil(per_byte) => (0..n)
+                    .map(|i| sign_extended(bytes[i / per_byte] >> (i % per_byte * bits as usize)))
+                    .collect(),
                 _ => bytes.to_vec(),
             }
         }

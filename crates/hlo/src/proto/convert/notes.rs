@@ -1,8 +1,8 @@
 //! Metadata, stack frames, statistics, original values, frontend attributes.
 
 use memplan_ir::{
-    FileLocation, FrontendAttributes, Metadata, OriginalArray, OriginalTree, OriginalValue, ResultAccuracy, Shape,
-    ShapeIndex, StackFrame, StackFrames, Statistics,
+    FileLocation, FrontendAttributes, Metadata, OriginalArray, OriginalTree, OriginalValue, ResultAccuracy,
+    Shape, ShapeIndex, StackFrame, StackFrames, Statistics,
 };
 
 use super::{FieldError, shape_index, steps};
@@ -103,7 +103,9 @@ pub(in crate::proto) fn frontend_attributes(proto: Option<pb::FrontendAttributes
     attributes
 }
 
-pub(in crate::proto) fn frontend_attributes_proto(attributes: &FrontendAttributes) -> Option<pb::FrontendAttributes> {
+pub(in crate::proto) fn frontend_attributes_proto(
+    attributes: &FrontendAttributes,
+) -> Option<pb::FrontendAttributes> {
     let mut map: Vec<pb::StringEntry> = attributes
         .iter()
         .map(|(key, value)| pb::StringEntry { key: key.to_string(), value: value.to_string() })
@@ -120,7 +122,8 @@ pub(in crate::proto) fn statistics(proto: &pb::StatisticsViz) -> Option<Statisti
 }
 
 pub(in crate::proto) fn statistics_proto(statistics: &Statistics) -> pb::StatisticsViz {
-    let value = |(name, value): &(Box<str>, f64)| pb::Statistic { stat_name: name.to_string(), stat_val: *value };
+    let value =
+        |(name, value): &(Box<str>, f64)| pb::Statistic { stat_name: name.to_string(), stat_val: *value };
     pb::StatisticsViz {
         stat_index_to_visualize: statistics.visualizing_index,
         statistics: statistics.values.iter().map(value).collect(),

@@ -14,10 +14,38 @@ const BUFFER: i32 = 34;
 const TYPES: [(i32, ElementType); 32] = {
     use ElementType::*;
     [
-        (1, Pred), (30, S1), (26, S2), (21, S4), (2, S8), (3, S16), (4, S32), (5, S64), (31, U1), (27, U2), (22, U4),
-        (6, U8), (7, U16), (8, U32), (9, U64), (10, F16), (11, F32), (16, Bf16), (12, F64), (19, F8e5m2),
-        (28, F8e4m3), (20, F8e4m3fn), (23, F8e4m3b11fnuz), (29, F8e3m4), (24, F8e5m2fnuz), (25, F8e4m3fnuz),
-        (32, F4e2m1fn), (33, F8e8m0fnu), (35, F6e3m2fn), (36, F6e2m3fn), (15, C64), (18, C128),
+        (1, Pred),
+        (30, S1),
+        (26, S2),
+        (21, S4),
+        (2, S8),
+        (3, S16),
+        (4, S32),
+        (5, S64),
+        (31, U1),
+        (27, U2),
+        (22, U4),
+        (6, U8),
+        (7, U16),
+        (8, U32),
+        (9, U64),
+        (10, F16),
+        (11, F32),
+        (16, Bf16),
+        (12, F64),
+        (19, F8e5m2),
+        (28, F8e4m3),
+        (20, F8e4m3fn),
+        (23, F8e4m3b11fnuz),
+        (29, F8e3m4),
+        (24, F8e5m2fnuz),
+        (25, F8e4m3fnuz),
+        (32, F4e2m1fn),
+        (33, F8e8m0fnu),
+        (35, F6e3m2fn),
+        (36, F6e2m3fn),
+        (15, C64),
+        (18, C128),
     ]
 };
 
@@ -83,9 +111,11 @@ fn layout(proto: &LayoutProto) -> Result<Layout, FieldError> {
 pub(in crate::proto) fn shape_proto(shape: &Shape) -> ShapeProto {
     match shape {
         Shape::Array(array) => array_proto(array),
-        Shape::Buffer(array) => {
-            ShapeProto { element_type: BUFFER, tuple_shapes: vec![array_proto(array)], ..ShapeProto::default() }
-        }
+        Shape::Buffer(array) => ShapeProto {
+            element_type: BUFFER,
+            tuple_shapes: vec![array_proto(array)],
+            ..ShapeProto::default()
+        },
         Shape::Tuple(elements) => ShapeProto {
             element_type: TUPLE,
             tuple_shapes: elements.iter().map(shape_proto).collect(),
