@@ -3,6 +3,7 @@
 mod construct;
 mod critical;
 mod first_fit;
+pub mod fuzz;
 pub mod generate;
 mod improve;
 mod instance;

@@ -31,7 +31,7 @@ pub struct Item {
     /// An offset to use when that costs no height.
     pub preferred: Option<u64>,
     /// Times inside `lower..upper` at which the bytes are free for others.
-    /// The item keeps its offset across a gap, its contents are not kept.
+    /// The item keeps its offset across a gap, its contents are not kept. Some time must be left.
     pub gaps: Vec<Range<u64>>,
 }
 
@@ -174,6 +174,12 @@ pub enum Error {
         /// The gap.
         gap: Range<u64>,
     },
+    /// Gaps that leave nothing of the live range.
+    #[error("the gaps of item {item} cover all of its live range")]
+    NeverLive {
+        /// The item.
+        item: usize,
+    },
     /// A fixed offset that is not a multiple of the alignment.
     #[error("item {item} is fixed at offset {offset}, which is not a multiple of its alignment {alignment}")]
     Misaligned {
@@ -235,6 +241,14 @@ fn check_item(index: usize, item: &Item) -> Result<(), Error> {
     let outside = |gap: &&Range<u64>| gap.is_empty() || gap.start < item.lower || gap.end > item.upper;
     if let Some(gap) = item.gaps.iter().find(outside) {
         return Err(Error::Gap { item: index, gap: gap.clone() });
+    }
+    if !item.gaps.is_empty() {
+        let mut gaps = item.gaps.clone();
+        gaps.sort_unstable_by_key(|gap| gap.start);
+        let covered = |to: u64, gap: &Range<u64>| if gap.start <= to { to.max(gap.end) } else { to };
+        if gaps.iter().fold(item.lower, covered) >= item.upper {
+            return Err(Error::NeverLive { item: index });
+        }
     }
     match item.fixed {
         Some(offset) if offset % item.alignment != 0 => {

@@ -1,6 +1,8 @@
 //! Against brute force, on problems small enough for it.
 
+use memplan_pack::fuzz::{Case, check};
 use memplan_pack::{Item, Options, Problem, Status, pack, validate};
+use proptest::prelude::*;
 
 #[test]
 fn empty_and_sizeless_problems_have_height_zero() {
@@ -21,4 +23,30 @@ fn groups_share_an_offset() {
     let packing = pack(&problem, &Options::quick()).expect("nothing is wrong with it");
     assert_eq!(packing.offsets[a], packing.offsets[b]);
     assert_eq!(validate(&problem, &packing.offsets), Ok(25));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn answers_agree_with_brute_force(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+        check(&bytes);
+    }
+}
+
+/// The property above would hold of a solver that is never asked anything.
+#[test]
+fn cases_are_interesting() {
+    let mut state = 1u64;
+    let mut counts = [0; 3];
+    for _ in 0..1000 {
+        let mut byte = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 56) as u8
+        };
+        let bytes: Vec<u8> = (0..80).map(|_| byte()).collect();
+        counts[check(&bytes) as usize] += 1;
+    }
+    assert!(counts[Case::Refused as usize] < 300, "{counts:?}");
+    assert!(counts[Case::Gap as usize] > 30, "{counts:?}");
 }
