@@ -47,12 +47,54 @@ fn looks_binary(text: &str) -> bool {
 }
 
 fn read_proto(name: &str, bytes: &[u8]) -> Result<Module, Failure> {
-    let _ = bytes;
-    Err(Failure::Input(format!("error: `{name}` is not HLO text")))
+    let imported = hlo::proto::read(bytes).map_err(|error| {
+        Failure::Input(format!("error: `{name}` is neither HLO text nor an HLO protobuf: {error}"))
+    })?;
+    for warning in &imported.warnings {
+        eprintln!("warning: {name}: {warning}");
+    }
+    Ok(imported.module)
 }
 
 /// Each error with the line of the instruction it is about, where there is a text to point into.
 fn render_verify_errors(errors: &ir::VerifyErrors, name: &str, text: &str) -> String {
-    let _ = text;
-    format!("error: `{name}` is not a valid module\n{errors}")
+    let mut rendered = format!("error: `{name}` is not a valid module");
+    for error in &errors.0 {
+        let mut message = error.to_string();
+        let mut source = std::error::Error::source(error);
+        while let Some(cause) = source {
+            message.push_str(&format!(": {cause}"));
+            source = cause.source();
+        }
+        rendered.push('\n');
+        match culprit(&message).and_then(|culprit| locate(text, culprit)) {
+            Some(span) => rendered.push_str(&hlo::render_message(&message, span, name, text)),
+            None => rendered.push_str(&format!("error: {message}")),
+        }
+    }
+    rendered
+}
+
+/// The first name in backticks: what an error is about.
+fn culprit(message: &str) -> Option<&str> {
+    let rest = &message[message.find('`')? + 1..];
+    Some(&rest[..rest.find('`')?])
+}
+
+/// Where an instruction or computation of that name is defined.
+fn locate(text: &str, name: &str) -> Option<std::ops::Range<usize>> {
+    let mut from = 0;
+    while let Some(found) = text.get(from..)?.find(name) {
+        let (start, end) = (from + found, from + found + name.len());
+        let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
+        let starts = !text[..start].ends_with(is_name);
+        let line = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
+        let opens = text[line..start].trim_start().trim_start_matches("ROOT ").trim_start_matches("ENTRY ");
+        let is_definition = opens.trim_start_matches('%').is_empty() && !text[end..].starts_with(is_name);
+        if starts && is_definition {
+            return Some(start..end);
+        }
+        from = end;
+    }
+    None
 }

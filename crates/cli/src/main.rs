@@ -3,9 +3,12 @@
 #![allow(clippy::print_stdout, reason = "this is the one crate whose results go to standard output")]
 
 mod check;
+mod compile;
+mod emit;
 mod failure;
 mod input;
 mod opt;
+mod options;
 mod output;
 mod picture;
 mod plan;
@@ -28,6 +31,8 @@ struct Cli {
 enum Verb {
     /// Say where the memory of a program goes, and give every buffer an address
     Plan(plan::PlanArgs),
+    /// Optimize, fuse, schedule, plan and prove a program for a machine
+    Compile(compile::CompileArgs),
     /// Prove that a plan is right for a module
     Check(check::CheckArgs),
     /// Parse, verify and rewrite HLO
@@ -39,6 +44,7 @@ enum Verb {
 fn main() -> ExitCode {
     let result = match Cli::parse().verb {
         Verb::Plan(args) => plan::run(&args),
+        Verb::Compile(args) => compile::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Opt(args) => opt::run(&args),
         Verb::Targets(args) => targets::run(&args),

@@ -87,6 +87,8 @@ pub enum ParseErrorKind {
     ResultShape { opcode: Opcode, shape: String, expected: &'static str },
     #[error("cannot infer shape for opcode: {opcode}")]
     ShapeRequired { opcode: Opcode },
+    #[error("the shapes that are left out are out of proportion to the text")]
+    TooMuchInferred,
     #[error("cannot infer the shape: {reason}")]
     Inference { reason: String },
     #[error("{opcode} continues what an async-start or async-update began, but its operand is neither")]
@@ -157,4 +159,10 @@ pub fn render(error: &ParseError, file_name: &str, source: &str) -> String {
     let message = error.kind.to_string();
     let report: &[Group<'_>] = &[Level::ERROR.primary_title(&message).element(snippet)];
     Renderer::plain().render(report)
+}
+
+/// Any message about a place in a text, shown as [`render`] shows errors.
+pub fn render_message(message: &str, span: Range<usize>, file_name: &str, source: &str) -> String {
+    let snippet = Snippet::source(source).path(file_name).annotation(AnnotationKind::Primary.span(span));
+    Renderer::plain().render(&[Level::ERROR.primary_title(message).element(snippet)])
 }

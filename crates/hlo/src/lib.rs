@@ -11,7 +11,7 @@ mod printer;
 pub mod proto;
 mod tables;
 
-pub use error::{ParseError, ParseErrorKind, Related, render};
+pub use error::{ParseError, ParseErrorKind, Related, render, render_message};
 use memplan_ir::Module;
 pub use printer::{print, shape_text, write};
 

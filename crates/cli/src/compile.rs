@@ -1,0 +1,146 @@
+//! `memplan compile`
+
+use clap::Args;
+use comfy_table::{CellAlignment, Table, presets};
+use memplan::ir::Module;
+use memplan::memory::{Bytes, PlanFile, Target};
+use memplan::plan::{PlanError, PlanOptions, peak_report};
+use memplan::{CompileError, CompileOptions, Compiled, compile, hlo, ir, passes};
+
+use crate::emit::Emit;
+use crate::failure::Failure;
+use crate::input::{read_module, target};
+use crate::options::{PackOptions, parse_bytes};
+use crate::output::write_result;
+use crate::report;
+use crate::targets::Format;
+
+#[derive(Args)]
+pub(crate) struct CompileArgs {
+    /// HLO text or protobuf; `-` is standard input
+    module: String,
+    /// Machine to compile for: a name from `memplan targets`, or a TOML file
+    #[arg(long)]
+    target: String,
+    /// Fail (status 3) when the program needs more than this, e.g. 16GiB
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    memory_limit: Option<Bytes>,
+    /// For people or for programs
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+    /// Where to write the result
+    #[arg(short, value_name = "FILE")]
+    output: Option<String>,
+    /// Write something else too: hlo=FILE the compiled module, plan=FILE the plan as JSON
+    #[arg(long, value_name = "KIND=FILE")]
+    emit: Vec<Emit>,
+    /// Say how long each stage took
+    #[arg(long)]
+    timings: bool,
+    /// Say for each producer and consumer why they were or were not fused
+    #[arg(long)]
+    explain_fusion: bool,
+    #[command(flatten)]
+    pack: PackOptions,
+}
+
+pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
+    let target = target(&args.target)?;
+    let mut module = read_module(&args.module)?;
+    let explanation = args.explain_fusion.then(|| explain(&module, &target)).transpose()?;
+    let mut options =
+        CompileOptions { measure_stages: args.format == Format::Text, ..CompileOptions::default() };
+    options.plan = PlanOptions { assign: args.pack.assign_options(), ..PlanOptions::default() };
+    let compiled = compile(&mut module, &target, &options).map_err(|error| failure(&error))?;
+    let plan = &compiled.planned.plan;
+    let file = PlanFile::new(&module, &compiled.planned.schedule, plan);
+    let json = || serde_json::to_string_pretty(&file).expect("plan files have only string keys") + "\n";
+    for emit in &args.emit {
+        emit.write(&module, &json)?;
+    }
+    let text = match args.format {
+        Format::Json => json(),
+        Format::Text => {
+            let mut text = stages(&compiled, args.timings) + "\n";
+            text.push_str(&report::render(&module, &target, &compiled.planned.facts, plan));
+            text.extend(explanation);
+            text
+        }
+    };
+    write_result(args.output.as_deref(), &text)?;
+    match args.memory_limit {
+        Some(limit) if plan.totals.total > limit => {
+            Err(Failure::DoesNotFit(story(&module, &compiled, limit)))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn failure(error: &CompileError) -> Failure {
+    match error {
+        CompileError::Plan(PlanError::DoesNotFit { .. }) => Failure::DoesNotFit(error.to_string()),
+        _ => Failure::input(error),
+    }
+}
+
+/// Where the bytes went, stage by stage.
+fn stages(compiled: &Compiled, timings: bool) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(if timings { vec!["stage", "total", "", "time"] } else { vec!["stage", "total", ""] });
+    let mut before: Option<Bytes> = None;
+    for stage in &compiled.stages {
+        let change = match (before, stage.total) {
+            (Some(before), Some(after)) if before.0 > 0 => {
+                format!("{:+.1} %", 100.0 * (after.0 as f64 / before.0 as f64 - 1.0))
+            }
+            _ => String::new(),
+        };
+        before = stage.total.or(before);
+        let total = stage.total.map_or_else(String::new, |total| total.to_string());
+        let mut row = vec![stage.name.to_string(), total, change];
+        if timings {
+            row.push(format!("{:.1} ms", stage.time.as_secs_f64() * 1e3));
+        }
+        table.add_row(row);
+    }
+    for column in 1..if timings { 4 } else { 3 } {
+        table
+            .column_mut(column)
+            .expect("as many columns as the header")
+            .set_cell_alignment(CellAlignment::Right);
+    }
+    format!("{table}\n")
+}
+
+/// What is asked for, what there is, and who holds the peak.
+fn story(module: &Module, compiled: &Compiled, limit: Bytes) -> String {
+    let totals = &compiled.planned.plan.totals;
+    let peak = peak_report(module, &compiled.planned.facts, &compiled.planned.plan);
+    let mut text = format!(
+        "error: the program needs {} and may have {limit}: {} too much\n  the peak is {} while `{}` runs, held by",
+        totals.total,
+        totals.total.saturating_sub(limit),
+        peak.bytes,
+        module.instructions[peak.instruction].name,
+    );
+    for buffer in peak.buffers.iter().take(5) {
+        let instruction = &module.instructions[buffer.position.instruction];
+        let shape = module.shape(buffer.position.instruction).subshape(&buffer.position.index);
+        let shape = shape.map_or_else(String::new, hlo::shape_text);
+        text.push_str(&format!("\n  {:>12}  {shape} {}", buffer.slice.size.to_string(), instruction.name));
+    }
+    text
+}
+
+/// The verdict on every edge, made on the simplified program, which is what fusion sees.
+fn explain(module: &Module, target: &Target) -> Result<String, Failure> {
+    let mut module = module.clone();
+    module.is_scheduled = false;
+    let context = passes::Context { target };
+    ir::verify(&module).map_err(|errors| Failure::input(&errors))?;
+    passes::run(&mut module, &passes::simplification_pipeline(), &context, passes::RunOptions::default())
+        .map_err(|error| Failure::input(&error))?;
+    let report = passes::explain_fusion(&module, target).map_err(|error| Failure::input(&error))?;
+    Ok(format!("\nfusion, edge by edge\n\n{report}"))
+}

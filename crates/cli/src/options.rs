@@ -1,0 +1,78 @@
+//! Flags that several verbs share.
+
+use std::time::Duration;
+
+use clap::Args;
+use memplan::memory::Bytes;
+use memplan::pack;
+use memplan::plan::AssignOptions;
+
+#[derive(Args)]
+pub(crate) struct PackOptions {
+    /// Search for a smaller arena for up to this many seconds each (default: a fixed number of steps, so that the answer
+    /// is the same on every machine)
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pack_time: Option<Duration>,
+}
+
+impl PackOptions {
+    pub(crate) fn assign_options(&self) -> AssignOptions {
+        let mut options = AssignOptions::default();
+        if let Some(time) = self.pack_time {
+            options.pack = pack::Options::within(time);
+        }
+        options
+    }
+}
+
+/// A number of seconds, fractions allowed.
+pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is not a number of seconds"))?;
+    Duration::try_from_secs_f64(seconds).map_err(|_| format!("`{text}` seconds is not a time to wait"))
+}
+
+/// A number of bytes: plain, or with a binary or decimal unit (`16GiB`, `16GB`, `512 MiB`).
+pub(crate) fn parse_bytes(text: &str) -> Result<Bytes, String> {
+    let text = text.trim();
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = (&text[..split], text[split..].trim());
+    let factor: u64 = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "kib" | "k" => 1 << 10,
+        "mib" | "m" => 1 << 20,
+        "gib" | "g" => 1 << 30,
+        "tib" | "t" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        _ => return Err(format!("`{unit}` is not a unit; use B, KiB, MiB, GiB, TiB, kB, MB, GB or TB")),
+    };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(factor).map(Bytes).ok_or_else(|| format!("`{text}` is beyond 64 bits"));
+    }
+    let value: f64 = number.parse().map_err(|_| format!("`{text}` is not a number of bytes"))?;
+    let bytes = value * factor as f64;
+    if bytes.is_finite() && bytes < 9.0e18 {
+        Ok(Bytes(bytes as u64))
+    } else {
+        Err(format!("`{text}` is beyond 64 bits"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_with_units() {
+        for (text, bytes) in
+            [("0", 0), ("16GiB", 16 << 30), ("1.5 kB", 1500), ("64 MiB", 64 << 20), ("7b", 7)]
+        {
+            assert_eq!(parse_bytes(text), Ok(Bytes(bytes)), "{text}");
+        }
+        for text in ["", "GiB", "-1", "1 QB", "99999999999999999999", "1e3", "18446744073709551615k"] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+    }
+}
