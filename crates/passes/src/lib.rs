@@ -3,6 +3,8 @@
 mod algebraic;
 mod call_inliner;
 mod compact;
+mod conditional_simplifier;
+mod copy_computation;
 mod cost;
 mod cse;
 mod dce;
@@ -10,28 +12,34 @@ mod copy_insertion;
 mod flatten_call_graph;
 mod fusion;
 mod pass;
-mod remat;
 mod pipeline;
 mod spell_out;
 mod rewrite;
 mod scalar;
+mod scatter_to_select;
 mod side_effects;
+mod trip_count;
 mod tuple_simplifier;
+mod tuple_uses;
+mod while_simplifier;
 
 pub use algebraic::ALGEBRAIC_SIMPLIFIER;
 pub use call_inliner::{CALL_INLINER, MAX_INLINED_PER_INSTRUCTION};
+pub use conditional_simplifier::CONDITIONAL_SIMPLIFIER;
 pub use copy_insertion::COPY_INSERTION;
 pub use cse::CSE;
 pub use dce::DCE;
 pub use flatten_call_graph::FLATTEN_CALL_GRAPH;
 pub use fusion::{FUSION, FusionEdge, FusionReport, Verdict, explain_fusion};
-pub use remat::REMAT;
+pub use scatter_to_select::SCATTER_TO_SELECT;
 pub use pass::{Context, Pass, PassError, PassRun, RunOptions, run};
 pub use pipeline::{SIMPLIFY, simplification_pipeline};
+pub use trip_count::trip_count;
 pub use tuple_simplifier::TUPLE_SIMPLIFIER;
+pub use while_simplifier::WHILE_SIMPLIFIER;
 
 /// Every pass by name, in alphabetical order.
-pub const ALL: &[Pass] = &[ALGEBRAIC_SIMPLIFIER, CALL_INLINER, COPY_INSERTION, CSE, DCE, FLATTEN_CALL_GRAPH, FUSION, REMAT, SIMPLIFY, TUPLE_SIMPLIFIER];
+pub const ALL: &[Pass] = &[ALGEBRAIC_SIMPLIFIER, CALL_INLINER, CONDITIONAL_SIMPLIFIER, COPY_INSERTION, CSE, DCE, FLATTEN_CALL_GRAPH, FUSION, SCATTER_TO_SELECT, SIMPLIFY, TUPLE_SIMPLIFIER, WHILE_SIMPLIFIER];
 
 /// The pass with a name.
 pub fn find(name: &str) -> Option<&'static Pass> {

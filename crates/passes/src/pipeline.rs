@@ -2,10 +2,21 @@
 
 use memplan_ir::Module;
 
-use crate::{ALGEBRAIC_SIMPLIFIER, CALL_INLINER, CSE, Context, DCE, Pass, PassError, TUPLE_SIMPLIFIER};
+use crate::{
+    ALGEBRAIC_SIMPLIFIER, CALL_INLINER, CONDITIONAL_SIMPLIFIER, CSE, Context, DCE, Pass, PassError,
+    TUPLE_SIMPLIFIER, WHILE_SIMPLIFIER,
+};
 
 /// One round. Inlining comes first, since everything else looks at one computation at a time.
-const ROUND: &[Pass] = &[CALL_INLINER, TUPLE_SIMPLIFIER, ALGEBRAIC_SIMPLIFIER, CSE, DCE];
+const ROUND: &[Pass] = &[
+    CALL_INLINER,
+    TUPLE_SIMPLIFIER,
+    ALGEBRAIC_SIMPLIFIER,
+    CSE,
+    CONDITIONAL_SIMPLIFIER,
+    WHILE_SIMPLIFIER,
+    DCE,
+];
 
 /// Most rounds of [`SIMPLIFY`]. Programs settle in three or four; a round that still changes something after this many
 /// is worth less than its time.

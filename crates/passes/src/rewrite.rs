@@ -23,7 +23,7 @@
 use cranelift_entity::{EntityRef, SecondaryMap};
 use memplan_ir::{
     ArrayShape, ComputationId, Dimensions, ElementType, Instruction, InstructionId, Literal, Module, Op,
-    PackedOption, Shape,
+    PackedOption, Shape, ShapeId,
 };
 use smallvec::SmallVec;
 
@@ -80,6 +80,7 @@ impl<'m> Rewriter<'m> {
         &mut self,
         mut rule: impl FnMut(&mut Rewriter<'m>, InstructionId) -> Option<InstructionId>,
     ) {
+        // Computations that rules make are left for another sweep.
         for i in 0..self.module.computations.len() {
             self.sweep_computation(ComputationId::new(i), &mut rule);
         }
@@ -112,7 +113,8 @@ impl<'m> Rewriter<'m> {
                 match replacement {
                     Some(new) if self.replace(id, new) => {
                         budget = budget.saturating_sub(last_new - first_new);
-                        turns.extend((first_new..last_new).rev().map(InstructionId::new));
+                        let new = (first_new..last_new).rev().map(InstructionId::new);
+                        turns.extend(new.filter(|&id| self.module.instructions[id].parent == computation));
                     }
                     _ => listed.push(id),
                 }
@@ -274,6 +276,42 @@ impl<'m> Rewriter<'m> {
         self.module.instructions.push(instruction)
     }
 
+    /// Makes an empty computation, to be filled with [`Rewriter::append`]. It is not swept.
+    pub(crate) fn add_computation(&mut self, base_name: &str, execution_thread: &str) -> ComputationId {
+        let name = self.fresh_name(base_name);
+        let id = self.module.add_computation(name);
+        self.module.computations[id].execution_thread = execution_thread.into();
+        id
+    }
+
+    /// Puts an instruction at the end of a computation made with [`Rewriter::add_computation`].
+    pub(crate) fn append(&mut self, computation: ComputationId, mut instruction: Instruction) -> InstructionId {
+        instruction.parent = computation;
+        let is_parameter = matches!(instruction.op, Op::Parameter { .. });
+        let has_control = !instruction.control_predecessors.is_empty();
+        self.effects.note(computation, &instruction);
+        let id = self.insert(instruction);
+        self.module.computations[computation].instructions.push(id);
+        if is_parameter {
+            self.module.computations[computation].parameters.push(id);
+        }
+        if is_parameter || has_control {
+            self.pin_with_control_predecessors(id);
+        }
+        id
+    }
+
+    /// Says what a computation made with [`Rewriter::add_computation`] results in.
+    pub(crate) fn set_root(&mut self, computation: ComputationId, root: InstructionId) {
+        self.module.computations[computation].root = root;
+        self.uses[root] += 1;
+    }
+
+    /// The id of a shape, which is added when new.
+    pub(crate) fn intern(&mut self, shape: Shape) -> ShapeId {
+        self.module.intern(shape)
+    }
+
     /// Makes a constant.
     pub(crate) fn constant(&mut self, literal: Literal) -> InstructionId {
         let shape = literal_shape(&literal);
@@ -296,7 +334,7 @@ impl<'m> Rewriter<'m> {
         self.emit(Op::Broadcast { dimensions: Dimensions::new() }, [scalar], shape)
     }
 
-    /// A name that no instruction of the module has.
+    /// A name that no instruction and no computation of the module has.
     pub(crate) fn fresh_name(&mut self, base: &str) -> Box<str> {
         let suffix = self.next_suffix;
         self.next_suffix += 1;
@@ -458,8 +496,10 @@ fn pinned_instructions(module: &Module, effects: &SideEffects) -> SecondaryMap<I
 }
 
 fn first_free_suffix(module: &Module) -> u64 {
-    let suffixes = module.instructions.values().filter_map(|instruction| {
-        let (_, suffix) = instruction.name.rsplit_once('.')?;
+    let instructions = module.instructions.values().map(|instruction| &instruction.name);
+    let names = instructions.chain(module.computations.values().map(|computation| &computation.name));
+    let suffixes = names.filter_map(|name| {
+        let (_, suffix) = name.rsplit_once('.')?;
         // A longer suffix is one that counting up never gets to.
         if suffix.len() > 18 { None } else { suffix.parse::<u64>().ok() }
     });

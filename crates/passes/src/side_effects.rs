@@ -14,11 +14,18 @@ impl SideEffects {
     pub(crate) fn new(module: &Module) -> SideEffects {
         let mut effects = SideEffects::default();
         for (id, computation) in module.computations.iter() {
-            if computation.instructions.iter().any(|&i| effects.of(&module.instructions[i])) {
-                effects.computations.insert(id);
+            for &instruction in &computation.instructions {
+                effects.note(id, &module.instructions[instruction]);
             }
         }
         effects
+    }
+
+    /// Takes note of an instruction of a computation.
+    pub(crate) fn note(&mut self, computation: ComputationId, instruction: &Instruction) {
+        if self.of(instruction) {
+            self.computations.insert(computation);
+        }
     }
 
     /// Whether an instruction has a side effect, itself or through what it calls.

@@ -14,10 +14,10 @@
 //! Leaves alone: a tuple that is put together from all elements of a larger one. Requires nothing. *Changed* means
 //! that an instruction was replaced.
 
-use cranelift_entity::SecondaryMap;
 use memplan_ir::{InstructionId, Module, Op, Shape};
 
 use crate::rewrite::Rewriter;
+use crate::tuple_uses::unused_elements;
 use crate::{Context, Pass, PassError};
 
 /// Looks through tuples.
@@ -29,7 +29,7 @@ pub const TUPLE_SIMPLIFIER: Pass = Pass {
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let mut rewriter = Rewriter::new(module);
-    let unused = unused_barrier_elements(&rewriter);
+    let unused = unused_elements(&rewriter, |op| matches!(op, Op::OptimizationBarrier));
     rewriter.sweep(|r, id| match r.op(id) {
         Op::GetTupleElement { index } => element_of_tuple(r, id, *index),
         Op::Tuple => whole_again(r, id),
@@ -56,29 +56,6 @@ pub(crate) fn whole_again(r: &Rewriter<'_>, id: InstructionId) -> Option<Instruc
     let is_whole = r.shape(whole).as_tuple().is_some_and(|parts| parts.len() == elements.len())
         && (1..elements.len()).all(|i| source_of(i) == Some(whole));
     is_whole.then_some(whole)
-}
-
-/// For each optimization barrier over a tuple whose users all take elements out: which elements none of them takes.
-fn unused_barrier_elements(r: &Rewriter<'_>) -> SecondaryMap<InstructionId, Vec<bool>> {
-    let mut unused: SecondaryMap<InstructionId, Vec<bool>> = SecondaryMap::new();
-    for computation in r.module().computations.values() {
-        for &id in computation.instructions.iter().filter(|&&id| r.uses(id) > 0) {
-            if let (Op::OptimizationBarrier, Shape::Tuple(elements)) = (r.op(id), r.shape(id)) {
-                unused[id] = vec![id != computation.root; elements.len()];
-            }
-            let index = match r.op(id) {
-                Op::GetTupleElement { index } => Some(*index as usize),
-                _ => None,
-            };
-            for &operand in r.operands(id) {
-                match index {
-                    Some(index) if !unused[operand].is_empty() => unused[operand][index] = false,
-                    _ => unused[operand].fill(false),
-                }
-            }
-        }
-    }
-    unused
 }
 
 /// A barrier over fewer elements, put together again with what the dropped ones were before it.
