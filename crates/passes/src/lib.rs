@@ -12,6 +12,7 @@ mod copy_insertion;
 mod flatten_call_graph;
 mod fusion;
 mod pass;
+mod remat;
 mod pipeline;
 mod spell_out;
 mod rewrite;
@@ -31,6 +32,7 @@ pub use cse::CSE;
 pub use dce::DCE;
 pub use flatten_call_graph::FLATTEN_CALL_GRAPH;
 pub use fusion::{FUSION, FusionEdge, FusionReport, Verdict, explain_fusion};
+pub use remat::REMAT;
 pub use scatter_to_select::SCATTER_TO_SELECT;
 pub use pass::{Context, Pass, PassError, PassRun, RunOptions, run};
 pub use pipeline::{SIMPLIFY, simplification_pipeline};
@@ -39,7 +41,7 @@ pub use tuple_simplifier::TUPLE_SIMPLIFIER;
 pub use while_simplifier::WHILE_SIMPLIFIER;
 
 /// Every pass by name, in alphabetical order.
-pub const ALL: &[Pass] = &[ALGEBRAIC_SIMPLIFIER, CALL_INLINER, CONDITIONAL_SIMPLIFIER, COPY_INSERTION, CSE, DCE, FLATTEN_CALL_GRAPH, FUSION, SCATTER_TO_SELECT, SIMPLIFY, TUPLE_SIMPLIFIER, WHILE_SIMPLIFIER];
+pub const ALL: &[Pass] = &[ALGEBRAIC_SIMPLIFIER, CALL_INLINER, CONDITIONAL_SIMPLIFIER, COPY_INSERTION, CSE, DCE, FLATTEN_CALL_GRAPH, FUSION, REMAT, SCATTER_TO_SELECT, SIMPLIFY, TUPLE_SIMPLIFIER, WHILE_SIMPLIFIER];
 
 /// The pass with a name.
 pub fn find(name: &str) -> Option<&'static Pass> {
