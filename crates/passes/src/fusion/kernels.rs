@@ -19,7 +19,7 @@
 
 use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap, entity_impl};
 use memplan_analysis::CallGraph;
-use memplan_ir::{ComputationId, InstructionId, Module, Op, Opcode, Users};
+use memplan_ir::{ArrayShape, ComputationId, InstructionId, Module, Op, Opcode, Users};
 use memplan_memory::{Bytes, ContractionRules, Target};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -401,7 +401,7 @@ impl<'a> Grouper<'a> {
             }
             _ => {
                 if let Some(hero) = need.feeds
-                    && !(self.contraction(hero).prologue && fits_prologue(&self.module.instructions[id].op))
+                    && !(self.contraction(hero).prologue && fits_prologue(self.module, id))
                 {
                     let (hero, _) = kernel.hero.expect("what feeds a hero is in its kernel");
                     return Err(Verdict::Prologue(self.module.instructions[hero].opcode()));
@@ -485,14 +485,15 @@ impl<'a> Grouper<'a> {
         let last_reader = self.last_read[id];
         let is_extended = |operand: &InstructionId| self.last_read[*operand] > last_reader;
         let extended = self.operands(id).iter().filter(|o| is_extended(o)).map(|&o| self.sources[o]).fold(0, u64::saturating_add);
-        // Where it makes no difference, one kernel is better than two, and one evaluation better than several.
-        if extended > saved || (extended == saved && kernels.len() > 1) {
+        if extended > saved {
             return Err(Verdict::KeepsMore { extended: Bytes(extended), saved: Bytes(saved) });
         }
-        self.check_traffic(id, kernels)
+        // Where nothing is saved, nothing may be spent either. The operands are in memory then for others, too.
+        let ratio = if extended == saved { 1.0 } else { self.target.fusion.max_traffic_ratio };
+        self.check_traffic(id, kernels, ratio)
     }
 
-    fn check_traffic(&self, id: InstructionId, kernels: &[KernelId]) -> Result<(), Verdict> {
+    fn check_traffic(&self, id: InstructionId, kernels: &[KernelId], ratio: f64) -> Result<(), Verdict> {
         if kernels.len() == 1 {
             return Ok(());
         }
@@ -514,7 +515,7 @@ impl<'a> Grouper<'a> {
             }
         }
         let through_memory = once.saturating_add(size.saturating_mul(1 + kernels.len() as u64));
-        let limit = (through_memory as f64 * self.target.fusion.max_traffic_ratio) as u64;
+        let limit = (through_memory as f64 * ratio) as u64;
         if moved > limit {
             return Err(Verdict::MovesMore { moved: Bytes(moved), limit: Bytes(limit) });
         }
@@ -530,10 +531,22 @@ impl<'a> Grouper<'a> {
     }
 }
 
-/// Whether the loader of a dot or convolution can apply an operation. It walks its operand tile by tile, so it cannot
-/// follow indices that are data.
-fn fits_prologue(op: &Op) -> bool {
-    !matches!(op, Op::Gather(_) | Op::Reverse { .. })
+/// Whether the loader of a dot or convolution can apply an operation. It walks its operand tile by tile, so it can
+/// look up which row to load (as kernels for mixtures of experts and sparse convolutions do), but not every element.
+fn fits_prologue(module: &Module, id: InstructionId) -> bool {
+    let instruction = &module.instructions[id];
+    match &instruction.op {
+        Op::Reverse { .. } => false,
+        Op::Gather(numbers) => {
+            let operand = module.shape(instruction.operands[0]).as_array();
+            let is_whole = |operand: &ArrayShape| {
+                let mut sizes = numbers.slice_sizes.iter().zip(&operand.dimensions).enumerate();
+                sizes.all(|(d, (size, extent))| size == extent || numbers.collapsed_slice_dims.contains(&(d as i64)))
+            };
+            numbers.start_index_map.len() == 1 && operand.is_some_and(is_whole)
+        }
+        _ => true,
+    }
 }
 
 /// For tests and reports: the opcode of what a kernel is built around.
