@@ -5,6 +5,7 @@ use memplan_ir::{
     SecondaryMap, Shape,
 };
 use prost::Message;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::ExportError;
 use super::convert::*;
@@ -24,6 +25,8 @@ struct Exporter<'a> {
     module: &'a Module,
     /// Number of each computation and instruction in the file.
     ids: SecondaryMap<InstructionId, Option<i64>>,
+    /// Names, made unique in the module as XLA demands of messages.
+    names: SecondaryMap<InstructionId, Box<str>>,
     /// Computations that a fusion calls, which have no schedule.
     is_fusion: SecondaryMap<ComputationId, bool>,
 }
@@ -44,7 +47,7 @@ impl<'a> Exporter<'a> {
                 }
             }
         }
-        Ok(Exporter { module, ids, is_fusion })
+        Ok(Exporter { module, ids, names: unique_names(module), is_fusion })
     }
 
     fn module(&self) -> Exported<Vec<u8>> {
@@ -134,16 +137,16 @@ impl<'a> Exporter<'a> {
         let parameters =
             computation.parameters.iter().map(|&p| self.resolve(p)).collect::<Exported<Vec<_>>>()?;
         Ok(pb::ProgramShapeProto {
-            parameters: parameters.iter().map(|(_, shape)| shape_proto(shape)).collect(),
+            parameters: parameters.iter().map(|&(_, shape)| shape_proto(shape)).collect(),
             result: Some(Box::new(shape_proto(self.resolve(computation.root)?.1))),
-            parameter_names: parameters.iter().map(|(parameter, _)| parameter.name.to_string()).collect(),
+            parameter_names: computation.parameters.iter().map(|&p| self.names[p].to_string()).collect(),
         })
     }
 
     fn instruction(&self, id: InstructionId) -> Exported<Kept<pb::HloInstructionProto>> {
         let (instruction, shape) = self.resolve(id)?;
         let mut message = pb::HloInstructionProto {
-            name: instruction.name.to_string(),
+            name: self.names[id].to_string(),
             opcode: instruction.opcode().to_string(),
             shape: Some(Box::new(shape_proto(shape))),
             id: self.id(id)?,
@@ -189,4 +192,25 @@ impl<'a> Exporter<'a> {
 
 fn computation_id(id: ComputationId) -> i64 {
     i64::from(id.as_u32())
+}
+
+/// The names of instructions; one that another computation has too gets a number.
+fn unique_names(module: &Module) -> SecondaryMap<InstructionId, Box<str>> {
+    let listed = || module.computations.values().flat_map(|computation| &computation.instructions).copied();
+    let mut taken: FxHashSet<Box<str>> = listed().map(|id| module.instructions[id].name.clone()).collect();
+    let mut seen: FxHashSet<&str> = FxHashSet::default();
+    let mut next: FxHashMap<&str, u64> = FxHashMap::default();
+    let mut names = SecondaryMap::with_capacity(module.instructions.len());
+    for id in listed() {
+        let name = &module.instructions[id].name;
+        names[id] = name.clone();
+        if !seen.insert(name) {
+            let number = next.entry(name).or_insert(1);
+            while !taken.insert(names[id].clone()) {
+                names[id] = format!("{name}.{number}").into();
+                *number += 1;
+            }
+        }
+    }
+    names
 }

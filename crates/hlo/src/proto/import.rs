@@ -7,6 +7,7 @@ use memplan_ir::{
 use prost::Message;
 use prost::bytes::Bytes;
 use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
 
 use super::convert::*;
 use super::messages as pb;
@@ -232,7 +233,11 @@ impl Importer {
             let unknown = FieldError::UnknownComputation { field: "called_computation_ids", id };
             self.computations.get(&id).copied().ok_or(unknown)
         });
-        let called = called.collect::<Result<_, _>>()?;
+        let mut called = called.collect::<Result<SmallVec<_>, _>>()?;
+        if matches!(op, Op::AsyncUpdate(_) | Op::AsyncDone(_)) && called.is_empty() {
+            let before = operands.first().and_then(|&before| self.module.instructions.get(before));
+            called = before.map_or_else(SmallVec::new, |before| before.called.clone());
+        }
         let metadata = proto.metadata.take().map(|kept| metadata(*kept)).filter(|m| *m != Default::default());
         let shape = self.module.intern(shape);
         let mut instruction = Instruction::new(proto.name, shape, op, operands, parent);

@@ -1,6 +1,6 @@
 //! Constant data.
 
-use memplan_ir::{ArrayLiteral, ElementType, Literal, LiteralData, Shape};
+use memplan_ir::{ArrayLiteral, ArrayShape, ElementType, Literal, LiteralData, Shape};
 use prost::bytes::Bytes;
 
 use super::{FieldError, shape};
@@ -67,17 +67,84 @@ pub(in crate::proto) fn literal(proto: &LiteralProto) -> Result<Literal, FieldEr
         Some(bytes) => widen(element_type, bytes, array.element_count()),
         None => number_bytes(element_type, proto),
     };
-    let width = u64::from(element_type.byte_width());
-    match array.element_count().and_then(|n| n.checked_mul(width)) {
-        Some(expected) if expected == bytes.len() as u64 => Ok(Literal::Array(ArrayLiteral {
-            element_type,
-            dimensions: array.dimensions,
-            data: LiteralData::Bytes(bytes.into()),
-        })),
+    let width = element_type.byte_width() as usize;
+    match array.element_count().and_then(|n| n.checked_mul(width as u64)) {
+        Some(expected) if expected == bytes.len() as u64 => {
+            let bytes = match order(&array)? {
+                Some(order) => rearrange(&bytes, width, &array, &order, Direction::ToRowMajor),
+                None => bytes,
+            };
+            let data = LiteralData::Bytes(bytes.into());
+            Ok(Literal::Array(ArrayLiteral { element_type, dimensions: array.dimensions, data }))
+        }
         expected => {
             Err(FieldError::LiteralSize { expected: expected.unwrap_or(u64::MAX), found: bytes.len() })
         }
     }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Direction {
+    ToRowMajor,
+    FromRowMajor,
+}
+
+/// The layout's order, minor to major, of the dimensions that have more than one index; `None` where that is
+/// row-major, as it almost always is.
+fn order(array: &ArrayShape) -> Result<Option<Vec<usize>>, FieldError> {
+    let Some(layout) = &array.layout else { return Ok(None) };
+    let mut seen = vec![false; array.rank()];
+    let mut order = Vec::new();
+    for &d in &layout.minor_to_major {
+        match usize::try_from(d).ok().and_then(|d| seen.get_mut(d)) {
+            Some(seen) if !*seen => *seen = true,
+            _ => return Err(FieldError::value("literal layout", format!("{:?}", layout.minor_to_major))),
+        }
+        if array.dimensions[d as usize] > 1 {
+            order.push(d as usize);
+        }
+    }
+    let is_row_major = order.is_sorted_by(|a, b| a > b);
+    Ok((!is_row_major && layout.minor_to_major.len() == array.rank()).then_some(order))
+}
+
+/// Moves elements between row-major order and that of a layout. A message has them as they lie in memory.
+fn rearrange(
+    bytes: &[u8],
+    width: usize,
+    array: &ArrayShape,
+    order: &[usize],
+    direction: Direction,
+) -> Vec<u8> {
+    let mut out = vec![0; bytes.len()];
+    // Strides in elements of the layout, for the dimensions in row-major order, most major first.
+    let mut stride = 1usize;
+    let mut walk: Vec<(usize, usize, usize)> = Vec::new();
+    for &d in order {
+        let extent = array.dimensions[d] as usize;
+        walk.push((d, extent, stride));
+        stride *= extent;
+    }
+    walk.sort_unstable();
+    let mut index = vec![0usize; walk.len()];
+    let mut laid_out = 0;
+    for row_major in 0..bytes.len() / width {
+        let (to, from) = match direction {
+            Direction::ToRowMajor => (row_major, laid_out),
+            Direction::FromRowMajor => (laid_out, row_major),
+        };
+        out[to * width..][..width].copy_from_slice(&bytes[from * width..][..width]);
+        for (i, &(_, extent, stride)) in walk.iter().enumerate().rev() {
+            index[i] += 1;
+            laid_out += stride;
+            if index[i] < extent {
+                break;
+            }
+            laid_out -= extent * stride;
+            index[i] = 0;
+        }
+    }
+    out
 }
 
 /// The bytes of a module's literal. Elements of a few bits are stored one to a byte there, sign-extended.
@@ -137,7 +204,20 @@ pub(in crate::proto) fn literal_proto(literal: &Literal, shape: ShapeProto) -> O
         }
         Literal::Array(ArrayLiteral { data: LiteralData::Elided, .. }) => return None,
         Literal::Array(ArrayLiteral { element_type, data: LiteralData::Bytes(bytes), .. }) => {
-            set_elements(&mut proto, *element_type, bytes);
+            // A verified literal fits its shape; any other is written as it is.
+            let array = super::shape(&shape).ok().and_then(|shape| match shape {
+                Shape::Array(array) => Some(array),
+                _ => None,
+            });
+            let width = element_type.byte_width() as usize;
+            let order = array.as_ref().and_then(|array| order(array).ok().flatten());
+            match (array, order) {
+                (Some(array), Some(order)) if array.element_count() == Some((bytes.len() / width) as u64) => {
+                    let bytes = rearrange(bytes, width, &array, &order, Direction::FromRowMajor);
+                    set_elements(&mut proto, *element_type, &bytes);
+                }
+                _ => set_elements(&mut proto, *element_type, bytes),
+            }
         }
     }
     proto.shape = Some(Box::new(shape));

@@ -116,8 +116,9 @@ impl Exporter<'_> {
             }
             Op::CustomCall(call) => set_custom_call(p, call, instruction.operands.len()),
             Op::Domain(domain) => {
-                p.domain_entry_sharding = Some(Box::new(sharding_proto(&domain.entry)));
-                p.domain_exit_sharding = Some(Box::new(sharding_proto(&domain.exit)));
+                // The message means by entry the operand's side, the text the user's.
+                p.domain_entry_sharding = Some(Box::new(sharding_proto(&domain.exit)));
+                p.domain_exit_sharding = Some(Box::new(sharding_proto(&domain.entry)));
             }
             Op::Infeed(feed) => p.infeed_config = feed.config.to_vec().into(),
             Op::Outfeed(feed) => {
@@ -145,11 +146,12 @@ impl Exporter<'_> {
             | Op::CollectivePermute(collective)
             | Op::CollectivePermuteStart(collective)
             | Op::CollectivePermuteDone(collective) => set_collective(p, collective),
-            Op::AsyncStart(run) | Op::AsyncUpdate(run) | Op::AsyncDone(run) => {
-                let thread = if run.execution_thread.is_empty() { "main" } else { &run.execution_thread };
-                p.async_execution_thread = thread.to_string();
-                p.output_operand_aliasing = aliasing_proto(&run.output_operand_aliasing);
+            Op::AsyncStart(start) => {
+                p.async_execution_thread = start.execution_thread.to_string();
+                p.output_operand_aliasing = aliasing_proto(&start.output_operand_aliasing);
             }
+            // Readers take thread and computation from the start.
+            Op::AsyncUpdate(_) | Op::AsyncDone(_) => p.called_computation_ids.clear(),
         }
     }
 }

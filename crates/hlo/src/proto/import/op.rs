@@ -140,8 +140,9 @@ impl Importer {
                 let side = |side: Option<Box<pb::OpSharding>>| {
                     sharding(*side.ok_or(FieldError::Missing("domain sharding"))?)
                 };
-                let entry = side(p.domain_entry_sharding.take())?;
-                Op::Domain(Box::new(Domain { entry, exit: side(p.domain_exit_sharding.take())? }))
+                // The message means by entry the operand's side, the text the user's.
+                let exit = side(p.domain_entry_sharding.take())?;
+                Op::Domain(Box::new(Domain { entry: side(p.domain_exit_sharding.take())?, exit }))
             }
             Opcode::Infeed => {
                 Op::Infeed(Box::new(Feed { config: p.infeed_config.as_ref().into(), shape: None }))
@@ -177,10 +178,26 @@ impl Importer {
             }
             Opcode::CollectivePermuteDone => Op::CollectivePermuteDone(collective(p)?),
             Opcode::AsyncStart => Op::AsyncStart(asynchronous(p)?),
-            Opcode::AsyncUpdate => Op::AsyncUpdate(asynchronous(p)?),
-            Opcode::AsyncDone => Op::AsyncDone(asynchronous(p)?),
+            Opcode::AsyncUpdate => Op::AsyncUpdate(self.continued(p, operands)?),
+            Opcode::AsyncDone => Op::AsyncDone(self.continued(p, operands)?),
             other => unreachable!("{other} is elementwise"),
         })
+    }
+
+    /// An update or done goes on with what its first operand started; the message says neither thread nor computation.
+    fn continued(
+        &self,
+        p: &mut pb::HloInstructionProto,
+        operands: &[InstructionId],
+    ) -> Result<Box<Async>, FieldError> {
+        let mut run = asynchronous(p)?;
+        let before = operands.first().and_then(|&id| self.module.instructions.get(id));
+        if let Some(Op::AsyncStart(before) | Op::AsyncUpdate(before)) = before.map(|before| &before.op)
+            && run.execution_thread.is_empty()
+        {
+            run.execution_thread = before.execution_thread.clone();
+        }
+        Ok(run)
     }
 
     /// The message always has the type; a module has it where it is not the natural one for the operands.
