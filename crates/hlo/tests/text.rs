@@ -168,6 +168,21 @@ fn numbers_beyond_memory_are_not_allocated() {
 }
 
 #[test]
+fn what_is_left_out_is_in_proportion_to_what_is_written() {
+    let mut source = "HloModule m\nENTRY e {\n  x = f32[] parameter(0)\n".to_owned();
+    let mut previous = "x".to_owned();
+    for i in 0..14 {
+        source += &format!("  t{i} = tuple({previous}, {previous})\n");
+        previous = format!("t{i}");
+    }
+    for i in 0..1000 {
+        source += &format!("  u{i} = opt-barrier({previous})\n");
+    }
+    source += "}\n";
+    assert_eq!(parse(&source).unwrap_err().kind, ParseErrorKind::TooMuchInferred);
+}
+
+#[test]
 fn positions_count_lines_and_characters() {
     let source = "HloModule m\nENTRY é";
     let error = parse(source).unwrap_err();

@@ -48,7 +48,7 @@ impl<'s> Parser<'s> {
         name: Option<&str>,
         name_span: Range<usize>,
     ) -> Parsed<InstructionId> {
-        let (op, mut operands) = match head.opcode {
+        let (op, operands) = match head.opcode {
             Opcode::Parameter => (Some(self.parameter()?), Operands::new()),
             Opcode::Constant => (Some(self.constant(&head)?), Operands::new()),
             _ => (None, self.operands(scope)?),
@@ -57,13 +57,11 @@ impl<'s> Parser<'s> {
             Some(_) => self.attributes(scope, &head)?,
             None => Attributes::default(),
         };
-        let name: Box<str> = match name {
-            Some(name) => name.into(),
-            None => self.generated_name(&format!("{}.anon", head.opcode)).into(),
-        };
+        let is_nameless = name.is_none();
+        let name = name.map_or_else(|| format!("{}.anon", head.opcode), str::to_owned);
         let (op, called) = match op {
             Some(op) => (op, Default::default()),
-            None => self.op(&head, &mut operands, &mut attributes)?,
+            None => self.op(&head, &operands, &mut attributes)?,
         };
         let mut instruction = Instruction::new(name, ShapeId::new(0), op, [], scope.id);
         instruction.operands = operands;
@@ -73,7 +71,11 @@ impl<'s> Parser<'s> {
             Some(known) => self.shape_id(known),
             None => self.inferred_shape(&head, &instruction)?,
         };
-        Ok(self.add(scope, instruction, name_span))
+        let id = self.add(scope, instruction, name_span);
+        if is_nameless {
+            scope.nameless.push(id);
+        }
+        Ok(id)
     }
 
     /// Appends an instruction to the computation being read.
@@ -213,10 +215,10 @@ impl<'s> Parser<'s> {
                 return Err(self.cursor.error_at(span, ParseErrorKind::NoTupleElement { index, shape }));
             };
             let element = element.clone();
-            let shape = self.module.intern(element);
-            let name = self.generated_name("get-tuple-element.anon");
-            let op = Op::GetTupleElement { index };
+            let shape = self.inferred(element, span.clone())?;
+            let (name, op) = ("get-tuple-element.anon", Op::GetTupleElement { index });
             id = self.add(scope, Instruction::new(name, shape, op, [id], scope.id), span);
+            scope.nameless.push(id);
         }
         Ok(id)
     }
@@ -251,7 +253,7 @@ impl<'s> Parser<'s> {
             false => infer_shape(&self.module, &instruction.op, &operands, &instruction.called),
         };
         match inferred {
-            Ok(shape) => Ok(self.module.intern(shape)),
+            Ok(shape) => self.inferred(shape, head.span.clone()),
             Err(InferError::Undetermined(opcode)) => {
                 let kind = ParseErrorKind::ShapeRequired { opcode };
                 Err(self.cursor.error_at(head.span.clone(), kind))
@@ -263,12 +265,21 @@ impl<'s> Parser<'s> {
         }
     }
 
+    /// Adds a shape that the text does not spell out. A few characters can imply a large tuple again and again: what
+    /// is implied in total is kept in proportion to the text.
+    fn inferred(&mut self, shape: Shape, span: Range<usize>) -> Parsed<ShapeId> {
+        shape.for_each_subshape(|_, _| self.n_inferred_parts += 1);
+        if self.n_inferred_parts > 8 * self.cursor.source.len() + (1 << 18) {
+            return Err(self.cursor.error_at(span, ParseErrorKind::TooMuchInferred));
+        }
+        Ok(self.module.intern(shape))
+    }
+
     /// Reads a text that is one instruction. Operands that are only shapes, or names that nothing defines, become
     /// the parameters of the computation that is made around it.
     pub(super) fn single_instruction_module(&mut self) -> Parsed<()> {
         let mut scope = self.new_scope();
         scope.is_single = true;
-        let entry_name = self.generated_name("_");
         let start = self.cursor.span.clone();
         let has_name =
             matches!(self.cursor.token, Token::Identifier | Token::Name) && self.cursor.is_followed_by('=');
@@ -286,7 +297,7 @@ impl<'s> Parser<'s> {
         scope
             .instructions
             .sort_by_key(|id| !matches!(self.module.instructions[*id].op, Op::Parameter { .. }));
-        let entry = self.finish_computation(entry_name.into(), start, None, scope)?;
+        let entry = self.finish_nameless("_", start, scope)?;
         self.module.name = "_".into();
         self.module.entry = entry;
         self.module.is_scheduled = true;
@@ -313,8 +324,9 @@ impl<'s> Parser<'s> {
         let span = self.cursor.previous_end..self.cursor.previous_end;
         let instruction = Instruction::new(text, shape, Op::Parameter { number }, [], scope.id);
         let id = self.add(scope, instruction, span);
-        if let Some(name) = name {
-            scope.names.insert(name, id);
+        match name {
+            Some(name) => drop(scope.names.insert(name, id)),
+            None => scope.nameless.push(id),
         }
         id
     }

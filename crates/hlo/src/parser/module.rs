@@ -29,7 +29,11 @@ pub(crate) struct Parser<'s> {
     entry: Option<ComputationId>,
     /// Tables of names that are free for the next computation.
     spare_names: Vec<FxHashMap<&'s str, InstructionId>>,
-    pub(super) generated_names: FxHashMap<String, u32>,
+    generated_names: FxHashMap<String, u32>,
+    /// Computations without a name in the text, which get theirs when all others are known.
+    nameless: Vec<ComputationId>,
+    /// Parts of all shapes that were inferred, tuples and leaves together.
+    pub(super) n_inferred_parts: usize,
 }
 
 /// A shape that was read before.
@@ -47,6 +51,8 @@ pub(super) struct Scope<'s> {
     pub(super) instructions: Vec<InstructionId>,
     root: Option<InstructionId>,
     pub(super) parameters: Vec<(u32, InstructionId)>,
+    /// Instructions without a name in the text, which get theirs when all others are known.
+    pub(super) nameless: Vec<InstructionId>,
     /// Whether this is the computation around a text that is one instruction.
     pub(super) is_single: bool,
 }
@@ -64,6 +70,8 @@ impl<'s> Parser<'s> {
             entry: None,
             spare_names: Vec::new(),
             generated_names: FxHashMap::default(),
+            nameless: Vec::new(),
+            n_inferred_parts: 0,
         }
     }
 
@@ -75,6 +83,7 @@ impl<'s> Parser<'s> {
             self.single_instruction_module()?;
         }
         self.cursor.finish("the module")?;
+        self.name_computations();
         Ok(self.module)
     }
 
@@ -327,6 +336,14 @@ impl<'s> Parser<'s> {
                 return Err(self.cursor.error_with(span, kind, related, "the root is defined here"));
             }
         }
+        for &id in &scope.nameless {
+            let name = generated_name(
+                &mut self.generated_names,
+                |name| scope.names.contains_key(name),
+                &self.module.instructions[id].name,
+            );
+            self.module.instructions[id].name = name;
+        }
         scope.parameters.sort_unstable();
         for (expected, &(number, id)) in scope.parameters.iter().enumerate() {
             if number as usize == expected {
@@ -383,7 +400,6 @@ impl<'s> Parser<'s> {
     }
 
     fn inline_computation(&mut self, span: Range<usize>) -> Parsed<ComputationId> {
-        let name = self.generated_name("_");
         self.cursor.deeper()?;
         let mut scope = self.new_scope();
         self.cursor.expect(Token::LeftBrace, "`{`")?;
@@ -391,7 +407,34 @@ impl<'s> Parser<'s> {
             self.scoped_instruction(&mut scope)?;
         }
         self.cursor.shallower();
-        self.finish_computation(name.into(), span, None, scope)
+        self.finish_nameless("_", span, scope)
+    }
+
+    /// As [`Parser::finish_computation`], for a computation that has no name in the text.
+    pub(super) fn finish_nameless(
+        &mut self,
+        base: &str,
+        span: Range<usize>,
+        scope: Scope<'s>,
+    ) -> Parsed<ComputationId> {
+        let id = self.finish_computation(base.into(), span, None, scope)?;
+        self.nameless.push(id);
+        Ok(id)
+    }
+
+    /// Gives names to computations that have none in the text: those that XLA's parser gives them.
+    fn name_computations(&mut self) {
+        // The computation around a single instruction begins before those inside.
+        let entry = self.module.entry;
+        self.nameless.sort_by_key(|&id| id != entry);
+        for &id in &self.nameless {
+            let name = generated_name(
+                &mut self.generated_names,
+                |name| self.computations.contains_key(name),
+                &self.module.computations[id].name,
+            );
+            self.module.computations[id].name = name;
+        }
     }
 
     /// `{%a, %b}`
@@ -415,6 +458,7 @@ impl<'s> Parser<'s> {
             instructions: Vec::new(),
             root: None,
             parameters: Vec::new(),
+            nameless: Vec::new(),
             is_single: false,
         }
     }
@@ -458,13 +502,21 @@ impl<'s> Parser<'s> {
         let module = &mut self.module;
         *entry.id.get_or_insert_with(|| module.intern(entry.shape.clone()))
     }
+}
 
-    /// A name like `base`, `base.1`, `base.2`, in order.
-    pub(super) fn generated_name(&mut self, base: &str) -> String {
-        let n = self.generated_names.entry(base.to_owned()).or_insert(0);
-        let name = if *n == 0 { base.to_owned() } else { format!("{base}.{n}") };
-        *n += 1;
-        name
+/// The next name like `base`, `base.1`, `base.2` that is not taken.
+fn generated_name(
+    counts: &mut FxHashMap<String, u32>,
+    is_taken: impl Fn(&str) -> bool,
+    base: &str,
+) -> Box<str> {
+    let count = counts.entry(base.to_owned()).or_insert(0);
+    loop {
+        let name = if *count == 0 { base.to_owned() } else { format!("{base}.{count}") };
+        *count += 1;
+        if !is_taken(&name) {
+            return name.into();
+        }
     }
 }
 

@@ -1,10 +1,13 @@
 //! From an opcode with its attributes to an [`Op`].
 
+use std::sync::LazyLock;
+
 use memplan_ir::{
-    Async, Collective, ComputationId, Convolution, CustomCall, Dimensions, Dot, DotDimensions, Feed, Fusion,
-    GatherDimensions, Instruction, Op, Opcode, Operands, PrecisionConfig, RaggedDot, Scan, ScatterDimensions,
-    Shape, Transfer, TriangularSolve, UnaryOp,
+    Async, BinaryOp, Collective, ComputationId, Convolution, CustomCall, Dimensions, Dot, DotDimensions,
+    Feed, Fusion, GatherDimensions, Instruction, Op, Opcode, Operands, PrecisionConfig, RaggedDot, Scan,
+    ScatterDimensions, Shape, Transfer, TriangularSolve, UnaryOp,
 };
+use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 use strum::IntoEnumIterator;
 
@@ -20,11 +23,11 @@ use crate::error::ParseErrorKind;
 type Called = SmallVec<[ComputationId; 1]>;
 
 impl<'s> Parser<'s> {
-    /// What an instruction computes. `operands` may be moved into a wrapped computation and back.
+    /// What an instruction computes, and which computations it calls.
     pub(super) fn op(
         &mut self,
         head: &Head,
-        operands: &mut Operands,
+        operands: &Operands,
         attributes: &mut Attributes<'s>,
     ) -> Parsed<(Op, Called)> {
         match head.wrapped {
@@ -41,7 +44,7 @@ impl<'s> Parser<'s> {
         &mut self,
         head: &Head,
         wrapped: Opcode,
-        operands: &mut Operands,
+        operands: &Operands,
         attributes: &mut Attributes<'s>,
     ) -> Parsed<(Op, Called)> {
         let Some(known) = head.shape else {
@@ -56,6 +59,10 @@ impl<'s> Parser<'s> {
             _ => None,
         };
         let Some((inputs, output)) = parts else { return Err(self.bad_shape(head, known)) };
+        if inputs.len() != operands.len() {
+            let kind = ParseErrorKind::Count { expected: inputs.len(), found: operands.len() };
+            return Err(self.cursor.error_at(head.span.clone(), kind));
+        }
         let mut scope = self.new_scope();
         let span = head.span.clone();
         let mut inner_operands = Operands::new();
@@ -69,17 +76,15 @@ impl<'s> Parser<'s> {
         let inner_head = Head { shape: None, opcode: wrapped, wrapped: None, span: span.clone() };
         let aliases = attributes.aliases_unless(wrapped);
         let thread = attributes.string(A::AsyncExecutionThread);
-        let (op, called) = self.op(&inner_head, &mut inner_operands, attributes)?;
+        let (op, called) = self.op(&inner_head, &inner_operands, attributes)?;
         let shape = self.module.intern(output);
         let mut inner = Instruction::new("async_op", shape, op, inner_operands, scope.id);
         inner.called = called;
         self.add(&mut scope, inner, span.clone());
-        let name = self.generated_name("async_wrapped");
-        let computation = self.finish_computation(name.into(), span, None, scope)?;
+        let computation = self.finish_nameless("async_wrapped", span, scope)?;
         let execution_thread = thread.unwrap_or_default();
         self.module.computations[computation].execution_thread = execution_thread.clone();
         let op = Op::AsyncStart(Box::new(Async { execution_thread, output_operand_aliasing: aliases }));
-        let _ = operands;
         Ok((op, smallvec![computation]))
     }
 
@@ -124,7 +129,7 @@ impl<'s> Parser<'s> {
 struct Operation<'p, 's> {
     parser: &'p mut Parser<'s>,
     head: &'p Head,
-    operands: &'p mut Operands,
+    operands: &'p Operands,
     attributes: &'p mut Attributes<'s>,
 }
 
@@ -661,6 +666,9 @@ fn operand_count(opcode: Opcode) -> Count {
 
 /// The operation of a unary or binary opcode.
 fn elementwise(opcode: Opcode) -> Option<Op> {
-    let unary = UnaryOp::iter().find(|op| op.opcode() == opcode).map(Op::Unary);
-    unary.or_else(|| memplan_ir::BinaryOp::iter().find(|op| op.opcode() == opcode).map(Op::Binary))
+    static TABLE: LazyLock<FxHashMap<Opcode, Op>> = LazyLock::new(|| {
+        let unary = UnaryOp::iter().map(|op| (op.opcode(), Op::Unary(op)));
+        unary.chain(BinaryOp::iter().map(|op| (op.opcode(), Op::Binary(op)))).collect()
+    });
+    TABLE.get(&opcode).cloned()
 }

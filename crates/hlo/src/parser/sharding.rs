@@ -232,10 +232,10 @@ impl Cursor<'_> {
             }
         }
         match kind {
-            Some(ShardingKind::Replicated) => named.replicated_axes = all_axes(&named.mesh),
+            // Nothing is said of any axis.
+            Some(ShardingKind::Replicated) | None => {}
             Some(ShardingKind::Manual) => named.manual_axes = all_axes(&named.mesh),
             Some(_) => named.unreduced_axes = all_axes(&named.mesh),
-            None => {}
         }
         Ok(ShardingSpec { kind: ShardingKind::Named(Box::new(named)), group: None, metadata })
     }

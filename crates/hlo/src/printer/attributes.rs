@@ -8,17 +8,22 @@ use memplan_ir::{
 };
 
 use super::{
-    instruction::sugar,
     integers,
     literal::{number, shaped_literal},
     notes, quoted, separated,
     shape::{Layouts, shape},
     sharding,
+    sugar::Sugar,
 };
 
 /// Writes `, name=value` for each attribute.
-pub(super) fn attributes<W: Write>(module: &Module, instruction: &Instruction, out: &mut W) -> fmt::Result {
-    let mut printer = Attributes { module, out };
+pub(super) fn attributes<W: Write>(
+    module: &Module,
+    sugar: &Sugar,
+    instruction: &Instruction,
+    out: &mut W,
+) -> fmt::Result {
+    let mut printer = Attributes { module, sugar, out };
     let p = &mut printer;
     p.own(instruction)?;
     p.called(instruction)?;
@@ -53,6 +58,7 @@ pub(super) fn attributes<W: Write>(module: &Module, instruction: &Instruction, o
 
 struct Attributes<'a, W> {
     module: &'a Module,
+    sugar: &'a Sugar,
     out: &'a mut W,
 }
 
@@ -229,7 +235,7 @@ impl<W: Write> Attributes<'_, W> {
                 self.value("kind", fusion.kind)?;
                 self.aliases(&fusion.output_operand_aliasing)
             }
-            Op::CustomCall(call) => self.custom_call(call, instruction),
+            Op::CustomCall(call) => self.custom_call(call),
             Op::Domain(domain) => {
                 self.name("domain")?;
                 self.out.write_str("{kind=\"sharding\", entry=")?;
@@ -262,7 +268,7 @@ impl<W: Write> Attributes<'_, W> {
                     self.bytes("async_execution_thread", start.execution_thread.as_bytes())?;
                 }
                 self.aliases(&start.output_operand_aliasing)?;
-                match instruction.called.first().and_then(|&called| sugar(self.module, called)) {
+                match instruction.called.first().and_then(|&called| self.sugar.wrapped(called)) {
                     Some(wrapped) => {
                         let wrapped = &self.module.instructions[wrapped];
                         self.own(wrapped)?;
@@ -308,7 +314,7 @@ impl<W: Write> Attributes<'_, W> {
             }
             (Op::CustomCall(_), _) => self.computations("called_computations", called),
             (Op::Fusion(_), &[computation]) => self.computation("calls", computation),
-            (Op::AsyncStart(_), &[computation]) => match sugar(self.module, computation) {
+            (Op::AsyncStart(_), &[computation]) => match self.sugar.wrapped(computation) {
                 Some(_) => Ok(()),
                 None => self.computation("calls", computation),
             },
@@ -456,8 +462,7 @@ impl<W: Write> Attributes<'_, W> {
         self.out.write_char('}')
     }
 
-    fn custom_call(&mut self, call: &CustomCall, instruction: &Instruction) -> fmt::Result {
-        let _ = instruction;
+    fn custom_call(&mut self, call: &CustomCall) -> fmt::Result {
         if let Some(window) = &call.window {
             self.window(window)?;
         }

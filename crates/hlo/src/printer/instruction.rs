@@ -2,23 +2,29 @@
 
 use std::fmt;
 
-use memplan_ir::{ComputationId, EntityRef, Instruction, InstructionId, Module, Op};
+use memplan_ir::{Instruction, InstructionId, Module, Op};
 
 use super::{
     attributes::attributes,
     json_or_quoted, literal, notes,
     shape::{Layouts, index_comment, shape},
+    sugar::Sugar,
 };
 
 /// `%name = shape opcode(operands), attributes`
-pub(super) fn instruction<W: fmt::Write>(module: &Module, id: InstructionId, out: &mut W) -> fmt::Result {
+pub(super) fn instruction<W: fmt::Write>(
+    module: &Module,
+    sugar: &Sugar,
+    id: InstructionId,
+    out: &mut W,
+) -> fmt::Result {
     let instruction = &module.instructions[id];
     out.write_str("%")?;
     out.write_str(&instruction.name)?;
     out.write_str(" = ")?;
     shape(module.shape(id), Layouts::Print, out)?;
     out.write_char(' ')?;
-    opcode(module, instruction, out)?;
+    opcode(module, sugar, instruction, out)?;
     out.write_char('(')?;
     match &instruction.op {
         Op::Parameter { number } => write!(out, "{number}")?,
@@ -32,7 +38,7 @@ pub(super) fn instruction<W: fmt::Write>(module: &Module, id: InstructionId, out
         }
     }
     out.write_char(')')?;
-    attributes(module, instruction, out)?;
+    attributes(module, sugar, instruction, out)?;
     if let Some(origin) = instruction.extras.as_ref().and_then(|extras| extras.origin.as_ref()) {
         out.write_str(", origin=")?;
         notes::original_value(origin, out)?;
@@ -50,45 +56,23 @@ pub(super) fn instruction<W: fmt::Write>(module: &Module, id: InstructionId, out
 }
 
 /// The opcode; that of the wrapped operation in front of `-start`, `-update` or `-done` where XLA writes it so.
-fn opcode<W: fmt::Write>(module: &Module, instruction: &Instruction, out: &mut W) -> fmt::Result {
+fn opcode<W: fmt::Write>(
+    module: &Module,
+    sugar: &Sugar,
+    instruction: &Instruction,
+    out: &mut W,
+) -> fmt::Result {
     let suffix = match instruction.op {
         Op::AsyncStart(_) => "-start",
         Op::AsyncUpdate(_) => "-update",
         Op::AsyncDone(_) => "-done",
         _ => return out.write_str(instruction.opcode().into()),
     };
-    match instruction.called.first().and_then(|&called| sugar(module, called)) {
+    match instruction.called.first().and_then(|&called| sugar.wrapped(called)) {
         Some(wrapped) => {
             out.write_str(module.instructions[wrapped].opcode().into())?;
             out.write_str(suffix)
         }
         None => out.write_str(instruction.opcode().into()),
     }
-}
-
-/// Whether a computation is not written, for the async-start that calls it says it all.
-pub(super) fn is_sugar(module: &Module, computation: ComputationId) -> bool {
-    sugar(module, computation).is_some()
-}
-
-/// The operation in a computation that exists only to run it asynchronously: its parameters in order, then one
-/// instruction that takes them in order, all with the names that reading `slice-start(...)` gives them.
-///
-/// XLA leaves out such computations whatever their names. We keep names that a program chose.
-pub(super) fn sugar(module: &Module, id: ComputationId) -> Option<InstructionId> {
-    let computation = &module.computations[id];
-    if !computation.name.starts_with("async_wrapped") {
-        return None;
-    }
-    let (&root, parameters) = computation.instructions.split_last()?;
-    let instruction = &module.instructions[root];
-    let has_only_an_operation = root == computation.root
-        && parameters == computation.parameters.as_slice()
-        && parameters == instruction.operands.as_slice()
-        && instruction.name.starts_with("async_op")
-        && instruction.metadata.is_none()
-        && instruction.backend_config.is_none()
-        && instruction.extras.is_none()
-        && root.index() >= parameters.len();
-    has_only_an_operation.then_some(root)
 }

@@ -10,6 +10,7 @@ mod module;
 mod notes;
 mod shape;
 mod sharding;
+mod sugar;
 
 use std::fmt;
 

@@ -2,12 +2,13 @@
 
 use std::fmt;
 
-use memplan_ir::{Computation, ComputationId, Module, ModuleConfig, ProgramShape, Shape};
+use memplan_ir::{ComputationId, Module, ModuleConfig, ProgramShape, Shape};
 
 use super::{
     instruction::instruction,
     notes, quoted, separated,
     shape::{Layouts, index_comment, shape},
+    sugar::Sugar,
 };
 
 pub(super) fn module<W: fmt::Write>(module: &Module, out: &mut W) -> fmt::Result {
@@ -22,9 +23,10 @@ pub(super) fn module<W: fmt::Write>(module: &Module, out: &mut W) -> fmt::Result
     if !frames.file_names.is_empty() || !frames.frames.is_empty() {
         out.write_char('\n')?;
     }
-    for (id, computation_) in module.computations.iter() {
-        if !super::instruction::is_sugar(module, id) {
-            computation(module, id, computation_, out)?;
+    let sugar = Sugar::new(module);
+    for id in module.computations.keys() {
+        if sugar.wrapped(id).is_none() {
+            computation(module, &sugar, id, out)?;
         }
     }
     Ok(())
@@ -117,12 +119,8 @@ fn program_shape<W: fmt::Write>(program: &ProgramShape, out: &mut W) -> fmt::Res
     shape(&program.result, Layouts::Print, out)
 }
 
-fn computation<W: fmt::Write>(
-    module: &Module,
-    id: ComputationId,
-    computation: &Computation,
-    out: &mut W,
-) -> fmt::Result {
+fn computation<W: fmt::Write>(module: &Module, sugar: &Sugar, id: ComputationId, out: &mut W) -> fmt::Result {
+    let computation = &module.computations[id];
     if id == module.entry {
         out.write_str("ENTRY ")?;
     }
@@ -137,7 +135,7 @@ fn computation<W: fmt::Write>(
     out.write_str(" {\n")?;
     for &instruction_ in &computation.instructions {
         out.write_str(if instruction_ == computation.root { "  ROOT " } else { "  " })?;
-        instruction(module, instruction_, out)?;
+        instruction(module, sugar, instruction_, out)?;
         out.write_char('\n')?;
     }
     out.write_char('}')?;

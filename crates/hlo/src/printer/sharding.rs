@@ -110,6 +110,23 @@ fn named_sharding<W: fmt::Write>(named: &NamedSharding, out: &mut W) -> fmt::Res
     if named.mesh.axes.is_empty() && named.dimensions.is_empty() {
         return Ok(());
     }
+    let n_axes = named.mesh.axes.len();
+    let axis_lists = [&named.replicated_axes, &named.unreduced_axes, &named.manual_axes];
+    if named.dimensions.is_empty() {
+        // Words for what holds of all axes alike.
+        match axis_lists.map(|axes| (!axes.is_empty(), is_every_axis(axes, n_axes))) {
+            [(false, _), (false, _), (false, _)] => return out.write_str(", replicated"),
+            [(false, _), (false, _), (_, true)] => return out.write_str(", manual"),
+            [(false, _), (_, true), (false, _)] => {
+                out.write_str(", unreduced")?;
+                return match named.reduction {
+                    Some(reduction) => write!(out, "=[{reduction}]"),
+                    None => Ok(()),
+                };
+            }
+            _ => {}
+        }
+    }
     out.write_str(", [")?;
     separated(out, ", ", &named.dimensions, |out, dimension| {
         out.write_char('{')?;
@@ -140,6 +157,12 @@ fn named_sharding<W: fmt::Write>(named: &NamedSharding, out: &mut W) -> fmt::Res
         out.write_char('}')?;
     }
     Ok(())
+}
+
+/// Whether these are all axes of a mesh of so many, each whole, in order.
+fn is_every_axis(axes: &[AxisRef], n_axes: usize) -> bool {
+    axes.len() == n_axes
+        && axes.iter().enumerate().all(|(i, axis)| axis.axis as usize == i && axis.sub_axis.is_none())
 }
 
 fn mesh<W: fmt::Write>(mesh: &Mesh, out: &mut W) -> fmt::Result {
