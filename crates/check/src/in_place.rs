@@ -8,6 +8,10 @@
 //! such steps. A fusion makes all results of one size in one loop, element by element, so a parameter may reach
 //! several results, each at the same *k*.
 //!
+//! A reduction beside such results is a second reader of the operand. Kernels that make both, as XLA's reduction
+//! emitters do, read each element once and both store it and fold it, so [`Reach::Folded`] does no harm to *other*
+//! results that take the operand's place. A result that needs the finished reduction needs a second pass, and room.
+//!
 //! One step more is common: `dynamic-update-slice(p, f(dynamic-slice(p, i)), i)` reads from `p` only what it replaces,
 //! at the place where it replaces it. Such a [`Reach::Window`] is safe when both slices have the same start and size.
 
@@ -31,14 +35,24 @@ pub(crate) enum Reach {
     Same,
     /// Element *k* depends on element *k* of the window that this dynamic-slice cuts out of it.
     Window(InstructionId),
+    /// It is a reduction, or follows from one, that reads element *k* once, when *k* is its turn.
+    Folded,
     /// In some other way.
     Any,
+}
+
+/// How a leaf of a fusion's result depends on part of a parameter.
+#[derive(Clone, Debug)]
+struct Leaf {
+    index: ShapeIndex,
+    id: InstructionId,
+    reach: Reach,
 }
 
 /// Answers about fusions that were worked out.
 #[derive(Default)]
 pub(crate) struct Memo {
-    reaches: FxHashMap<(ComputationId, usize, ShapeIndex), Vec<(InstructionId, Reach)>>,
+    reaches: FxHashMap<(ComputationId, usize, ShapeIndex), Vec<Leaf>>,
     /// Which parameters of a fusion's body something reads.
     used: FxHashMap<ComputationId, Vec<bool>>,
 }
@@ -157,10 +171,6 @@ fn updates_element(
 
 /// Whether element *k* of both arrays is the same bytes when they start at the same address.
 fn same_storage(a: &ArrayShape, b: &ArrayShape) -> bool {
-    let bits = |array: &ArrayShape| match array.layout.as_ref().map_or(0, |l| l.element_size_in_bits) {
-        0 => i64::from(array.element_type.byte_width()) * 8,
-        packed => packed,
-    };
     bits(a) == bits(b) && a.element_count() == b.element_count() && same_tiles(a, b) && same_rare(a, b)
 }
 
@@ -180,11 +190,18 @@ fn same_order(a: &ArrayShape, b: &ArrayShape) -> bool {
     a.dimensions == b.dimensions && order(a) == order(b) && same_tiles(a, b)
 }
 
+/// Tiles of elements of one width; how narrower elements on the way are tiled is of no account.
 fn same_tiles(a: &ArrayShape, b: &ArrayShape) -> bool {
     let tiles = |array: &ArrayShape| array.layout.as_ref().map(|l| l.tiles.clone()).unwrap_or_default();
-    // The second level only packs narrow elements into words: it differs where the width does.
-    tiles(a).first() == tiles(b).first()
-        && (a.element_type.bits() != b.element_type.bits() || tiles(a) == tiles(b))
+    a.element_type.bits() != b.element_type.bits() || tiles(a) == tiles(b)
+}
+
+/// Bits that an element takes in memory.
+fn bits(array: &ArrayShape) -> i64 {
+    match array.layout.as_ref().map_or(0, |l| l.element_size_in_bits) {
+        0 => i64::from(array.element_type.byte_width()) * 8,
+        packed => packed,
+    }
 }
 
 fn is_tiled(array: &ArrayShape) -> bool {
@@ -204,9 +221,13 @@ fn fusion_may_overwrite(
     let count = |shape: Option<&Shape>| shape.and_then(Shape::as_array).and_then(ArrayShape::element_count);
     let size = count(module.shape_of(fusion.shape).subshape(output));
     let leaves = result_reaches(module, memo, body, operand, index, 0);
-    leaves.iter().all(|(leaf, reach)| match reach {
+    let replaces =
+        leaves.iter().any(|leaf| output.strip_prefix(&leaf.index).is_some() && leaf.reach == Reach::Same);
+    leaves.iter().all(|leaf| match leaf.reach {
         Reach::No => true,
-        Reach::Same => count(Some(module.shape(*leaf))) == size && size.is_some(),
+        // A leaf that is a tuple is the result of one variadic operation.
+        Reach::Same => size.is_some() && count(module.shape(leaf.id).leaves().first().map(|l| l.1)) == size,
+        Reach::Folded => replaces,
         _ => false,
     })
 }
@@ -219,21 +240,21 @@ fn result_reaches(
     parameter: usize,
     index: &ShapeIndex,
     depth: u32,
-) -> Vec<(InstructionId, Reach)> {
+) -> Vec<Leaf> {
     let key = (body, parameter, index.clone());
     if let Some(known) = memo.reaches.get(&key) {
         return known.clone();
     }
     let reaches = reaches_in(module, memo, body, parameter, index, depth);
     let mut leaves = Vec::new();
-    let mut open = vec![module.computations[body].root];
-    while let Some(leaf) = open.pop() {
-        match &module.instructions[leaf] {
+    let mut open = vec![(ShapeIndex::root(), module.computations[body].root)];
+    while let Some((index, id)) = open.pop() {
+        match &module.instructions[id] {
             // Nested tuples of a hostile fusion could name one leaf exponentially often.
             tuple if tuple.op == Op::Tuple && leaves.len() + open.len() < module.instructions.len() => {
-                open.extend(tuple.operands.iter().copied());
+                open.extend((0..).zip(&tuple.operands).map(|(i, &element)| (index.child(i), element)));
             }
-            _ => leaves.push((leaf, reaches.get(&leaf).copied().unwrap_or(Reach::No))),
+            _ => leaves.push(Leaf { index, id, reach: reaches.get(&id).copied().unwrap_or(Reach::No) }),
         }
     }
     memo.reaches.insert(key, leaves.clone());
@@ -250,6 +271,8 @@ fn reaches_in(
     depth: u32,
 ) -> FxHashMap<InstructionId, Reach> {
     let mut reaches: FxHashMap<InstructionId, Reach> = FxHashMap::default();
+    let parameter_shape = module.computations[body].parameters.get(parameter).map(|&p| module.shape(p));
+    let width = parameter_shape.and_then(|s| s.subshape(index)).and_then(Shape::as_array).map_or(0, bits);
     for (id, instruction) in module.instructions_of(body) {
         let reach = match &instruction.op {
             Op::Parameter { number } if *number as usize == parameter => match index.0.len() {
@@ -261,7 +284,7 @@ fn reaches_in(
                 let operands: Vec<Reach> = instruction.operands.iter().map(of).collect();
                 match operands.iter().all(|&reach| reach == Reach::No) {
                     true => Reach::No,
-                    false => step(module, memo, id, &operands, index, depth),
+                    false => step(module, memo, id, &operands, index, width, depth),
                 }
             }
         };
@@ -279,6 +302,7 @@ fn step(
     id: InstructionId,
     operands: &[Reach],
     index: &ShapeIndex,
+    width: i64,
     depth: u32,
 ) -> Reach {
     let instruction = &module.instructions[id];
@@ -293,11 +317,20 @@ fn step(
         },
         Op::OptimizationBarrier | Op::Domain(_) | Op::AddDependency => first,
         Op::Tuple => join(operands),
+        // Bytes stay where they are, whatever they are called; but narrower elements are not tiled as wide ones are.
         Op::Bitcast => match (array(instruction.operands[0]), array(id)) {
-            (Some(a), Some(b)) if !is_tiled(a) && !is_tiled(b) && same_storage(a, b) => first,
-            (Some(a), Some(b)) if same_order(a, b) && same_storage(a, b) => first,
+            (Some(a), Some(b)) if a.element_count() == b.element_count() && bits(a) == bits(b) => {
+                if (is_tiled(a) || is_tiled(b)) && bits(a) != width { Reach::Any } else { first }
+            }
             _ => Reach::Any,
         },
+        Op::Reduce { .. } => {
+            let n = operands.len() / 2;
+            match join(&operands[..n]) {
+                Reach::Same if all_no(&operands[n..]) => Reach::Folded,
+                _ => Reach::Any,
+            }
+        }
         op if is_elementwise(op) => {
             let reached = instruction.operands.iter().zip(operands).filter(|(_, reach)| **reach != Reach::No);
             let aligned = reached.clone().all(
@@ -331,13 +364,11 @@ fn step(
                     Reach::Same | Reach::Window(_) => {
                         let leaves =
                             result_reaches(module, memo, body, operand, &ShapeIndex::root(), depth + 1);
-                        let aligned = |leaf: InstructionId| {
-                            let result = array(id).or(array(leaf)).and_then(ArrayShape::element_count);
-                            array(instruction.operands[operand]).and_then(ArrayShape::element_count) == result
-                        };
-                        let keeps = |(leaf, inner): &(InstructionId, Reach)| match inner {
+                        let count = |shape: &Shape| shape.as_array().and_then(ArrayShape::element_count);
+                        let size = count(module.shape(instruction.operands[operand]));
+                        let keeps = |leaf: &Leaf| match leaf.reach {
                             Reach::No => true,
-                            Reach::Same => aligned(*leaf),
+                            Reach::Same => count(module.shape(leaf.id)) == size,
                             _ => false,
                         };
                         if leaves.iter().all(keeps) { reach } else { Reach::Any }

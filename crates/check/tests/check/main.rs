@@ -3,5 +3,7 @@
 mod accept;
 mod corpus;
 
+mod mutate;
+mod oracle;
 mod refute;
 mod support;

@@ -1,6 +1,6 @@
 //! Plans that are wrong in one place.
 
-use crate::support::{Case, refutes, refutes_on};
+use crate::support::{Case, accepts, refutes, refutes_on};
 
 #[test]
 fn a_value_overwritten_before_its_last_read() {
@@ -90,11 +90,10 @@ ENTRY main {{
     }
 }
 
-/// The reduction still reads what the other result overwrites.
+/// Another result still reads what this one overwrites, or this one needs all of the operand first.
 #[test]
 fn every_result_of_a_fusion_counts() {
-    refutes(
-        "HloModule m, is_scheduled=true
+    let text = "HloModule m, is_scheduled=true
 sum {
   v = f32[] parameter(0)
   w = f32[] parameter(1)
@@ -105,17 +104,28 @@ fused {
   e = f32[4]{0} exponential(x)
   z = f32[] constant(0)
   d = f32[] reduce(x, z), dimensions={0}, to_apply=sum
-  ROOT t = (f32[4]{0}, f32[]) tuple(e, d)
+  b = f32[4]{0} broadcast(d), dimensions={}
+  n = f32[4]{0} divide(e, b)
+  o = f32[4]{0} reverse(x), dimensions={0}
+  ROOT t = TUPLE
 }
 ENTRY main {
   p = f32[4]{0} parameter(0)          // arg0+0
   a = f32[4]{0} negate(p)             // temp+0
-  f = (f32[4]{0}, f32[]) fusion(a), kind=kInput, calls=fused // {0} temp+0 {1} temp+16
+  f = RESULT fusion(a), kind=kInput, calls=fused // {0} temp+0 {1} temp+16
   g = f32[4]{0} get-tuple-element(f), index=0 // temp+0
   ROOT r = f32[4]{0} negate(g)        // out+0
-}",
-        "`f`{0} in `main` at alloc1[0..16) overwrites operand `a`",
-    );
+}";
+    let with = |shape: &str, results: &str| {
+        let tuple = format!("(f32[4]{{0}}, {shape}) tuple({results})");
+        text.replace("TUPLE", &tuple).replace("RESULT", &format!("(f32[4]{{0}}, {shape})"))
+    };
+    let complaint = "`f`{0} in `main` at alloc1[0..16) overwrites operand `a`";
+    refutes(&with("f32[4]{0}", "e, o"), complaint);
+    refutes(&with("f32[]", "n, d"), complaint);
+    refutes(&with("f32[4]{0}", "n, e"), complaint);
+    // A reduction reads each element once, in the same pass.
+    accepts(&with("f32[]", "e, d"));
 }
 
 #[test]
@@ -206,7 +216,7 @@ ENTRY main {
         &ok.replace("COND", "16"),
         "`l` in `main` reads `t`{1} in `main` at alloc0[16..32), but alloc0[16..32) were written inside `cond`",
     );
-    crate::support::accepts(&ok.replace("COND", "32"));
+    accepts(&ok.replace("COND", "32"));
 }
 
 #[test]
@@ -326,7 +336,7 @@ ENTRY main {
         "`b` in `main` reads `p` in `main` at alloc0[0..16), but alloc0[0..16) hold `a`",
     );
     let swapped = text.replace("negate(p)             // B", "negate(a) // B");
-    crate::support::accepts(&swapped.replace("A+", "arg0+").replace("B+", "out+"));
+    accepts(&swapped.replace("A+", "arg0+").replace("B+", "out+"));
     refutes(
         &swapped.replace("A+", "arg0+").replace("B+", "arg0+"),
         "at the end `t`{0} in `main` should be at alloc0[0..16), but alloc0[0..16) hold `b`",
