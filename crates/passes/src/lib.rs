@@ -4,6 +4,7 @@ mod algebraic;
 mod call_inliner;
 mod compact;
 mod conditional_simplifier;
+mod constant_folding;
 mod copy_computation;
 mod cost;
 mod cse;
@@ -27,6 +28,7 @@ mod while_simplifier;
 pub use algebraic::ALGEBRAIC_SIMPLIFIER;
 pub use call_inliner::{CALL_INLINER, MAX_INLINED_PER_INSTRUCTION};
 pub use conditional_simplifier::CONDITIONAL_SIMPLIFIER;
+pub use constant_folding::{CONSTANT_FOLDING, MAX_ELEMENTS};
 pub use copy_insertion::COPY_INSERTION;
 pub use cse::CSE;
 pub use dce::DCE;
@@ -41,7 +43,7 @@ pub use tuple_simplifier::TUPLE_SIMPLIFIER;
 pub use while_simplifier::WHILE_SIMPLIFIER;
 
 /// Every pass by name, in alphabetical order.
-pub const ALL: &[Pass] = &[ALGEBRAIC_SIMPLIFIER, CALL_INLINER, CONDITIONAL_SIMPLIFIER, COPY_INSERTION, CSE, DCE, FLATTEN_CALL_GRAPH, FUSION, REMAT, SCATTER_TO_SELECT, SIMPLIFY, TUPLE_SIMPLIFIER, WHILE_SIMPLIFIER];
+pub const ALL: &[Pass] = &[ALGEBRAIC_SIMPLIFIER, CALL_INLINER, CONDITIONAL_SIMPLIFIER, CONSTANT_FOLDING, COPY_INSERTION, CSE, DCE, FLATTEN_CALL_GRAPH, FUSION, REMAT, SCATTER_TO_SELECT, SIMPLIFY, TUPLE_SIMPLIFIER, WHILE_SIMPLIFIER];
 
 /// The pass with a name.
 pub fn find(name: &str) -> Option<&'static Pass> {

@@ -192,5 +192,5 @@ pub(super) fn iota(r: &mut Rewriter<'_>, id: InstructionId) -> Option<Instructio
 pub(super) fn constant(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let dimensions = r.dimensions(id)?;
     let value = r.splat(id)?;
-    (!dimensions.is_empty()).then(|| r.splat_array(value, &dimensions))
+    (dimensions.iter().product::<i64>() > 1).then(|| r.splat_array(value, &dimensions))
 }

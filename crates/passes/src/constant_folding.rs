@@ -1,0 +1,208 @@
+//! `constant-folding`: computes what depends on constants only.
+//!
+//! ```text
+//! a = s32[] constant(3)
+//! b = s32[] constant(4)            =>      c = s32[] constant(7)
+//! c = s32[] add(a, b)
+//! ```
+//!
+//! The reference evaluator does the computing, so a folded value is the value.
+//!
+//! Leaves alone: broadcasts and iotas, which cost no memory as long as they are not computed; anything that is not a
+//! pure function of its operands; loops and conditionals; constants that the text left out; and whatever would make
+//! the module larger or take long: see [`MAX_ELEMENTS`]. Requires nothing. *Changed* means that something was folded.
+
+use memplan_interp::{Options, evaluate};
+use memplan_ir::{
+    ComputationId, Instruction, InstructionId, Literal, LiteralData, Module, Op, Shape,
+};
+use rustc_hash::FxHashMap;
+
+use crate::rewrite::Rewriter;
+use crate::{Context, Pass, PassError};
+
+/// Computes what depends on constants only.
+pub const CONSTANT_FOLDING: Pass =
+    Pass { name: "constant-folding", description: "compute what depends on constants only", run };
+
+/// Most elements that one fold may read and write together. A table of this size folds in a few milliseconds; beyond,
+/// the time to compile would show it.
+pub const MAX_ELEMENTS: u64 = 1 << 20;
+
+/// Most multiplications, comparisons, ... that one fold may take: reductions and products do more than they read.
+const MAX_WORK: u64 = 1 << 22;
+
+/// A result of at most this many bytes may be added to the module although its operands stay: it takes less than the
+/// alignment of a buffer on any target.
+const MAX_ADDED_BYTES: u64 = 64;
+
+fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let mut rewriter = Rewriter::new(module);
+    rewriter.sweep(|r, id| {
+        if r.is_pinned(id) || !is_pure(r.op(id)) || !pays(r, id)? {
+            return None;
+        }
+        let folded = evaluate_alone(r, id)?;
+        Some(r.constant(folded))
+    });
+    Ok(rewriter.finish())
+}
+
+/// Operations that compute the same whenever and wherever they run, and that constants are worth computing for.
+fn is_pure(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Unary(_)
+            | Op::Binary(_)
+            | Op::Compare { .. }
+            | Op::Select
+            | Op::Clamp
+            | Op::Convert
+            | Op::BitcastConvert
+            | Op::ReducePrecision { .. }
+            | Op::Reshape { .. }
+            | Op::Transpose { .. }
+            | Op::Reverse { .. }
+            | Op::Slice { .. }
+            | Op::DynamicSlice { .. }
+            | Op::DynamicUpdateSlice
+            | Op::Concatenate { .. }
+            | Op::Pad { .. }
+            | Op::Gather(_)
+            | Op::Reduce { .. }
+            | Op::ReduceWindow(_)
+            | Op::Map { .. }
+            | Op::Dot(_)
+    )
+}
+
+/// Whether all operands are known, at least one of them only as data, and the result is no burden.
+fn pays(r: &Rewriter<'_>, id: InstructionId) -> Option<bool> {
+    let (mut n_elements, mut freed_bytes, mut has_data) = (0u64, 0u64, false);
+    for &operand in r.operands(id) {
+        n_elements = n_elements.checked_add(r.array(operand)?.element_count()?)?;
+        match r.op(operand) {
+            Op::Constant(literal) => {
+                is_written_out(literal).then_some(())?;
+                has_data = true;
+                // A constant that has other users stays.
+                if r.uses(operand) == 1 {
+                    freed_bytes += bytes(r, operand)?;
+                }
+            }
+            Op::Iota { .. } => {}
+            Op::Broadcast { .. } => match r.op(r.operand(operand, 0)) {
+                Op::Constant(literal) => is_written_out(literal).then_some(())?,
+                _ => return None,
+            },
+            _ => return None,
+        }
+    }
+    let result = bytes(r, id)?;
+    n_elements = n_elements.checked_add(r.array(id)?.element_count()?)?;
+    Some(
+        has_data
+            && n_elements <= MAX_ELEMENTS
+            && work(r, id)? <= MAX_WORK
+            && (result <= freed_bytes || result <= MAX_ADDED_BYTES),
+    )
+}
+
+fn is_written_out(literal: &Literal) -> bool {
+    literal.as_array().is_some_and(|array| matches!(array.data, LiteralData::Bytes(_)))
+}
+
+fn bytes(r: &Rewriter<'_>, id: InstructionId) -> Option<u64> {
+    let array = r.array(id)?;
+    array.element_count()?.checked_mul(u64::from(array.element_type.byte_width()))
+}
+
+/// Steps that a fold takes beyond reading and writing each element once.
+fn work(r: &Rewriter<'_>, id: InstructionId) -> Option<u64> {
+    let n_results = r.array(id)?.element_count()?;
+    let per_result = match r.op(id) {
+        Op::Dot(dot) => {
+            let lhs = r.array(r.operand(id, 0))?;
+            dot.dimensions.lhs_contracting.iter().try_fold(1u64, |n, &d| n.checked_mul(lhs.dimensions[d as usize] as u64))?
+        }
+        Op::ReduceWindow(window) => {
+            window.dimensions.iter().try_fold(1u64, |n, w| n.checked_mul(u64::try_from(w.size).ok()?))?
+        }
+        _ => 1,
+    };
+    n_results.checked_mul(per_result)
+}
+
+/// The value of an instruction whose operands are constants, iotas, or broadcasts of constants.
+fn evaluate_alone(r: &Rewriter<'_>, id: InstructionId) -> Option<Literal> {
+    let module = alone(r.module(), id);
+    // What the evaluator does not know is left as it is.
+    let value = evaluate(&module, &[], &Options { memory_limit: 1 << 30, ..Options::default() }).ok()?;
+    matches!(value, Literal::Array(_)).then_some(value)
+}
+
+/// A module that has nothing but an instruction and what it needs.
+fn alone(from: &Module, id: InstructionId) -> Module {
+    let mut module = Module::new("fold");
+    let mut computations = FxHashMap::default();
+    let called: Vec<ComputationId> =
+        from.instructions[id].called.iter().map(|&c| copy_callee(from, c, &mut module, &mut computations)).collect();
+    let entry = module.add_computation("main");
+    module.entry = entry;
+    let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
+    for &operand in &from.instructions[id].operands {
+        for &inner in from.instructions[operand].operands.iter().chain([&operand]) {
+            if !copies.contains_key(&inner) {
+                let copy = copy(from, inner, &mut module, entry, &copies);
+                copies.insert(inner, copy);
+            }
+        }
+    }
+    let root = copy(from, id, &mut module, entry, &copies);
+    module.instructions[root].called = called.into_iter().collect();
+    module.computations[entry].root = root;
+    module
+}
+
+fn copy_callee(
+    from: &Module,
+    callee: ComputationId,
+    module: &mut Module,
+    computations: &mut FxHashMap<ComputationId, ComputationId>,
+) -> ComputationId {
+    if let Some(&copy) = computations.get(&callee) {
+        return copy;
+    }
+    let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
+    let mut called = FxHashMap::default();
+    for (id, instruction) in from.instructions_of(callee) {
+        let inner: Vec<ComputationId> =
+            instruction.called.iter().map(|&c| copy_callee(from, c, module, computations)).collect();
+        called.insert(id, inner);
+    }
+    let new = module.add_computation(from.computations[callee].name.clone());
+    for (id, _) in from.instructions_of(callee) {
+        let copy = copy(from, id, module, new, &copies);
+        module.instructions[copy].called = called[&id].iter().copied().collect();
+        copies.insert(id, copy);
+    }
+    let old = &from.computations[callee];
+    module.computations[new].parameters = old.parameters.iter().map(|parameter| copies[parameter]).collect();
+    module.computations[new].root = copies[&old.root];
+    computations.insert(callee, new);
+    new
+}
+
+fn copy(
+    from: &Module,
+    id: InstructionId,
+    module: &mut Module,
+    parent: ComputationId,
+    copies: &FxHashMap<InstructionId, InstructionId>,
+) -> InstructionId {
+    let old = &from.instructions[id];
+    let shape: Shape = from.shape(id).clone();
+    let shape = module.intern(shape);
+    let operands = old.operands.iter().map(|operand| copies[operand]);
+    module.add_instruction(Instruction::new(old.name.clone(), shape, old.op.clone(), operands, parent))
+}
