@@ -142,5 +142,12 @@ fn explain(module: &Module, target: &Target) -> Result<String, Failure> {
     passes::run(&mut module, &passes::simplification_pipeline(), &context, passes::RunOptions::default())
         .map_err(|error| Failure::input(&error))?;
     let report = passes::explain_fusion(&module, target).map_err(|error| Failure::input(&error))?;
-    Ok(format!("\nfusion, edge by edge\n\n{report}"))
+    let mut text = "\nfusion, edge by edge\n\n".to_string();
+    for edge in &report.edges {
+        text.push_str(&format!(
+            "{}: {} -> {}: {}\n",
+            edge.computation, edge.producer, edge.consumer, edge.verdict
+        ));
+    }
+    Ok(text)
 }

@@ -10,6 +10,7 @@ mod input;
 mod opt;
 mod options;
 mod output;
+mod pack;
 mod picture;
 mod plan;
 mod report;
@@ -37,6 +38,8 @@ enum Verb {
     Check(check::CheckArgs),
     /// Parse, verify and rewrite HLO
     Opt(opt::OptArgs),
+    /// Place buffers with known lifetimes (CSV) at addresses, and prove how good that is
+    Pack(pack::PackArgs),
     /// List the machines that can be planned for
     Targets(targets::TargetsArgs),
 }
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         Verb::Compile(args) => compile::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Opt(args) => opt::run(&args),
+        Verb::Pack(args) => pack::run(&args),
         Verb::Targets(args) => targets::run(&args),
     };
     match result {

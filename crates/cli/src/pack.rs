@@ -1,102 +1,106 @@
-//! `memplan pack`: buffers with lifetimes from a CSV file to offsets.
+//! `memplan pack`
 
-use std::io::{Read as _, Write as _};
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use memplan_pack::{Options, Packing, Status, table::Table};
+use clap::Args;
+use memplan::pack::table::{Table, TableError};
+use memplan::pack::{Options, Packing, Problem, Status, pack};
 
-/// Packs buffers with known lifetimes into as few bytes as possible, or into a given capacity.
-///
-/// PROBLEM is CSV with the header `id,lower,upper,size` and optionally `alignment` and `offset` (fixed);
-/// a buffer is live in [lower, upper). The answer is the same table with an `offset` column.
-#[derive(Debug, clap::Args)]
-pub struct PackArgs {
-    /// The problem; `-` is standard input.
-    problem: PathBuf,
-    /// Ask whether everything fits this many bytes, instead of for the lowest height.
+use crate::failure::Failure;
+use crate::input::read;
+use crate::output::write_result;
+use crate::targets::Format;
+
+#[derive(Args)]
+pub(crate) struct PackArgs {
+    /// CSV with `id,lower,upper,size` and optionally `alignment` and `offset` (fixed); `-` is standard input
+    problem: String,
+    /// Ask whether everything fits this many bytes, instead of for the lowest height
     #[arg(long, value_name = "BYTES")]
     capacity: Option<u64>,
-    /// Stop improving after this many seconds.
+    /// Stop improving after this long
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     time_limit: Duration,
-    /// Write the table with offsets here instead of to standard output.
-    #[arg(short, value_name = "OUT.csv")]
-    output: Option<PathBuf>,
-    /// `text`: the table, and figures on standard error; `json`: figures on standard output.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
+    /// Where the table with offsets goes; without it, standard output
+    #[arg(short, long, value_name = "OUT.csv")]
+    output: Option<String>,
+    /// `text`: the table, with figures on standard error; `json`: figures instead of the table
+    #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
-    Text,
-    Json,
-}
-
-/// Runs the command and returns its exit status: 0 packed, 1 the input is wrong, 3 it does not fit (or
-/// that was not decided in time).
-pub fn run(args: &PackArgs) -> u8 {
-    match pack(args) {
-        Ok(packing) if packing.certificate.status == Status::Packed => 0,
-        Ok(_) => 3,
-        Err(message) => {
-            eprintln!("error: {message}");
-            1
-        }
-    }
-}
-
-fn pack(args: &PackArgs) -> Result<Packing, String> {
-    let name = args.problem.display();
-    let text = read(&args.problem).map_err(|error| format!("{name}: {error}"))?;
-    let mut table = Table::parse(&text).map_err(|error| format!("{name}:{error}"))?;
+/// Packs a problem from a file.
+pub(crate) fn run(args: &PackArgs) -> Result<(), Failure> {
+    let text = read(&args.problem)?;
+    let mut table =
+        Table::parse(&text).map_err(|error| Failure::Input(render(&error, &args.problem, &text)))?;
     table.problem.capacity = args.capacity;
-    let options = Options::within(args.time_limit);
-    let packing = memplan_pack::pack(&table.problem, &options).map_err(|error| format!("{name}: {error}"))?;
+    let packing = pack(&table.problem, &Options::within(args.time_limit))
+        .map_err(|error| Failure::Input(format!("error: {}: {error}", args.problem)))?;
     let is_packed = packing.certificate.status == Status::Packed;
     let report = packing.report();
-    let rows = is_packed.then(|| table.with_offsets(&packing.offsets));
-    let written = match (&args.output, rows) {
-        (Some(path), Some(rows)) => write(path, rows.as_bytes()).map_err(|error| format!("{}: {error}", path.display())),
-        (None, Some(rows)) if args.format == Format::Text => print(&rows),
-        _ => Ok(()),
-    };
-    written?;
+    if is_packed && (args.output.is_some() || args.format == Format::Text) {
+        write_result(args.output.as_deref(), &table.with_offsets(&packing.offsets))?;
+    }
     match args.format {
+        Format::Json => {
+            let json = serde_json::to_string_pretty(&report).expect("a report is plain figures");
+            write_result(None, &(json + "\n"))?;
+        }
         Format::Text => eprintln!("{report}"),
-        Format::Json => print(&(serde_json::to_string_pretty(&report).expect("figures are valid JSON") + "\n"))?,
     }
-    if let Some(capacity) = args.capacity.filter(|_| !is_packed) {
-        let over = packing.height.saturating_sub(capacity);
-        eprintln!("the best packing found is {over} bytes above the capacity of {capacity}");
+    match args.capacity {
+        Some(capacity) if !is_packed => Err(Failure::DoesNotFit(shortage(&table, &packing, capacity))),
+        _ => Ok(()),
     }
-    Ok(packing)
 }
 
-fn read(path: &Path) -> std::io::Result<Vec<u8>> {
-    if path != Path::new("-") {
-        return std::fs::read(path);
+/// By how much it does not fit, and what holds the peak.
+fn shortage(table: &Table, packing: &Packing, capacity: u64) -> String {
+    let certificate = &packing.certificate;
+    let mut text = match certificate.status {
+        Status::Infeasible => format!(
+            "no packing fits {capacity} bytes: at least {} are needed, {} more",
+            certificate.lower_bound,
+            certificate.lower_bound - capacity
+        ),
+        _ => format!(
+            "time is up: the lowest packing found is {} bytes, {} more than the capacity of {capacity}",
+            packing.height,
+            packing.height.saturating_sub(capacity)
+        ),
+    };
+    let Some(peak) = table.problem.peak() else { return text };
+    text.push_str(&format!(
+        "\nmost bytes are live at time {}: {}, the largest of them",
+        peak.time, peak.bytes
+    ));
+    let Problem { items, .. } = &table.problem;
+    for &item in peak.items.iter().take(5) {
+        let name = table.id(item);
+        text.push_str(&format!(
+            "\n  {:>15}  {name}, live in [{}, {})",
+            items[item].size, items[item].lower, items[item].upper
+        ));
     }
-    let mut text = Vec::new();
-    std::io::stdin().read_to_end(&mut text)?;
-    Ok(text)
+    text
 }
 
-/// To a temporary file first: there is never half a file under the name.
-fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    file.write_all(bytes)?;
-    file.persist(path)?;
-    Ok(())
-}
-
-fn print(text: &str) -> Result<(), String> {
-    std::io::stdout().lock().write_all(text.as_bytes()).map_err(|error| format!("standard output: {error}"))
+/// The error with the line it is about and a caret.
+fn render(error: &TableError, name: &str, text: &[u8]) -> String {
+    let TableError { line, column, kind } = error;
+    let source = text.split(|&byte| byte == b'\n').nth(line - 1).unwrap_or_default();
+    // A window around the column, as a hostile line may be long.
+    const BEFORE: usize = 60;
+    let from = (column - 1).saturating_sub(BEFORE).min(source.len());
+    let to = (column + 40).min(source.len());
+    let window = String::from_utf8_lossy(&source[from..to]);
+    let before = String::from_utf8_lossy(&source[from..(column - 1).min(source.len())]);
+    let blanks = " ".repeat(before.chars().count());
+    format!("error: {kind}\n --> {name}:{line}:{column}\n  | {}\n  | {blanks}^", window.trim_end())
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| String::from("not a number of seconds"))?;
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_string())?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
