@@ -78,8 +78,8 @@ pub fn compile(
     let mut pipeline = Pipeline { module, target, options, stages: Vec::new() };
     pipeline.measure("before")?;
     pipeline.stage("simplify", &passes::simplification_pipeline())?;
+    pipeline.stage("recompute", &[passes::SCATTER_TO_SELECT, passes::SIMPLIFY, passes::REMAT])?;
     pipeline.stage("fuse", &[passes::FUSION])?;
-    pipeline.stage("recompute", &[passes::REMAT])?;
     pipeline.stage("insert copies", &LEGALIZE)?;
     let planned = pipeline.plan()?;
     let proof = pipeline.check(&planned)?;
