@@ -16,7 +16,7 @@ use crate::kernels::Kernel;
 use crate::lower::{addressing, leaf_count};
 use crate::memory::{Memory, Place, Write};
 use crate::pull::Pullable;
-use crate::{Error, Options, transfer};
+use crate::{Error, transfer};
 
 /// Calls within calls (loops and branches included), beyond which a module is refused. Deeper ones would overflow the
 /// stack of a small thread.
@@ -48,7 +48,6 @@ pub(crate) enum Storage<'m> {
 pub(crate) struct Executor<'m> {
     pub(crate) module: &'m Module,
     pub(crate) memory: Memory,
-    pub(crate) options: &'m Options,
     schedule: &'m Schedule,
     pullable: Pullable,
     storage: Storage<'m>,
@@ -59,16 +58,13 @@ pub(crate) struct Executor<'m> {
     /// What each write wrote.
     writes: Vec<Option<Position>>,
     depth: usize,
-    /// How many random arrays were drawn so far.
-    pub(crate) draws: u64,
 }
 
 impl<'m> Executor<'m> {
-    pub(crate) fn new(module: &'m Module, schedule: &'m Schedule, storage: Storage<'m>, memory: Memory, options: &'m Options) -> Executor<'m> {
+    pub(crate) fn new(module: &'m Module, schedule: &'m Schedule, storage: Storage<'m>, memory: Memory) -> Executor<'m> {
         Executor {
             module,
             memory,
-            options,
             schedule,
             pullable: Pullable::new(module),
             storage,
@@ -77,7 +73,6 @@ impl<'m> Executor<'m> {
             last_uses: SecondaryMap::new(),
             writes: vec![None],
             depth: 0,
-            draws: 0,
         }
     }
 

@@ -39,14 +39,12 @@ use memory::Memory;
 pub struct Options {
     /// Bytes that all values together may take.
     pub memory_limit: usize,
-    /// Seed of `rng`, which HLO leaves open.
-    pub seed: u64,
 }
 
 impl Default for Options {
     fn default() -> Options {
         // Half of what a machine with 64 GiB has: a module that needs more is not for an interpreter.
-        Options { memory_limit: 32 << 30, seed: 0 }
+        Options { memory_limit: 32 << 30 }
     }
 }
 
@@ -58,7 +56,7 @@ pub fn evaluate(module: &Module, inputs: &[Literal], options: &Options) -> Resul
     let schedule = Schedule::default();
     let memory = Memory::new(options.memory_limit);
     let module = with_meaningful_layouts(module);
-    let mut executor = Executor::new(&module, &schedule, Storage::Separate, memory, options);
+    let mut executor = Executor::new(&module, &schedule, Storage::Separate, memory);
     run(&mut executor, inputs)
 }
 
@@ -78,35 +76,18 @@ pub fn run_in_arena(
 ) -> Result<Literal, Error> {
     let mut memory = Memory::new(options.memory_limit);
     let arena = Arena::new(plan, &mut memory)?;
-    let mut executor = Executor::new(module, schedule, Storage::Arena(arena), memory, options);
+    let mut executor = Executor::new(module, schedule, Storage::Arena(arena), memory);
     run(&mut executor, inputs)
 }
 
 /// Bytes of working memory that the kernel of an instruction needs beside operands and result. 0 for instructions that
-/// have no kernel, and for those that cannot be evaluated.
+/// have no kernel, and for those that cannot be evaluated. Takes time linear in what the instruction calls.
 pub fn scratch_bytes(module: &Module, instruction: InstructionId) -> u64 {
-    Scratch::new(module).bytes(instruction)
-}
-
-/// As [`scratch_bytes`] for many instructions of one module.
-pub struct Scratch<'m> {
-    module: &'m Module,
-    pullable: pull::Pullable,
-}
-
-impl<'m> Scratch<'m> {
-    /// Looks at the whole module once.
-    pub fn new(module: &'m Module) -> Scratch<'m> {
-        Scratch { module, pullable: pull::Pullable::new(module) }
+    if !execute::has_kernel(module, instruction) {
+        return 0;
     }
-
-    /// Bytes of working memory of an instruction.
-    pub fn bytes(&self, instruction: InstructionId) -> u64 {
-        if !execute::has_kernel(self.module, instruction) {
-            return 0;
-        }
-        compile::compile(self.module, &self.pullable, instruction).map_or(0, |kernel| kernel.scratch_bytes() as u64)
-    }
+    let pullable = pull::Pullable::below(module, instruction);
+    compile::compile(module, &pullable, instruction).map_or(0, |kernel| kernel.scratch_bytes() as u64)
 }
 
 /// Checks the inputs, runs the entry computation and folds its leaves into a literal of its shape.

@@ -1,9 +1,12 @@
 //! One rule per operation: which elements of the operands an element of the result is made of.
 
+use std::collections::BTreeSet;
+
 use memplan_ir::{
     ArrayShape, BinaryOp, Computation, ComparisonType, ComputationId, ElementType,
-    GatherDimensions, InstructionId, Literal, Module, Op, PaddingDimension, SecondaryMap, Shape, UnaryOp,
+    GatherDimensions, InstructionId, Literal, Module, Op, PaddingDimension, Shape, UnaryOp,
 };
+use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
 use crate::Error;
@@ -13,20 +16,38 @@ use crate::lower::{DomainId, Ix, Leaf, Lower, Name, Need};
 use crate::program::{Reg, Source, StepOp};
 
 /// Which computations consist of operations with a rule here.
-pub(crate) struct Pullable(SecondaryMap<ComputationId, bool>);
+pub(crate) struct Pullable(FxHashMap<ComputationId, bool>);
 
 impl Pullable {
-    /// Linear in the module: callees stand before callers.
+    /// Looks at all computations. Linear in the module.
     pub(crate) fn new(module: &Module) -> Pullable {
-        let mut pullable = Pullable(SecondaryMap::new());
-        for (id, computation) in module.computations.iter() {
-            pullable.0[id] = computation.instructions.iter().all(|&i| pullable.instruction(module, i));
+        Pullable::of(module, module.computations.keys())
+    }
+
+    /// Looks at what one instruction calls, and at what that calls.
+    pub(crate) fn below(module: &Module, id: InstructionId) -> Pullable {
+        let mut found: BTreeSet<ComputationId> = module.instructions[id].called.iter().copied().collect();
+        let mut pending: Vec<ComputationId> = found.iter().copied().collect();
+        while let Some(computation) = pending.pop() {
+            for (_, instruction) in module.instructions_of(computation) {
+                pending.extend(instruction.called.iter().filter(|&&callee| found.insert(callee)));
+            }
+        }
+        Pullable::of(module, found)
+    }
+
+    /// Looks at computations in order of their ids: callees stand before callers.
+    fn of(module: &Module, computations: impl IntoIterator<Item = ComputationId>) -> Pullable {
+        let mut pullable = Pullable(FxHashMap::default());
+        for id in computations {
+            let is_pullable = module.computations[id].instructions.iter().all(|&i| pullable.instruction(module, i));
+            pullable.0.insert(id, is_pullable);
         }
         pullable
     }
 
     pub(crate) fn computation(&self, computation: ComputationId) -> bool {
-        self.0[computation]
+        self.0.get(&computation).copied().unwrap_or(false)
     }
 
     /// Whether an instruction's elements can be computed one by one from its operands' elements.

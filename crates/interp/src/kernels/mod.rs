@@ -13,10 +13,11 @@ pub(crate) mod gemm;
 mod linalg;
 pub(crate) mod loops;
 pub(crate) mod reduce;
+mod rng;
 pub(crate) mod scatter;
 mod sort;
 
-use memplan_ir::{ArrayShape, InstructionId, Module, Op};
+use memplan_ir::{ArrayShape, EntityRef, InstructionId, Module, Op};
 
 use crate::Error;
 use crate::lambda::Lambda;
@@ -85,6 +86,11 @@ pub(crate) fn whole_array_kernel(
         | Op::CollectiveBroadcast(_) => {
             Box::new(bytes::CopyKernel { pairs: results.iter().enumerate().map(|(k, r)| (operands[k].number, r.0)).collect() })
         }
+        Op::RngBitGenerator { algorithm } => Box::new(rng::BitsKernel::new(&operands[0], results, *algorithm)?),
+        Op::Rng { distribution } => {
+            Box::new(rng::RngKernel::new(operands, result(0), *distribution, id.index() as u64)?)
+        }
+        Op::RngGetAndUpdateState { delta } => Box::new(rng::StateKernel::new(result(0), *delta)?),
         Op::ReplicaId | Op::PartitionId => Box::new(bytes::ZeroKernel),
         Op::CustomCall(call) => match &*call.target {
             "TopK" | "topk" => Box::new(sort::TopKKernel::new(&operands[0], results, true)?),

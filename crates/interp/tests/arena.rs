@@ -1,0 +1,117 @@
+//! Programs inside the memory of their plans give what they give with separate buffers, bit for bit.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use memplan_interp::{Options, evaluate, npz, run_in_arena, scratch_bytes, with_meaningful_layouts};
+use memplan_ir::{ArrayLiteral, ElementType, Literal, Module, Shape};
+use memplan_memory::{Bytes, Target};
+use memplan_plan::{AssignOptions, PlanOptions, plan};
+
+#[test]
+fn numerics_in_the_arena() {
+    let Some(cases) = directories("numerics") else {
+        eprintln!("skipped: no corpus");
+        return;
+    };
+    for case in cases {
+        let module = read(&case.join("module.hlo.txt"));
+        let inputs = npz::read_inputs(&module, File::open(case.join("inputs.npz")).expect("a case has inputs"));
+        check(&case.to_string_lossy(), &module, &inputs.expect("the inputs fit"), "cpu");
+    }
+}
+
+#[test]
+fn scheduled_programs_in_the_arena() {
+    let Some(cases) = directories("corpus") else {
+        eprintln!("skipped: no corpus");
+        return;
+    };
+    for case in cases.iter().filter(|c| c.to_string_lossy().contains("_tiny")) {
+        for (file, target) in [("cpu.hlo.txt", "cpu"), ("gpu.hlo.txt", "gpu-h100")] {
+            let path = case.join(file);
+            let module = read(&path);
+            let before = read(&case.join("before.hlo.txt"));
+            let inputs = inputs(&before);
+            let found = check(&path.to_string_lossy(), &module, &inputs, target);
+            let meant = evaluate(&before, &inputs, &Options::default()).expect("the program is evaluated");
+            compare(&path.to_string_lossy(), &found, &meant);
+        }
+    }
+}
+
+/// Plans a module and runs it both ways.
+#[track_caller]
+fn check(name: &str, module: &Module, inputs: &[Literal], target: &str) -> Literal {
+    let meant = evaluate(module, inputs, &Options::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let target = Target::find(target).expect("the target is known");
+    let mut module = with_meaningful_layouts(module).into_owned();
+    let context = memplan_passes::Context { target: &target };
+    let legalize = [memplan_passes::FLATTEN_CALL_GRAPH, memplan_passes::COPY_INSERTION];
+    memplan_passes::run(&mut module, &legalize, &context, memplan_passes::RunOptions::default())
+        .unwrap_or_else(|e| panic!("{name}: {e}"));
+    let assign = AssignOptions { scratch: Some(|m, i| Bytes(scratch_bytes(m, i))), ..AssignOptions::default() };
+    let options = PlanOptions { assign, ..PlanOptions::default() };
+    let planned = plan(&module, &target, &options).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let found = run_in_arena(&module, &planned.schedule, &planned.plan, inputs, &Options::default())
+        .unwrap_or_else(|e| panic!("{name}: {e}"));
+    assert!(found == meant, "{name}: the arena gives something else");
+    found
+}
+
+/// Floats agree within 1e-3 of the array's largest magnitude: optimized programs add up in another order.
+fn compare(name: &str, found: &Literal, meant: &Literal) {
+    match (found, meant) {
+        (Literal::Tuple(found), Literal::Tuple(meant)) => {
+            found.iter().zip(meant).enumerate().for_each(|(k, (f, m))| compare(&format!("{name} {k}"), f, m));
+        }
+        (Literal::Array(found), Literal::Array(meant)) if found.element_type == ElementType::F32 => {
+            let floats = |bytes: &[u8]| -> Vec<f32> {
+                bytes.chunks(4).map(|b| f32::from_le_bytes(b.try_into().expect("four bytes"))).collect()
+            };
+            let (found, meant) = (floats(&found.bytes()), floats(&meant.bytes()));
+            let largest = meant.iter().fold(0f32, |m, x| m.max(x.abs()));
+            let worst = found.iter().zip(&meant).fold(0f32, |m, (x, y)| m.max((x - y).abs()));
+            assert!(worst <= 1e-3 * largest || worst == 0.0, "{name}: off by {worst} of {largest}");
+        }
+        _ => {}
+    }
+}
+
+/// Numbers like those the numerics cases have: small floats of both signs, few integers.
+fn inputs(module: &Module) -> Vec<Literal> {
+    let mut state = 1u64;
+    let mut next = move || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as f32 / (1u64 << 31) as f32
+    };
+    let parameters = &module.entry_computation().parameters;
+    parameters
+        .iter()
+        .map(|&p| {
+            let Shape::Array(shape) = module.shape(p) else { panic!("a parameter is an array") };
+            let n = shape.element_count().expect("extents are known") as usize;
+            let bytes: Vec<u8> = match shape.element_type {
+                ElementType::F32 => (0..n).flat_map(|_| (next() * 0.5 + 0.05).to_le_bytes()).collect(),
+                ElementType::Bf16 => (0..n).flat_map(|_| ((next().to_bits() >> 16) as u16).to_le_bytes()).collect(),
+                t => (0..n)
+                    .flat_map(|_| ((next() * 3.0) as u64).to_le_bytes()[..t.byte_width() as usize].to_vec())
+                    .collect(),
+            };
+            Literal::Array(ArrayLiteral::new(shape.element_type, shape.dimensions.iter().copied(), bytes))
+        })
+        .collect()
+}
+
+fn read(path: &PathBuf) -> Module {
+    memplan_hlo::parse(&std::fs::read_to_string(path).expect("a case has a module")).expect("the module is valid")
+}
+
+fn directories(name: &str) -> Option<Vec<PathBuf>> {
+    let default = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared");
+    let shared = std::env::var("MEMPLAN_SHARED").unwrap_or_else(|_| default.to_string());
+    let entries = std::fs::read_dir(PathBuf::from(shared).join(name)).ok()?;
+    let mut found: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).filter(|p| p.is_dir()).collect();
+    found.sort();
+    Some(found)
+}

@@ -1,0 +1,118 @@
+//! Every opcode against the values XLA computes: see `scripts/make_opcode_cases.py`.
+
+use std::path::PathBuf;
+
+use memplan_interp::{Options, evaluate};
+use memplan_ir::{ArrayLiteral, ArrayShape, ElementType, Literal, Module};
+
+#[test]
+fn opcodes_give_the_values_of_xla() {
+    let directory = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/opcodes"));
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(directory).expect("the cases are in the repository").filter_map(|e| Some(e.ok()?.path())).collect();
+    files.sort();
+    let (mut n_cases, mut wrong) = (0, Vec::new());
+    for file in files {
+        let text = std::fs::read_to_string(&file).expect("a family is text");
+        for case in split_cases(&text) {
+            n_cases += 1;
+            let name = case.lines().next().unwrap_or_default().trim_start_matches("HloModule ").to_string();
+            if let Err(reason) = check(case) {
+                wrong.push(format!("{name}: {reason}"));
+            }
+        }
+    }
+    assert!(n_cases > 500, "only {n_cases} cases were found");
+    assert!(wrong.is_empty(), "{} of {n_cases} cases are wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// The modules of a file, each with its comments.
+fn split_cases(text: &str) -> Vec<&str> {
+    let starts: Vec<usize> =
+        text.match_indices("HloModule ").map(|(at, _)| at).chain(std::iter::once(text.len())).collect();
+    starts.windows(2).map(|w| &text[w[0]..w[1]]).collect()
+}
+
+fn check(case: &str) -> Result<(), String> {
+    let module = memplan_hlo::parse(case).map_err(|e| format!("{e}"))?;
+    let entry = module.entry_computation();
+    let inputs: Vec<Literal> = entry
+        .parameters
+        .iter()
+        .enumerate()
+        .map(|(k, &p)| literal(case, &format!("// p{k}: "), module.shape(p).as_array().expect("parameters are arrays")))
+        .collect();
+    let found = evaluate(&module, &inputs, &Options::default()).map_err(|e| e.to_string())?;
+    for (k, (found, expected)) in leaves(&module, &found).into_iter().zip(expected(case, &module)).enumerate() {
+        compare(&found, &expected).map_err(|reason| format!("o{k}: {reason}"))?;
+    }
+    Ok(())
+}
+
+fn leaves(_: &Module, literal: &Literal) -> Vec<ArrayLiteral> {
+    match literal {
+        Literal::Array(array) => vec![array.clone()],
+        Literal::Tuple(elements) => elements.iter().filter_map(|e| e.as_array().cloned()).collect(),
+        Literal::Token => Vec::new(),
+    }
+}
+
+fn expected(case: &str, module: &Module) -> Vec<ArrayLiteral> {
+    let shapes = module.shape(module.entry_computation().root).leaves();
+    let shapes = shapes.iter().filter_map(|(_, s)| s.as_array());
+    shapes
+        .enumerate()
+        .filter_map(|(k, shape)| literal(case, &format!("// o{k}: "), shape).as_array().cloned())
+        .collect()
+}
+
+fn literal(case: &str, prefix: &str, shape: &ArrayShape) -> Literal {
+    let prefix = prefix.trim_end();
+    let hex = case.lines().find_map(|l| l.strip_prefix(prefix)).expect("a case has all its arrays").trim();
+    let bytes: Vec<u8> =
+        (0..hex.len() / 2).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).expect("hexadecimal")).collect();
+    Literal::array(shape.element_type, shape.dimensions.iter().copied(), bytes)
+}
+
+/// Integers agree exactly. Floats agree within a few units in the last place of the array's largest number, infinities
+/// and NaNs exactly.
+fn compare(found: &ArrayLiteral, expected: &ArrayLiteral) -> Result<(), String> {
+    let t = found.element_type;
+    if !t.is_floating() && !t.is_complex() {
+        return if found.bytes() == expected.bytes() { Ok(()) } else { Err(format!("{:?} instead of {:?}", found.bytes(), expected.bytes())) };
+    }
+    let tolerance = match t {
+        ElementType::F32 | ElementType::C64 => 2e-5,
+        ElementType::F64 | ElementType::C128 => 1e-12,
+        ElementType::F16 => 1e-3,
+        ElementType::Bf16 => 8e-3,
+        _ => 0.0,
+    };
+    let (found, expected) = (numbers(found), numbers(expected));
+    let largest = expected.iter().filter(|x| x.is_finite()).fold(0f64, |m, x| m.max(x.abs()));
+    for (i, (&f, &e)) in found.iter().zip(&expected).enumerate() {
+        let agrees = if f.is_finite() && e.is_finite() {
+            (f - e).abs() <= tolerance * e.abs().max(largest.min(10.0))
+        } else {
+            f == e || f.is_nan() && e.is_nan()
+        };
+        if !agrees {
+            return Err(format!("[{i}] is {f} instead of {e}"));
+        }
+    }
+    Ok(())
+}
+
+/// The elements as `f64`; both parts of complex ones.
+fn numbers(array: &ArrayLiteral) -> Vec<f64> {
+    let t = array.element_type.component();
+    // Widening is exact, so the evaluator's own conversion may do it.
+    let n = array.bytes().len() / t.byte_width() as usize;
+    if t == ElementType::F64 {
+        return array.bytes().chunks(8).map(|b| f64::from_le_bytes(b.try_into().expect("eight bytes"))).collect();
+    }
+    let text = format!("HloModule m\nENTRY e {{\n  p = {t}[{n}] parameter(0)\n  ROOT r = f64[{n}] convert(p)\n}}\n");
+    let module = memplan_hlo::parse(&text).expect("the module is valid");
+    let wide = evaluate(&module, &[Literal::array(t, [n as i64], array.bytes())], &Options::default());
+    numbers(wide.expect("a conversion is evaluated").as_array().expect("an array is converted to an array"))
+}
