@@ -1,6 +1,6 @@
 //! What fuzzing asks of this crate; tests ask the same of fewer inputs.
 
-use crate::{parse, print, render};
+use crate::{parse, print, proto, render};
 
 /// Reads arbitrary bytes as HLO text. Either they are a module, whose text reads back to the same text, or the error
 /// can be shown.
@@ -23,5 +23,27 @@ pub fn check_text(bytes: &[u8]) {
             let shown = render(&error, "input", &source);
             assert!(shown.starts_with("error"), "{shown}");
         }
+    }
+}
+
+/// Reads arbitrary bytes as a protobuf module. Either they are one, and what is written for it reads back to the same
+/// bytes, or there is an error. What was read is verified, which must not panic either; a valid module is printed.
+///
+/// # Panics
+/// When that is not so.
+pub fn check_proto(bytes: &[u8]) {
+    let imported = match proto::read(bytes) {
+        Ok(imported) => imported,
+        Err(error) => return assert_ne!(error.to_string(), ""),
+    };
+    let is_valid = memplan_ir::verify(&imported.module).is_ok();
+    let Ok(once) = proto::write_module(&imported.module) else {
+        assert!(!is_valid, "a valid module can be written");
+        return;
+    };
+    if is_valid {
+        let again = proto::read(&once).expect("what is written for a valid module reads back");
+        assert_eq!(Ok(once), proto::write_module(&again.module), "writing is a fixed point");
+        print(&again.module);
     }
 }
