@@ -6,10 +6,12 @@
 //!
 //! ```text
 //!   before(i)   bytes live before node i
-//!   during(i) = before(i) + max(bytes i defines - bytes it takes over, extra(i))
+//!   during(i) = before(i) + bytes i needs - bytes it takes over
 //!   after(i)  = before(i) + bytes i defines - bytes of storages that i is the last to touch
 //!   peak      = max over i of during(i)
 //! ```
+//!
+//! A node needs the bytes it defines, or, where it runs other computations, what these need beyond its operands.
 //!
 //! The bytes live between nodes depend only on the set of nodes that have run, and running a node early never makes
 //! it free less than running it late: live bytes are a submodular function of that set. That is what makes the
@@ -49,8 +51,8 @@ pub(crate) struct Graph {
     pub(crate) touched_by: Table,
     /// For each node, bytes of the storages it defines.
     pub(crate) defined_bytes: Vec<u64>,
-    /// For each node, bytes needed while it runs beyond what is live before it: what it calls.
-    pub(crate) extra: Vec<u64>,
+    /// For each node, bytes needed while it runs beyond what is live before it and what it takes over.
+    pub(crate) needed_bytes: Vec<u64>,
     /// For each node, its [`TakeOver`]s: a result, how many like it, how many operands, the operands.
     take_overs: Table,
     /// Bytes live before anything runs.
@@ -68,7 +70,9 @@ pub(crate) struct Parts {
     pub(crate) touches: Vec<(Node, StorageIndex)>,
     /// (node, storage): where a life begins.
     pub(crate) definitions: Vec<(Node, StorageIndex)>,
-    pub(crate) extra: Vec<u64>,
+    /// (node, bytes needed while it runs beyond what is live before it), for nodes that run other computations; the
+    /// others need what they define.
+    pub(crate) calls: Vec<(Node, u64)>,
     pub(crate) take_overs: Vec<TakeOver>,
 }
 
@@ -132,6 +136,8 @@ impl Graph {
         for &(node, storage) in &parts.definitions {
             defined_bytes[node as usize] += storages[storage as usize].bytes;
         }
+        let mut needed_bytes = defined_bytes.clone();
+        parts.calls.iter().for_each(|&(node, bytes)| needed_bytes[node as usize] = bytes);
         let take_overs = parts.take_overs.iter().flat_map(|t| {
             let head = [t.result, t.n_results, t.operands.len() as u32];
             head.into_iter().chain(t.operands.iter().copied()).map(|entry| (t.node, entry))
@@ -142,7 +148,7 @@ impl Graph {
             touches: Table::new(n, parts.touches.iter().copied()),
             touched_by: Table::new(storages.len(), parts.touches.iter().map(swapped)),
             defined_bytes,
-            extra: parts.extra,
+            needed_bytes,
             take_overs: Table::new(n, take_overs),
             initial: storages.iter().filter(|s| s.live_in).map(|s| s.bytes).sum(),
             storages,
@@ -150,7 +156,7 @@ impl Graph {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.extra.len()
+        self.defined_bytes.len()
     }
 
     pub(crate) fn nodes(&self) -> std::ops::Range<Node> {
@@ -171,7 +177,7 @@ impl Graph {
             let dying = operands.iter().filter(|&&storage| dies(storage)).count();
             self.storages[result as usize].bytes * dying.min(n_results) as u64
         });
-        let needed = (defined - taken.sum::<u64>()).max(self.extra[node as usize]);
+        let needed = self.needed_bytes[node as usize] - taken.sum::<u64>();
         let freed = self.touches.row(node).iter().filter(|&&storage| dies(storage));
         let freed: u64 = freed.map(|&storage| self.storages[storage as usize].bytes).sum();
         (live + needed, live + defined - freed)

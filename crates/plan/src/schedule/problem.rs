@@ -325,7 +325,6 @@ impl<'s, 'a> Build<'s, 'a> {
             self.source.after[id] = Some(after);
         }
         self.parts.n_nodes = self.instructions.len();
-        self.parts.extra = vec![0; self.instructions.len()];
     }
 
     /// Edges for operands, control predecessors, and the order of side effects.
@@ -673,7 +672,7 @@ impl Problem {
                 None => {
                     let peaks = call.callees.iter().map(|&(callee, beside)| inner[callee].peak + beside);
                     let peak = peaks.max().unwrap_or_default();
-                    self.parts.extra[call.node as usize] = peak.saturating_sub(call.handed_over);
+                    self.parts.calls.push((call.node, peak.saturating_sub(call.handed_over)));
                 }
             }
         }

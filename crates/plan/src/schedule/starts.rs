@@ -36,7 +36,7 @@ pub(crate) fn list(graph: &Graph) -> Vec<Node> {
     let mut is_done = vec![false; graph.len()];
     let key = |remaining: &[u32], node: Node| {
         // What touches no memory only stands in the way of its users.
-        let is_idle = graph.touches.row(node).is_empty() && graph.extra[node as usize] == 0;
+        let is_idle = graph.touches.row(node).is_empty() && graph.needed_bytes[node as usize] == 0;
         let gain = graph.freed(remaining, node) as i64 - graph.defined_bytes[node as usize] as i64;
         (is_idle, gain, graph.successors.row(node).len(), Reverse(node))
     };
@@ -103,7 +103,7 @@ pub(crate) fn tree(graph: &Graph, textual: &[Node]) -> Vec<Node> {
             most = most.max(sum.saturating_add(peak[before as usize]));
             sum = sum.saturating_add(left(before));
         }
-        peak[node as usize] = most.max(sum.saturating_add(left(node).max(graph.extra[node as usize])));
+        peak[node as usize] = most.max(sum.saturating_add(left(node).max(graph.needed_bytes[node as usize])));
     }
     visit(graph, |node| Reverse(peak[node as usize] - left(node)))
 }
@@ -119,7 +119,7 @@ pub(crate) fn reverse(graph: &Graph) -> Vec<Node> {
         let touches = graph.touches.row(node).iter();
         let new = touches.filter(|&&s| !is_live[s as usize]).map(|&s| graph.storages[s as usize].bytes);
         let gain = graph.defined_bytes[node as usize] as i64 - new.sum::<u64>() as i64;
-        let is_idle = graph.touches.row(node).is_empty() && graph.extra[node as usize] == 0;
+        let is_idle = graph.touches.row(node).is_empty() && graph.needed_bytes[node as usize] == 0;
         (is_idle, gain, node)
     };
     let ready = graph.nodes().filter(|&node| waiting[node as usize] == 0);

@@ -18,7 +18,7 @@ impl Random {
 
 /// A random graph: every node defines a storage or two, reads some earlier ones, and may write over one of them.
 fn random_graph(random: &mut Random, n: usize) -> Graph {
-    let mut parts = Parts { n_nodes: n, extra: vec![0; n], ..Parts::default() };
+    let mut parts = Parts { n_nodes: n, ..Parts::default() };
     for _ in 0..random.below(3) {
         let bytes = 1 + random.below(6);
         parts.storages.push(Storage { bytes, live_in: true, live_out: random.below(4) == 0 });
@@ -48,8 +48,8 @@ fn random_graph(random: &mut Random, n: usize) -> Graph {
                 parts.take_overs.push(TakeOver { node, result, n_results: 1, operands });
             }
         }
-        if random.below(6) == 0 {
-            parts.extra[node as usize] = random.below(12);
+        if random.below(6) == 0 && parts.take_overs.iter().all(|t| t.node != node) {
+            parts.calls.push((node, 12 + random.below(8)));
         }
         if node > 0 && random.below(10) == 0 {
             parts.edges.push((random.below(node.into()) as Node, node));
@@ -89,7 +89,7 @@ fn lowest_peak(graph: &Graph) -> u64 {
 fn search_finds_the_lowest_peak_of_small_graphs() {
     let mut random = Random(7);
     let (mut n_improved, mut n_optimal) = (0, 0);
-    for case in 0..400 {
+    for case in 0..1500 {
         let n = 1 + random.below(8) as usize;
         let graph = random_graph(&mut random, n);
         let lowest = lowest_peak(&graph);
@@ -103,7 +103,7 @@ fn search_finds_the_lowest_peak_of_small_graphs() {
         n_optimal += u32::from(report.candidates[0].1.0 == lowest);
     }
     assert!(n_improved > 10, "cases that the starts do not solve: {n_improved}");
-    assert!(n_optimal < 390, "cases that textual order solves: {n_optimal}");
+    assert!(n_optimal < 1400, "cases that textual order solves: {n_optimal}");
 }
 
 #[test]

@@ -2,24 +2,24 @@
 //!
 //! A state is the set of nodes of the window that have run; the bytes live then depend on nothing else. The exact
 //! search takes states in order of the peak on the way to them, so the first complete one is best (a bottleneck
-//! Dijkstra over downsets). Two facts keep the number of states small; both follow from live bytes being a submodular
-//! function of the set of nodes that have run:
+//! Dijkstra over downsets). *Free moves* keep the number of states small: a ready node that leaves no more bytes than
+//! it found, and needs no more than the peak so far, runs at once. Live bytes are a submodular function of the set of
+//! nodes that have run, so whatever order is best afterwards stays so with this node moved to the front.
 //!
-//! - *Free moves.* A ready node that leaves no more bytes than it found, and needs no more than the peak so far, can
-//!   run at once: whatever order is best afterwards stays so with this node moved to the front.
-//! - *Commitment.* The same holds for several nodes in a row. When a state is reached from an earlier one with no
-//!   more bytes live and no higher peak, the earlier state's other continuations need no look.
+//! Before that comes a search that *commits*: when a state is reached from an earlier one with no more bytes live and
+//! no higher peak, the earlier state's other continuations are given up. That is right unless some of the nodes run in
+//! between would better have waited, so it finds good orders soon, and proves nothing.
 //!
 //! ```text
 //!   bytes        hill
 //!      |    ____/    \
 //!      |___/          \_____ T      from A to T without passing the peak so far, and T holds less:
-//!      |  A                         nothing that can be reached from A beats going on from T
+//!      |  A                         go on from T
 //! ```
 //!
-//! When there are too many states, a beam search keeps the best few for each number of nodes run. (Downsets as states
-//! and a limit that adapts: Ahn et al., Ordering Chaos, MLSys 2020. Hills and valleys: Liu, SIAM J. Discrete
-//! Mathematics 8, 1987.)
+//! When there are too many states for the exact search, a beam search keeps the best few for each number of nodes
+//! run. (Downsets as states: Ahn et al., Ordering Chaos, MLSys 2020. Hills and valleys: Liu, SIAM J. Algebraic and
+//! Discrete Methods 8, 1987.)
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -48,7 +48,7 @@ struct WindowNode {
     /// Storages of the window that it touches.
     touches: Vec<u32>,
     defined: u64,
-    extra: u64,
+    needed: u64,
     take_overs: Vec<WindowTakeOver>,
 }
 
@@ -135,7 +135,7 @@ impl Window {
             successors: to_set(graph.successors.row(node), place),
             touches: locals(graph.touches.row(node)),
             defined: graph.defined_bytes[node as usize],
-            extra: graph.extra[node as usize],
+            needed: graph.needed_bytes[node as usize],
             take_overs: graph
                 .take_overs(node)
                 .map(|(result, n_results, operands)| WindowTakeOver {
@@ -150,18 +150,24 @@ impl Window {
         Window { nodes, storages, start: live }
     }
 
-    /// Looks for an order with a peak below `limit`: exactly while there are at most `max_states` states, then with a
-    /// beam of `width` states.
+    /// Looks for an order with a peak below `limit`: committing, then exactly, each within `max_states` states, then
+    /// with a beam of `width` states.
     pub(crate) fn search(&self, limit: u64, max_states: usize, width: usize) -> Found {
         let floor = self.floor();
         if floor >= limit {
             return Found { order: None, is_exhaustive: true, steps: self.nodes.len() as u64 };
         }
-        let mut search = Search::new(self, limit, floor);
-        if let Some(order) = search.exact(max_states) {
-            return Found { order, is_exhaustive: true, steps: search.steps };
+        let mut steps = 0;
+        for commits in [true, false] {
+            let mut search = Search::new(self, limit, floor);
+            let order = search.best_first(max_states, commits);
+            steps += search.steps;
+            match order {
+                Some(Some(order)) => return Found { order: Some(order), is_exhaustive: false, steps },
+                Some(None) if !commits => return Found { order: None, is_exhaustive: true, steps },
+                _ => {}
+            }
         }
-        let steps = search.steps;
         let mut search = Search::new(self, limit, floor);
         let order = search.beam(width);
         Found { order, is_exhaustive: false, steps: steps + search.steps }
@@ -178,7 +184,7 @@ impl Window {
             let touched: u64 = node.touches.iter().map(|&s| self.storages[s as usize].bytes).sum();
             let taken: u64 =
                 node.take_overs.iter().map(|t| t.bytes * t.operands.len().min(t.n_results) as u64).sum();
-            across + (touched - node.defined) + (node.defined - taken).max(node.extra)
+            across + (touched - node.defined) + (node.needed - taken)
         });
         alone.max().unwrap_or_default().max(self.start).max(end)
     }
@@ -203,7 +209,7 @@ impl Window {
         }
         let dying = n.touches.iter().filter(|&&s| self.dies(done, node, s));
         let freed: u64 = dying.map(|&s| self.storages[s as usize].bytes).sum();
-        (live + (n.defined - taken).max(n.extra), live + n.defined - freed)
+        (live + n.needed - taken, live + n.defined - freed)
     }
 }
 
@@ -244,7 +250,7 @@ impl<'w> Search<'w> {
     }
 
     /// The best order, `Some(None)` if there is none below the limit; `None` if there are too many states.
-    fn exact(&mut self, max_states: usize) -> Option<Option<Vec<u8>>> {
+    fn best_first(&mut self, max_states: usize, commits: bool) -> Option<Option<Vec<u8>>> {
         let all = self.window.all();
         let mut heap = BinaryHeap::new();
         heap.push(self.key(0));
@@ -253,7 +259,7 @@ impl<'w> Search<'w> {
             if state.done == all {
                 return Some(Some(self.order(index)));
             }
-            if self.is_superseded(index) {
+            if commits && self.is_superseded(index) {
                 continue;
             }
             if self.states.len() > max_states {
@@ -267,7 +273,9 @@ impl<'w> Search<'w> {
                     && let Some(next) = self.add(next)
                 {
                     heap.push(self.key(next));
-                    self.commit(next);
+                    if commits {
+                        self.commit(next);
+                    }
                 }
             }
         }
