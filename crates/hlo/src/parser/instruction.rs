@@ -286,12 +286,21 @@ impl<'s> Parser<'s> {
         let name = if has_name || self.cursor.at(Token::Name) || !self.at_head() {
             let name = self.cursor.name("an instruction or `HloModule`")?;
             self.cursor.expect(Token::Equals, "`=` in an instruction")?;
-            name
+            Some(name)
         } else {
-            "_"
+            None
         };
         let head = self.head()?;
-        let root = self.right_hand_side(&mut scope, head, Some(name), start.clone())?;
+        let root = self.right_hand_side(&mut scope, head, Some(name.unwrap_or("_")), start.clone())?;
+        match name {
+            Some(name) => {
+                if scope.names.insert(name, root).is_some() {
+                    let kind = ParseErrorKind::DuplicateInstruction { name: name.to_owned() };
+                    return Err(self.cursor.error_at(start, kind));
+                }
+            }
+            None => scope.nameless.push(root),
+        }
         scope.set_root(root);
         // Parameters stand first, in order of appearance.
         scope

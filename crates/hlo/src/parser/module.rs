@@ -427,9 +427,10 @@ impl<'s> Parser<'s> {
         // The computation around a single instruction begins before those inside.
         let entry = self.module.entry;
         self.nameless.sort_by_key(|&id| id != entry);
+        let mut counts = FxHashMap::default();
         for &id in &self.nameless {
             let name = generated_name(
-                &mut self.generated_names,
+                &mut counts,
                 |name| self.computations.contains_key(name),
                 &self.module.computations[id].name,
             );

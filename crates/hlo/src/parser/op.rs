@@ -7,7 +7,6 @@ use memplan_ir::{
     Feed, Fusion, GatherDimensions, Instruction, Op, Opcode, Operands, PrecisionConfig, RaggedDot, Scan,
     ScatterDimensions, Shape, Transfer, TriangularSolve, UnaryOp,
 };
-use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 use strum::IntoEnumIterator;
 
@@ -656,9 +655,9 @@ fn operand_count(opcode: Opcode) -> Count {
         | CollectivePermute
         | CollectivePermuteStart => Count::AtLeast(1),
         DynamicUpdateSlice | ReduceWindow => Count::AtLeast(2),
-        _ => match elementwise(opcode) {
-            Some(Op::Unary(_)) => Count::Exactly(1),
-            Some(_) => Count::Exactly(2),
+        _ => match elementwise_kind(opcode) {
+            Some(Elementwise::Unary(_)) => Count::Exactly(1),
+            Some(Elementwise::Binary(_)) => Count::Exactly(2),
             None => Count::Any,
         },
     }
@@ -666,9 +665,25 @@ fn operand_count(opcode: Opcode) -> Count {
 
 /// The operation of a unary or binary opcode.
 fn elementwise(opcode: Opcode) -> Option<Op> {
-    static TABLE: LazyLock<FxHashMap<Opcode, Op>> = LazyLock::new(|| {
-        let unary = UnaryOp::iter().map(|op| (op.opcode(), Op::Unary(op)));
-        unary.chain(BinaryOp::iter().map(|op| (op.opcode(), Op::Binary(op)))).collect()
+    match elementwise_kind(opcode)? {
+        Elementwise::Unary(op) => Some(Op::Unary(op)),
+        Elementwise::Binary(op) => Some(Op::Binary(op)),
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Elementwise {
+    Unary(UnaryOp),
+    Binary(BinaryOp),
+}
+
+fn elementwise_kind(opcode: Opcode) -> Option<Elementwise> {
+    /// By opcode, for most instructions are elementwise.
+    static TABLE: LazyLock<Vec<Option<Elementwise>>> = LazyLock::new(|| {
+        let mut table = vec![None; Opcode::iter().count()];
+        UnaryOp::iter().for_each(|op| table[op.opcode() as usize] = Some(Elementwise::Unary(op)));
+        BinaryOp::iter().for_each(|op| table[op.opcode() as usize] = Some(Elementwise::Binary(op)));
+        table
     });
-    TABLE.get(&opcode).cloned()
+    TABLE[opcode as usize]
 }
