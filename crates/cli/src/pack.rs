@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use clap::Args;
+use memplan::memory::Bytes;
 use memplan::pack::table::{Table, TableError};
 use memplan::pack::{Options, Packing, Problem, Status, pack};
 
 use crate::failure::Failure;
 use crate::input::read;
+use crate::options::{parse_bytes, parse_seconds};
 use crate::output::write_result;
 use crate::targets::Format;
 
@@ -16,10 +18,10 @@ pub(crate) struct PackArgs {
     /// CSV with `id,lower,upper,size` and optionally `alignment` and `offset` (fixed); `-` is standard input
     problem: String,
     /// Ask whether everything fits this many bytes, instead of for the lowest height
-    #[arg(long, value_name = "BYTES")]
-    capacity: Option<u64>,
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    capacity: Option<Bytes>,
     /// Stop improving after this long
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
     time_limit: Duration,
     /// Where the table with offsets goes; without it, standard output
     #[arg(short, long, value_name = "OUT.csv")]
@@ -34,7 +36,7 @@ pub(crate) fn run(args: &PackArgs) -> Result<(), Failure> {
     let text = read(&args.problem)?;
     let mut table =
         Table::parse(&text).map_err(|error| Failure::Input(render(&error, &args.problem, &text)))?;
-    table.problem.capacity = args.capacity;
+    table.problem.capacity = args.capacity.map(|Bytes(capacity)| capacity);
     let packing = pack(&table.problem, &Options::within(args.time_limit))
         .map_err(|error| Failure::Input(format!("error: {}: {error}", args.problem)))?;
     let is_packed = packing.certificate.status == Status::Packed;
@@ -49,7 +51,7 @@ pub(crate) fn run(args: &PackArgs) -> Result<(), Failure> {
         }
         Format::Text => eprintln!("{report}"),
     }
-    match args.capacity {
+    match table.problem.capacity {
         Some(capacity) if !is_packed => Err(Failure::DoesNotFit(shortage(&table, &packing, capacity))),
         _ => Ok(()),
     }
@@ -98,9 +100,4 @@ fn render(error: &TableError, name: &str, text: &[u8]) -> String {
     let before = String::from_utf8_lossy(&source[from..(column - 1).min(source.len())]);
     let blanks = " ".repeat(before.chars().count());
     format!("error: {kind}\n --> {name}:{line}:{column}\n  | {}\n  | {blanks}^", window.trim_end())
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_string())?;
-    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }

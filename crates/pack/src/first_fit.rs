@@ -4,7 +4,7 @@
 //! the skyline of [`crate::niche`] cannot. The price is quadratic time; [`is_affordable`] says where to stop.
 
 use crate::construct::Offsets;
-use crate::instance::Instance;
+use crate::instance::{Instance, Piece};
 use crate::niche::round_up;
 use crate::profile;
 
@@ -60,7 +60,7 @@ pub(crate) struct Placed {
     pieces: Vec<PlacedPiece>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct PlacedPiece {
     offset: u64,
     end: u64,
@@ -68,12 +68,37 @@ struct PlacedPiece {
     upper: u32,
 }
 
+impl PlacedPiece {
+    fn new(piece: &Piece, offset: u64) -> Self {
+        let Piece { lower, upper, size } = *piece;
+        PlacedPiece { offset, end: offset.saturating_add(size), lower, upper }
+    }
+}
+
 impl Placed {
+    /// All blocks at their offsets.
+    pub(crate) fn of(instance: &Instance, offsets: &[u64]) -> Placed {
+        let mut pieces = Vec::with_capacity(instance.n_pieces());
+        for (block, &offset) in offsets.iter().enumerate() {
+            pieces.extend(instance.pieces(block).iter().map(|piece| PlacedPiece::new(piece, offset)));
+        }
+        pieces.sort_by_key(|placed| placed.offset);
+        Placed { pieces }
+    }
+
+    pub(crate) fn remove(&mut self, instance: &Instance, block: usize, offset: u64) {
+        for piece in instance.pieces(block) {
+            let from = self.pieces.partition_point(|placed| placed.offset < offset);
+            let piece = PlacedPiece::new(piece, offset);
+            let at = self.pieces[from..].iter().position(|&placed| placed == piece);
+            self.pieces.remove(from + at.expect("the block is at this offset"));
+        }
+    }
+
     pub(crate) fn insert(&mut self, instance: &Instance, block: usize, offset: u64) {
         for piece in instance.pieces(block) {
             let at = self.pieces.partition_point(|placed| placed.offset <= offset);
-            let end = offset.saturating_add(piece.size);
-            self.pieces.insert(at, PlacedPiece { offset, end, lower: piece.lower, upper: piece.upper });
+            self.pieces.insert(at, PlacedPiece::new(piece, offset));
         }
     }
 

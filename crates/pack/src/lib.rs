@@ -10,6 +10,8 @@ mod instance;
 mod niche;
 mod options;
 mod packing;
+mod peak;
+mod prefer;
 mod problem;
 mod profile;
 mod rng;
@@ -22,6 +24,7 @@ mod validate;
 
 pub use options::{Options, Progress};
 pub use packing::{Certificate, Packing, Report, Status};
+pub use peak::Peak;
 pub use problem::{Error, Item, Problem};
 pub use solve::{fit, minimize, pack};
 pub use validate::{Violation, validate};

@@ -4,6 +4,7 @@ use crate::construct::construct;
 use crate::improve::{Goal, improve};
 use crate::instance::Mapping;
 use crate::options::Clock;
+use crate::prefer::prefer;
 use crate::{Certificate, Error, Options, Packing, Problem, Status};
 
 /// Packs the problem: into its capacity if it has one ([`fit`]), else as low as found ([`minimize`]).
@@ -46,7 +47,8 @@ fn solve(problem: &Problem, goal: Goal, options: &Options) -> Result<Packing, Er
     let (instance, mapping) = Mapping::new(problem)?;
     let lower_bound = instance.lower_bound().ok_or(Error::TooLarge)?;
     let first = construct(&instance, goal.enough(lower_bound)).ok_or(Error::TooLarge)?;
-    let best = improve(&instance, first, lower_bound, goal, options, &clock);
+    let mut best = improve(&instance, first, lower_bound, goal, options, &clock);
+    prefer(&instance, best.height, &mut best.offsets);
     let status = match goal {
         Goal::Fit(capacity) if capacity < best.lower_bound => Status::Infeasible,
         Goal::Fit(capacity) if capacity < best.height => Status::Unknown,

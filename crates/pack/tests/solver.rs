@@ -1,0 +1,116 @@
+//! The solver on problems with known answers, generated and published.
+
+use std::path::PathBuf;
+
+use memplan_pack::{Item, Options, Problem, Status, fit, generate, minimize, table::Table, validate};
+
+/// Limits in nodes, so that the outcome does not depend on the machine.
+fn limited(nodes: u64) -> Options {
+    Options { time_limit: None, node_limit: Some(nodes), threads: 1, ..Options::default() }
+}
+
+#[test]
+fn a_cut_strip_is_put_together_again() {
+    let problem = generate::cut_strip(150, 10_000, 10_000, 3);
+    let packing = minimize(&problem, &limited(200_000)).expect("nothing is wrong with it");
+    assert_eq!(validate(&problem, &packing.offsets), Ok(10_000));
+    assert!(packing.certificate.optimal);
+}
+
+#[test]
+fn preferences_are_followed_where_they_are_free() {
+    let mut problem = Problem::new();
+    problem.push(Item::new(100, 0..1));
+    let free = problem.push(Item::new(10, 1..2).preferably_at(90));
+    let costly = problem.push(Item::new(10, 0..1).preferably_at(500));
+    let packing = minimize(&problem, &Options::quick()).expect("nothing is wrong with it");
+    assert_eq!((packing.height, packing.offsets[free]), (110, 90));
+    assert!(packing.offsets[costly] <= 100);
+    assert_eq!(validate(&problem, &packing.offsets), Ok(110));
+}
+
+#[test]
+fn what_fits_by_load_but_does_not_pack_is_refuted() {
+    let mut n_refuted = 0;
+    for seed in 0..200 {
+        let problem = crowded(seed);
+        let bound = minimize(&problem, &Options::quick()).expect("fine").certificate.lower_bound;
+        let packing = fit(&problem, bound, &limited(200_000)).expect("fine");
+        assert_ne!(packing.certificate.status, Status::Unknown, "seed {seed}");
+        n_refuted += usize::from(packing.certificate.status == Status::Infeasible);
+    }
+    assert!(n_refuted >= 5, "{n_refuted}");
+}
+
+/// Items over two dozen times, as many as a load of ten units admits: what is left free is scattered, and
+/// often no packing leaves it in the right places.
+fn crowded(seed: u64) -> Problem {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut below = |n: u64| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) % n
+    };
+    let mut load = [0u64; 24];
+    let mut problem = Problem::new();
+    for _ in 0..400 {
+        let lower = below(23);
+        let upper = (lower + 1 + below(6)).min(24);
+        let size = 2 + below(4);
+        let range = &mut load[lower as usize..upper as usize];
+        if range.iter().all(|load| load + size <= 10) {
+            range.iter_mut().for_each(|load| *load += size);
+            problem.push(Item::new(size, lower..upper));
+        }
+    }
+    problem
+}
+
+#[test]
+fn answers_depend_on_nodes_and_seed_only() {
+    let problem = generate::cut_strip(400, 1_000, 100_000, 5);
+    let options = Options { threads: 2, ..limited(20_000) };
+    let first = minimize(&problem, &options).expect("fine");
+    let second = minimize(&problem, &options).expect("fine");
+    assert_eq!((first.offsets, first.height), (second.offsets, second.height));
+}
+
+#[test]
+fn extreme_numbers_are_packed_or_refused() {
+    let huge = 1 << 63;
+    let apart: Problem = (0..8).map(|i| Item::new(huge, i * 10..i * 10 + 10)).collect();
+    assert_eq!(minimize(&apart, &Options::quick()).expect("one at a time").height, huge);
+    let together: Problem = (0..3).map(|_| Item::new(huge, 0..u64::MAX)).collect();
+    assert!(minimize(&together, &Options::quick()).is_err());
+    let aligned: Problem = (0..3).map(|_| Item::new(1, 0..9).aligned(huge)).collect();
+    assert!(minimize(&aligned, &Options::quick()).is_err());
+}
+
+#[test]
+fn every_generated_shape_is_packed_near_its_bound() {
+    let shapes = [generate::training(20_000, 1), generate::inference(20_000, 1), generate::random(20_000, 1)];
+    for problem in shapes {
+        let packing = minimize(&problem, &Options::quick()).expect("fine");
+        assert_eq!(validate(&problem, &packing.offsets), Ok(packing.height));
+        let bound = packing.certificate.lower_bound;
+        assert!(packing.height <= bound + bound / 32, "{} over {bound}", packing.height);
+    }
+}
+
+#[test]
+fn the_published_problems_fit_and_no_less() {
+    let root = std::env::var_os("MEMPLAN_SHARED").map(PathBuf::from);
+    let root = root.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared"));
+    for name in "ABCDEFGHIJK".chars() {
+        let Ok(text) = std::fs::read(root.join(format!("dsa/{name}.1048576.csv"))) else {
+            eprintln!("skipped: no corpus");
+            return;
+        };
+        let problem = Table::parse(&text).expect("a table").problem;
+        let packing = fit(&problem, 1_048_576, &limited(400_000)).expect("fine");
+        assert_eq!(packing.certificate.status, Status::Packed, "{name}");
+        assert!(validate(&problem, &packing.offsets).is_ok_and(|height| height <= 1_048_576), "{name}");
+        let bound = packing.certificate.lower_bound;
+        let refuted = fit(&problem, bound - 1, &limited(0)).expect("fine");
+        assert_eq!(refuted.certificate.status, Status::Infeasible, "{name}");
+    }
+}
