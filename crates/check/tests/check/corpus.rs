@@ -16,7 +16,7 @@ pub(crate) fn corpus() -> Option<PathBuf> {
     let shared = std::env::var_os("MEMPLAN_SHARED").map_or_else(|| PathBuf::from(default), PathBuf::from);
     let corpus = shared.join("corpus");
     if !corpus.is_dir() {
-        println!("skipped: no corpus");
+        eprintln!("skipped: no corpus");
         return None;
     }
     Some(corpus)
@@ -53,7 +53,11 @@ fn accepts_all(file: &str, target: &str) {
     let mut refuted = String::new();
     for (name, text) in programs(file, largest) {
         let case = planned(&text, target);
-        let complaints: Vec<String> = case.complaints().lines().take(4).map(str::to_string).collect();
+        let start = std::time::Instant::now();
+        let complaints = case.complaints();
+        let instructions = case.module.instruction_count();
+        eprintln!("{name}: {instructions} instructions, checked in {:?}", start.elapsed());
+        let complaints: Vec<String> = complaints.lines().take(4).map(str::to_string).collect();
         if !complaints.is_empty() {
             refuted += &format!("{name}:\n  {}\n", complaints.join("\n  "));
         }
