@@ -64,7 +64,9 @@ fn known_branch(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId
         _ if all_alike => 0,
         Some(known) if known.element_type == ElementType::Pred => usize::from(known.is_zero()),
         // An index without a branch means the last one.
-        Some(known) => usize::try_from(known.as_integer()?).ok().filter(|&i| i < branches.len())
+        Some(known) => usize::try_from(known.as_integer()?)
+            .ok()
+            .filter(|&i| i < branches.len())
             .unwrap_or(branches.len() - 1),
         None => return None,
     };
@@ -94,7 +96,8 @@ fn with_fewer_results(r: &mut Rewriter<'_>, id: InstructionId, unused: &[bool]) 
         let root = r.root_of(*branch);
         let results: Vec<InstructionId> = kept.iter().map(|&i| r.operand(root, i)).collect();
         let state = r.shape(r.module().computations[*branch].parameters[0]).clone();
-        *branch = copy_computation(r, *branch, state, &results, true, &mut |r, site| site.take(r, site.index));
+        *branch =
+            copy_computation(r, *branch, state, &results, true, &mut |r, site| site.take(r, site.index));
     }
     let operands = r.operands(id).to_vec();
     let new = r.emit_call(Op::Conditional, operands, branches, part_of(&shape, &kept));

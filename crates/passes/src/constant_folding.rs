@@ -13,9 +13,7 @@
 //! the module larger or take long: see [`MAX_ELEMENTS`]. Requires nothing. *Changed* means that something was folded.
 
 use memplan_interp::{Options, evaluate};
-use memplan_ir::{
-    ComputationId, Instruction, InstructionId, Literal, LiteralData, Module, Op, Shape,
-};
+use memplan_ir::{ComputationId, Instruction, InstructionId, Literal, LiteralData, Module, Op, Shape};
 use rustc_hash::FxHashMap;
 
 use crate::rewrite::Rewriter;
@@ -123,7 +121,10 @@ fn work(r: &Rewriter<'_>, id: InstructionId) -> Option<u64> {
     let per_result = match r.op(id) {
         Op::Dot(dot) => {
             let lhs = r.array(r.operand(id, 0))?;
-            dot.dimensions.lhs_contracting.iter().try_fold(1u64, |n, &d| n.checked_mul(lhs.dimensions[d as usize] as u64))?
+            dot.dimensions
+                .lhs_contracting
+                .iter()
+                .try_fold(1u64, |n, &d| n.checked_mul(lhs.dimensions[d as usize] as u64))?
         }
         Op::ReduceWindow(window) => {
             window.dimensions.iter().try_fold(1u64, |n, w| n.checked_mul(u64::try_from(w.size).ok()?))?
@@ -137,7 +138,7 @@ fn work(r: &Rewriter<'_>, id: InstructionId) -> Option<u64> {
 fn evaluate_alone(r: &Rewriter<'_>, id: InstructionId) -> Option<Literal> {
     let module = alone(r.module(), id);
     // What the evaluator does not know is left as it is.
-    let value = evaluate(&module, &[], &Options { memory_limit: 1 << 30, ..Options::default() }).ok()?;
+    let value = evaluate(&module, &[], &Options::default()).ok()?;
     matches!(value, Literal::Array(_)).then_some(value)
 }
 
@@ -145,8 +146,11 @@ fn evaluate_alone(r: &Rewriter<'_>, id: InstructionId) -> Option<Literal> {
 fn alone(from: &Module, id: InstructionId) -> Module {
     let mut module = Module::new("fold");
     let mut computations = FxHashMap::default();
-    let called: Vec<ComputationId> =
-        from.instructions[id].called.iter().map(|&c| copy_callee(from, c, &mut module, &mut computations)).collect();
+    let called: Vec<ComputationId> = from.instructions[id]
+        .called
+        .iter()
+        .map(|&c| copy_callee(from, c, &mut module, &mut computations))
+        .collect();
     let entry = module.add_computation("main");
     module.entry = entry;
     let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();

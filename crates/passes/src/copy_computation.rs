@@ -86,10 +86,16 @@ impl Site {
 }
 
 /// Which element of its parameter an instruction of a computation takes out.
-pub(crate) fn state_element(r: &Rewriter<'_>, computation: ComputationId, id: InstructionId) -> Option<usize> {
+pub(crate) fn state_element(
+    r: &Rewriter<'_>,
+    computation: ComputationId,
+    id: InstructionId,
+) -> Option<usize> {
     let parameters = &r.module().computations[computation].parameters;
     match r.op(id) {
-        Op::GetTupleElement { index } if parameters.first() == Some(&r.operand(id, 0)) => Some(*index as usize),
+        Op::GetTupleElement { index } if parameters.first() == Some(&r.operand(id, 0)) => {
+            Some(*index as usize)
+        }
         _ => None,
     }
 }
@@ -121,7 +127,11 @@ pub(crate) fn part_of(tuple: &Shape, kept: &[usize]) -> Shape {
 }
 
 /// What some results of a computation, and its side effects, are computed from.
-fn needed_for(r: &mut Rewriter<'_>, computation: ComputationId, results: &[InstructionId]) -> EntitySet<InstructionId> {
+fn needed_for(
+    r: &mut Rewriter<'_>,
+    computation: ComputationId,
+    results: &[InstructionId],
+) -> EntitySet<InstructionId> {
     let mut needed = EntitySet::new();
     let mut stack = fixed_instructions(r, computation);
     stack.extend(results);

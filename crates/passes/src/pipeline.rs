@@ -3,8 +3,8 @@
 use memplan_ir::Module;
 
 use crate::{
-    ALGEBRAIC_SIMPLIFIER, CALL_INLINER, CONDITIONAL_SIMPLIFIER, CONSTANT_FOLDING, CSE, Context, DCE, Pass, PassError,
-    TUPLE_SIMPLIFIER, WHILE_SIMPLIFIER,
+    ALGEBRAIC_SIMPLIFIER, CALL_INLINER, CONDITIONAL_SIMPLIFIER, CONSTANT_FOLDING, CSE, Context, DCE, Pass,
+    PassError, TUPLE_SIMPLIFIER, WHILE_SIMPLIFIER,
 };
 
 /// One round. Inlining comes first, since everything else looks at one computation at a time.

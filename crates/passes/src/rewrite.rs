@@ -285,7 +285,11 @@ impl<'m> Rewriter<'m> {
     }
 
     /// Puts an instruction at the end of a computation made with [`Rewriter::add_computation`].
-    pub(crate) fn append(&mut self, computation: ComputationId, mut instruction: Instruction) -> InstructionId {
+    pub(crate) fn append(
+        &mut self,
+        computation: ComputationId,
+        mut instruction: Instruction,
+    ) -> InstructionId {
         instruction.parent = computation;
         let is_parameter = matches!(instruction.op, Op::Parameter { .. });
         let has_control = !instruction.control_predecessors.is_empty();

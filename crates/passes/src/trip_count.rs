@@ -1,8 +1,6 @@
 //! How often a loop runs, where its counter starts, steps and ends at constants.
 
-use memplan_ir::{
-    BinaryOp, ComparisonDirection, ComputationId, InstructionId, Literal, Module, Op, Shape,
-};
+use memplan_ir::{BinaryOp, ComparisonDirection, ComputationId, InstructionId, Literal, Module, Op, Shape};
 
 use crate::scalar::Scalar;
 
@@ -13,7 +11,9 @@ use crate::scalar::Scalar;
 /// before the condition ends the loop is not counted.
 pub fn trip_count(module: &Module, id: InstructionId) -> Option<u64> {
     let instruction = &module.instructions[id];
-    let (Op::While, &[body, condition]) = (&instruction.op, instruction.called.as_slice()) else { return None };
+    let (Op::While, &[body, condition]) = (&instruction.op, instruction.called.as_slice()) else {
+        return None;
+    };
     let init = &module.instructions[instruction.operands[0]];
     let end = loop_end(module, condition)?;
     let start = match init.op {

@@ -29,7 +29,9 @@ use memplan_ir::{BinaryOp, ComputationId, InstructionId, Literal, Module, Op, Sh
 use rustc_hash::FxHashMap;
 
 use crate::call_inliner::inline;
-use crate::copy_computation::{copy_computation, fixed_instructions, part_of, state_element, uses_elements_only};
+use crate::copy_computation::{
+    copy_computation, fixed_instructions, part_of, state_element, uses_elements_only,
+};
 use crate::rewrite::Rewriter;
 use crate::trip_count::trip_count;
 use crate::tuple_simplifier::element_of_tuple;
@@ -56,9 +58,7 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
         let mut rewriter = Rewriter::new(module);
         let unused = unused_elements(&rewriter, |op| matches!(op, Op::While));
         rewriter.sweep(|r, id| match r.op(id) {
-            Op::While if !r.is_pinned(id) => {
-                few_trips(r, id).or_else(|| with_less_state(r, id, &unused[id]))
-            }
+            Op::While if !r.is_pinned(id) => few_trips(r, id).or_else(|| with_less_state(r, id, &unused[id])),
             Op::GetTupleElement { index } => {
                 element_of_tuple(r, id, *index).or_else(|| passed_on(r, id, *index))
             }
@@ -252,7 +252,10 @@ fn is_repeatable(r: &Rewriter<'_>, id: InstructionId) -> bool {
 fn is_small_constant(r: &Rewriter<'_>, id: InstructionId) -> bool {
     matches!(r.op(id), Op::Constant(Literal::Array(_)))
         && r.array(id).and_then(|array| {
-            Some(array.element_count()?.checked_mul(u64::from(array.element_type.byte_width()))? <= MAX_REPEATED_BYTES)
+            Some(
+                array.element_count()?.checked_mul(u64::from(array.element_type.byte_width()))?
+                    <= MAX_REPEATED_BYTES,
+            )
         }) == Some(true)
 }
 

@@ -16,6 +16,17 @@ pub(super) fn slice(r: &mut Rewriter<'_>, id: InstructionId) -> Option<Instructi
         // With a stride, a slice of one element may still be a slice of everything.
         return dimensions.iter().all(|d| d.start == 0).then_some(x);
     }
+    // Of one element, the stride says nothing.
+    if (0..to.len())
+        .any(|d| to[d] == 1 && (dimensions[d].stride != 1 || dimensions[d].limit != dimensions[d].start + 1))
+    {
+        let mut dimensions = dimensions;
+        for (d, slice) in dimensions.iter_mut().enumerate().filter(|(d, _)| to[*d] == 1) {
+            *slice = SliceDimension { start: slice.start, limit: slice.start + 1, stride: 1 };
+            debug_assert!(slice.limit <= from[d], "a slice of one element has it");
+        }
+        return Some(r.emit(Op::Slice { dimensions }, [x], shape));
+    }
     match r.op(x).clone() {
         Op::Slice { dimensions: inner } => {
             let composed = inner.iter().zip(&dimensions).map(|(inner, outer)| {

@@ -84,10 +84,10 @@ fn floats(literal: &memplan_ir::ArrayLiteral) -> Vec<f64> {
 }
 
 /// Splitmix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

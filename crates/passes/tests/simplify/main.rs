@@ -3,4 +3,5 @@
 mod corpus;
 mod equivalence;
 mod filetests;
+mod random;
 mod scaling;
