@@ -8,6 +8,7 @@ use memplan_ir::{ArrayShape, InstructionId, Module, Op, Shape};
 use rustc_hash::FxHashMap;
 
 use crate::Error;
+use crate::execute::written_leaves;
 use crate::kernels::loops::loop_kernel;
 use crate::kernels::{self, Kernel, Operand};
 use crate::lower::{Leaf, Lower, Name, TOO_COMPLEX, addressing, leaf_count};
@@ -65,8 +66,10 @@ fn single(module: &Module, id: InstructionId) -> Result<Box<dyn Kernel>, Error> 
         .filter_map(|(number, (_, shape))| Some(Operand { number, shape: shape.as_array()?.clone() }))
         .collect();
     let name = Name { scope: 0, instruction: id, leaf: 0 };
+    let written = written_leaves(module, id);
+    let shapes = module.shape(id).leaves().into_iter().take(written.end).skip(written.start);
     let results: Vec<(usize, &ArrayShape)> =
-        module.shape(id).leaves().into_iter().enumerate().filter_map(|(k, (_, s))| Some((k, s.as_array()?))).collect();
+        shapes.enumerate().filter_map(|(k, (_, s))| Some((k, s.as_array()?))).collect();
     stage(module, &lower, name, &operands, &results)
 }
 
@@ -80,6 +83,10 @@ fn stage<'m>(
 ) -> Result<Box<dyn Kernel>, Error> {
     let id = name.instruction;
     Ok(match &module.instructions[id].op {
+        Op::CopyStart { .. } => {
+            let source = Name { instruction: module.instructions[id].operands[0], ..name };
+            Box::new(loop_kernel(lower, &[(source, results[0].0, results[0].1)])?)
+        }
         Op::Reduce { .. } => Box::new(kernels::reduce::reduce(lower()?, name, results)?),
         Op::ReduceWindow(_) => Box::new(kernels::reduce::reduce_window(lower()?, name, results)?),
         Op::Scatter(_) => Box::new(kernels::scatter::scatter(lower, name, results)?),

@@ -3,6 +3,7 @@
 //! A value is the list of its leaves, each a place in memory. Tuples, calls, loops and bitcasts pass places on; only
 //! kernels write. Where results go is the business of [`Storage`]: a buffer for each, or the slices of a plan.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use memplan_ir::{
@@ -159,8 +160,16 @@ impl<'m> Executor<'m> {
             Op::AsyncDone(_) | Op::AllGatherDone(_) | Op::CollectivePermuteDone(_) | Op::CopyDone => {
                 self.finish(id, operand(0))?
             }
+            // The operands stay in the result, as what may not change until it is done.
+            Op::AllGatherStart(_) | Op::CollectivePermuteStart(_) => {
+                let operands: Vec<&Value> = (0..instruction.operands.len()).map(operand).collect();
+                let mut value: Value = operands.iter().copied().flatten().cloned().collect();
+                value.extend(self.run_kernel(id, &operands)?);
+                self.push_contexts(id, &mut value)?;
+                value
+            }
             Op::CopyStart { .. } => {
-                let mut value = self.run_kernel(id, &[operand(0)], 1)?;
+                let mut value = self.run_kernel(id, &[operand(0)])?;
                 value.extend(first());
                 self.push_contexts(id, &mut value)?;
                 value
@@ -170,14 +179,13 @@ impl<'m> Executor<'m> {
             }
             _ => {
                 let operands: Vec<&Value> = (0..instruction.operands.len()).map(operand).collect();
-                let n_leaves = leaf_count(module.shape(id));
-                self.run_kernel(id, &operands, n_leaves)?
+                self.run_kernel(id, &operands)?
             }
         })
     }
 
-    /// Runs the kernel of an instruction, for its first leaves.
-    fn run_kernel(&mut self, id: InstructionId, operands: &[&Value], n_leaves: usize) -> Result<Value, Error> {
+    /// Runs the kernel of an instruction, and gives the leaves that it writes.
+    fn run_kernel(&mut self, id: InstructionId, operands: &[&Value]) -> Result<Value, Error> {
         let module = self.module;
         let mut places = Vec::new();
         for leaf in operands.iter().copied().flatten() {
@@ -186,7 +194,8 @@ impl<'m> Executor<'m> {
         }
         let kernel = self.kernel(id)?;
         let mut results = Vec::new();
-        for (index, shape) in module.shape(id).leaves().into_iter().take(n_leaves) {
+        let leaves = written_leaves(module, id);
+        for (index, shape) in module.shape(id).leaves().into_iter().take(leaves.end).skip(leaves.start) {
             results.push(self.result(Position { instruction: id, index }, shape)?);
         }
         let scratch = self.scratch(id, kernel.scratch_bytes())?;
@@ -448,5 +457,18 @@ pub(crate) fn has_kernel(module: &Module, id: InstructionId) -> bool {
         | Op::CollectivePermuteDone(_)
         | Op::CopyDone => false,
         _ => true,
+    }
+}
+
+/// Which leaves of its result the kernel of an instruction writes: not those that pass operands on.
+pub(crate) fn written_leaves(module: &Module, id: InstructionId) -> Range<usize> {
+    let instruction = &module.instructions[id];
+    match &instruction.op {
+        Op::CopyStart { .. } => 0..1,
+        Op::AllGatherStart(_) | Op::CollectivePermuteStart(_) => {
+            let n: usize = instruction.operands.iter().map(|&o| leaf_count(module.shape(o))).sum();
+            n..2 * n
+        }
+        _ => 0..leaf_count(module.shape(id)),
     }
 }

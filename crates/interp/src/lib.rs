@@ -25,7 +25,7 @@ mod real;
 mod transfer;
 
 use memplan_ir::{ComputationId, InstructionId, Literal, Module, Schedule, SecondaryMap, Shape};
-use memplan_memory::MemoryPlan;
+use memplan_memory::{Bytes, MemoryPlan};
 
 pub use error::Error;
 pub use layouts::with_meaningful_layouts;
@@ -88,6 +88,21 @@ pub fn scratch_bytes(module: &Module, instruction: InstructionId) -> u64 {
     }
     let pullable = pull::Pullable::below(module, instruction);
     compile::compile(module, &pullable, instruction).map_or(0, |kernel| kernel.scratch_bytes() as u64)
+}
+
+/// The working memory of all instructions that run step by step, those that need any: what a plan accounts for.
+pub fn scratch(module: &Module) -> SecondaryMap<InstructionId, Bytes> {
+    let pullable = pull::Pullable::new(module);
+    let mut scratch = SecondaryMap::new();
+    for &id in called_computations(module).iter().flat_map(|&c| &module.computations[c].instructions) {
+        if execute::has_kernel(module, id)
+            && let Ok(kernel) = compile::compile(module, &pullable, id)
+            && kernel.scratch_bytes() > 0
+        {
+            scratch[id] = Bytes(kernel.scratch_bytes() as u64);
+        }
+    }
+    scratch
 }
 
 /// Checks the inputs, runs the entry computation and folds its leaves into a literal of its shape.

@@ -84,7 +84,7 @@ fn compare(found: &ArrayLiteral, expected: &ArrayLiteral) -> Result<(), String> 
     let tolerance = match t {
         ElementType::F32 | ElementType::C64 => 2e-5,
         ElementType::F64 | ElementType::C128 => 1e-12,
-        ElementType::F16 => 1e-3,
+        ElementType::F16 => 2e-3,
         ElementType::Bf16 => 8e-3,
         _ => 0.0,
     };

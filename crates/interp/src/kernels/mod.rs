@@ -81,11 +81,17 @@ pub(crate) fn whole_array_kernel(
         Op::AllReduce(_)
         | Op::AllReduceStart(_)
         | Op::AllGather(_)
+        | Op::AllGatherStart(_)
         | Op::ReduceScatter(_)
         | Op::AllToAll(_)
         | Op::CollectiveBroadcast(_) => {
             Box::new(bytes::CopyKernel { pairs: results.iter().enumerate().map(|(k, r)| (operands[k].number, r.0)).collect() })
         }
+        Op::CollectivePermute(c) | Op::CollectivePermuteStart(c) => match c.source_target_pairs.contains(&(0, 0)) {
+            true => Box::new(bytes::CopyKernel { pairs: vec![(operands[0].number, 0)] }),
+            // Who receives from no one gets zeros.
+            false => Box::new(bytes::ZeroKernel),
+        },
         Op::RngBitGenerator { algorithm } => Box::new(rng::BitsKernel::new(&operands[0], results, *algorithm)?),
         Op::Rng { distribution } => {
             Box::new(rng::RngKernel::new(operands, result(0), *distribution, id.index() as u64)?)
