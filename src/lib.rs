@@ -28,6 +28,7 @@ pub use compile::{CompileError, CompileOptions, Compiled, LEGALIZE, Stage, compi
 pub use memplan_analysis as analysis;
 pub use memplan_check as check;
 pub use memplan_hlo as hlo;
+pub use memplan_interp as interp;
 pub use memplan_ir as ir;
 pub use memplan_memory as memory;
 pub use memplan_pack as pack;

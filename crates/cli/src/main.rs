@@ -14,6 +14,7 @@ mod pack;
 mod picture;
 mod plan;
 mod report;
+mod run;
 mod targets;
 
 use std::process::ExitCode;
@@ -40,6 +41,8 @@ enum Verb {
     Opt(opt::OptArgs),
     /// Place buffers with known lifetimes (CSV) at addresses, and prove how good that is
     Pack(pack::PackArgs),
+    /// Evaluate a program, with separate buffers or inside the memory of its plan
+    Run(run::RunArgs),
     /// List the machines that can be planned for
     Targets(targets::TargetsArgs),
 }
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Verb::Check(args) => check::run(&args),
         Verb::Opt(args) => opt::run(&args),
         Verb::Pack(args) => pack::run(&args),
+        Verb::Run(args) => run::run(&args),
         Verb::Targets(args) => targets::run(&args),
     };
     match result {

@@ -1,0 +1,83 @@
+//! `memplan run`
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::Path;
+
+use clap::Args;
+use memplan::interp::{self, Options, npz};
+use memplan::ir::{Literal, Module};
+use memplan::memory::Target;
+use memplan::plan::{AssignOptions, PlanOptions, plan};
+use memplan::{CompileOptions, compile, passes};
+
+use crate::failure::Failure;
+use crate::input::{read_module, target};
+
+#[derive(Args)]
+pub(crate) struct RunArgs {
+    /// HLO text or protobuf; `-` is standard input
+    module: String,
+    /// Arrays p0, p1, ... for the leaves of the parameters, in order; bfloat16 as uint16 bits
+    #[arg(long, value_name = "IN.npz")]
+    inputs: String,
+    /// Where to write the arrays o0, o1, ... of the result
+    #[arg(long, value_name = "OUT.npz")]
+    outputs: Option<String>,
+    /// Also run inside the memory of a plan, every byte watched, and compare bit for bit
+    #[arg(long)]
+    arena: bool,
+    /// Machine to plan for: a name from `memplan targets`, or a TOML file
+    #[arg(long, default_value = "cpu")]
+    target: String,
+    /// Optimize first
+    #[arg(long)]
+    optimize: bool,
+}
+
+pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
+    let target = target(&args.target)?;
+    let module = read_module(&args.module)?;
+    let file = File::open(&args.inputs)
+        .map_err(|error| Failure::Input(format!("error: cannot read `{}`: {error}", args.inputs)))?;
+    let inputs = npz::read_inputs(&module, file)
+        .map_err(|error| Failure::Input(format!("error: `{}`: {error}", args.inputs)))?;
+    let mut module = interp::with_meaningful_layouts(&module).into_owned();
+    if args.optimize {
+        // The plan is made again below, with the working memory of the kernels.
+        compile(&mut module, &target, &CompileOptions::default()).map_err(|error| Failure::input(&error))?;
+    }
+    let result =
+        interp::evaluate(&module, &inputs, &Options::default()).map_err(|error| Failure::input(&error))?;
+    if args.arena && in_arena(module, &target, &inputs)? != result {
+        let text = "error: inside its arena the program computes other numbers than with separate buffers";
+        return Err(Failure::Refuted(text.to_string()));
+    }
+    match &args.outputs {
+        Some(path) => write(path, &result),
+        None => Ok(()),
+    }
+}
+
+/// Plans the module and runs it inside the plan.
+fn in_arena(mut module: Module, target: &Target, inputs: &[Literal]) -> Result<Literal, Failure> {
+    let context = passes::Context { target };
+    let legalize = [passes::FLATTEN_CALL_GRAPH, passes::COPY_INSERTION];
+    passes::run(&mut module, &legalize, &context, passes::RunOptions::default())
+        .map_err(|error| Failure::input(&error))?;
+    let assign = AssignOptions { scratch: interp::scratch(&module), ..AssignOptions::default() };
+    let options = PlanOptions { assign, ..PlanOptions::default() };
+    let planned = plan(&module, target, &options).map_err(|error| Failure::input(&error))?;
+    interp::run_in_arena(&module, &planned.schedule, &planned.plan, inputs, &Options::default())
+        .map_err(|error| Failure::Refuted(format!("error: {error}")))
+}
+
+/// Writes a whole archive or none: next to its place first.
+fn write(path: &str, result: &Literal) -> Result<(), Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::Input(format!("error: cannot write `{path}`: {error}"));
+    let directory = Path::new(path).parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(directory).map_err(|error| failed(&error))?;
+    npz::write_outputs(result, BufWriter::new(file.as_file_mut())).map_err(|error| failed(&error))?;
+    file.persist(path).map_err(|error| failed(&error))?;
+    Ok(())
+}
