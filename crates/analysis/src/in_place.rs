@@ -134,10 +134,14 @@ impl InPlace {
             let uses = &self.pointwise[instruction.called[0]];
             let Some(Some(pointwise)) = uses.get(operand) else { return false };
             // What is computed from the operand lies where the operand lies, whatever bitcasts call the extents. Any
-            // other result must have the same extents, so that one loop writes both.
+            // other result must have the same extents and be elementwise, so that one loop reads and writes both.
             return match pointwise.points.contains(output) {
                 true => same_bytes(result, source),
-                false => !pointwise.reduced.contains(output) && same_storage(result, source),
+                false => {
+                    pointwise.reduced.is_empty()
+                        && same_storage(result, source)
+                        && fused_leaf(module, instruction.called[0], output).is_some_and(is_elementwise)
+                }
             };
         }
         if !same_storage(result, source) {
@@ -149,6 +153,16 @@ impl InPlace {
             Op::TriangularSolve(_) => operand == 1,
             _ => output.is_root() && is_elementwise(instruction),
         }
+    }
+}
+
+/// The fused instruction that computes a leaf of the root.
+fn fused_leaf<'m>(module: &'m Module, fused: ComputationId, output: &ShapeIndex) -> Option<&'m Instruction> {
+    let root = &module.instructions[module.computations[fused].root];
+    match output.0.as_slice() {
+        [] => Some(root),
+        [i] if root.op == Op::Tuple => root.operands.get(*i as usize).map(|&leaf| &module.instructions[leaf]),
+        _ => None,
     }
 }
 

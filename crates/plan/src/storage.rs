@@ -125,11 +125,11 @@ impl<'a> Build<'a> {
             }
             let output = facts.flow.positions.shape_index(position);
             let mut best: Option<(bool, StorageId)> = None;
-            for (number, &operand) in instruction.operands.iter().enumerate() {
+            for &operand in &instruction.operands {
                 let Some(source) = facts.flow.value_of(operand) else { continue };
                 let from = self.storages.of(source);
                 let dies = facts.live.of(source).end == time + 1;
-                if !dies || !facts.in_place.may_take_over(self.module, id, number, output) {
+                if !dies || !self.may_overwrite(id, from, output) {
                     continue;
                 }
                 if self.can_merge(from, self.storages.of(result), time) {
@@ -144,6 +144,20 @@ impl<'a> Build<'a> {
                 self.merge(from, self.storages.of(result));
             }
         }
+    }
+
+    /// Whether an instruction may write a result over a storage: every operand that has part of it is read in step.
+    fn may_overwrite(&self, id: InstructionId, storage: StorageId, output: &ShapeIndex) -> bool {
+        let operands = self.module.instructions[id].operands.iter().enumerate();
+        let holds = |&operand: &InstructionId| {
+            let positions = self.facts.flow.positions.of(operand);
+            positions
+                .filter_map(|p| self.facts.flow.value_at(p))
+                .any(|value| self.storages.of(value) == storage)
+        };
+        operands
+            .filter(|(_, operand)| holds(operand))
+            .all(|(number, _)| self.facts.in_place.may_take_over(self.module, id, number, output))
     }
 
     /// Whether two storages may be one: kinds agree, and they are never live together but at `time`.
