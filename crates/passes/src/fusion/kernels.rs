@@ -194,13 +194,16 @@ impl<'a> Grouper<'a> {
     /// Settles one instruction whose users are settled.
     fn decide(&mut self, id: InstructionId) {
         let kernels = self.kernels_that_need(id);
-        let verdict = self.verdict(id, &kernels);
-        for &user in self.users.of(id) {
-            self.grouping.decisions.push((id, user, verdict));
+        let needs = self.needs(id, &kernels);
+        let verdict = self.verdict(id, &kernels, &needs);
+        // That parameters and the like are in memory is nobody's decision.
+        if cost::class_of(self.module, id) != CostClass::Free {
+            let users = self.users.of(id).iter();
+            self.grouping.decisions.extend(users.map(|&user| (id, user, verdict)));
         }
         let rank = match verdict {
             Verdict::Fused { .. } => {
-                kernels.iter().for_each(|&kernel| self.join(id, kernel));
+                kernels.iter().zip(needs).for_each(|(&kernel, need)| self.join(id, kernel, need));
                 self.growth -= kernels.len() - 1;
                 self.kernels_of[id] = kernels;
                 self.grouping.inside.insert(id);
@@ -235,6 +238,9 @@ impl<'a> Grouper<'a> {
             return if id == self.root { 0 } else { self.last_read[id] };
         }
         self.standing += 1;
+        if self.has_control(id) {
+            return self.standing;
+        }
         let hero = match class {
             CostClass::Hero(hero) => Some((id, hero)),
             CostClass::Cheap => None,
@@ -259,8 +265,7 @@ impl<'a> Grouper<'a> {
     }
 
     /// Adds an instruction to a kernel that needs it.
-    fn join(&mut self, id: InstructionId, kernel: KernelId) {
-        let need = self.need(id, kernel);
+    fn join(&mut self, id: InstructionId, kernel: KernelId, need: Need) {
         let reads: SmallVec<[InstructionId; 4]> = self.arrays_read(id).collect();
         let kernel = &mut self.grouping.kernels[kernel];
         kernel.operands.remove(&id);
@@ -279,39 +284,47 @@ impl<'a> Grouper<'a> {
         operands.filter(move |&operand| !cost::is_embedded(module, target, operand))
     }
 
-    /// At which indices a kernel would need an instruction.
-    fn need(&self, id: InstructionId, kernel: KernelId) -> Need {
-        let needs = &self.grouping.kernels[kernel].needs;
-        let mut need =
-            Need { indexers: SmallVec::new(), evaluations: 0, bijective: true, feeds: None };
-        for user in self.users.of(id) {
-            let Some(of_user) = needs.get(user) else { continue };
-            match cost::is_pointwise(self.module, *user) {
-                true => need.indexers.extend(of_user.indexers.iter().copied()),
-                false => need.indexers.push(*user),
-            }
-            need.bijective &= of_user.bijective && cost::is_bijective(self.module, *user);
-            need.feeds = need.feeds.or(of_user.feeds).or(match cost::class_of(self.module, *user) {
+    /// At which indices each kernel would need an instruction. One walk over its users, however many kernels they are in.
+    fn needs(&self, id: InstructionId, kernels: &[KernelId]) -> Vec<Need> {
+        let none = Need { indexers: SmallVec::new(), evaluations: 0, bijective: true, feeds: None };
+        let mut needs = vec![none; kernels.len()];
+        for &user in self.users.of(id) {
+            let is_pointwise = cost::is_pointwise(self.module, user);
+            let is_bijective = cost::is_bijective(self.module, user);
+            let feeds = match cost::class_of(self.module, user) {
                 CostClass::Hero(hero @ (Hero::Dot | Hero::Convolution)) => Some(hero),
                 _ => None,
-            });
+            };
+            for kernel in &self.kernels_of[user] {
+                let at = kernels.binary_search(kernel).expect("these are the kernels of all users");
+                let (need, of_user) = (&mut needs[at], &self.grouping.kernels[*kernel].needs[&user]);
+                match is_pointwise {
+                    true => need.indexers.extend(of_user.indexers.iter().copied()),
+                    false => need.indexers.push(user),
+                }
+                need.bijective &= of_user.bijective && is_bijective;
+                need.feeds = need.feeds.or(of_user.feeds).or(feeds);
+            }
         }
-        need.indexers.sort_unstable();
-        need.indexers.dedup();
-        need.evaluations = need.indexers.iter().map(|indexer| needs[indexer].evaluations).sum();
-        need
+        for (need, &kernel) in needs.iter_mut().zip(kernels) {
+            need.indexers.sort_unstable();
+            need.indexers.dedup();
+            let of = &self.grouping.kernels[kernel].needs;
+            need.evaluations = need.indexers.iter().map(|indexer| of[indexer].evaluations).sum();
+        }
+        needs
     }
 
     /// Whether an instruction goes into the kernels that need it; the first reason why not.
-    fn verdict(&self, id: InstructionId, kernels: &[KernelId]) -> Verdict {
+    fn verdict(&self, id: InstructionId, kernels: &[KernelId], needs: &[Need]) -> Verdict {
         let check = || -> Result<(), Verdict> {
             let class = self.check_producer(id)?;
             self.check_consumers(id)?;
             if class == CostClass::Cheap && self.is_better_as_view(id, kernels) {
                 return Err(Verdict::View);
             }
-            for &kernel in kernels {
-                self.check_kernel(id, class, kernel, kernels.len())?;
+            for (&kernel, need) in kernels.iter().zip(needs) {
+                self.check_kernel(id, class, kernel, need, kernels.len())?;
             }
             self.check_cost(id, kernels)
         };
@@ -347,7 +360,7 @@ impl<'a> Grouper<'a> {
         for &user in users {
             let instruction = &self.module.instructions[user];
             let opcode = instruction.opcode();
-            if self.kernels_of[user].is_empty() || self.has_control(user) {
+            if self.kernels_of[user].is_empty() {
                 return Err(Verdict::Consumer(opcode));
             }
             let updated = match &instruction.op {
@@ -385,11 +398,17 @@ impl<'a> Grouper<'a> {
     }
 
     /// Whether one kernel has room for an instruction, and the target a code generator for the result.
-    fn check_kernel(&self, id: InstructionId, class: CostClass, at: KernelId, count: usize) -> Result<(), Verdict> {
+    fn check_kernel(
+        &self,
+        id: InstructionId,
+        class: CostClass,
+        at: KernelId,
+        need: &Need,
+        count: usize,
+    ) -> Result<(), Verdict> {
         let rules = &self.target.fusion;
         let kernel = &self.grouping.kernels[at];
         let opcode = self.module.instructions[id].opcode();
-        let need = self.need(id, at);
         match class {
             CostClass::Hero(hero) => {
                 if count > 1 {

@@ -1,0 +1,6 @@
+//! Fusion and recomputation: rule by rule, on the numbers of JAX, and on modules of 100,000 instructions.
+
+mod corpus;
+mod filetests;
+mod numbers;
+mod scaling;

@@ -1,0 +1,65 @@
+//! No step is quadratic: modules of 100,000 instructions in about the time of ten of 10,000.
+
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+use memplan_memory::Target;
+use memplan_passes::{Context, FUSION, REMAT, RunOptions, run};
+
+/// One long chain with a reduction after every seven steps.
+fn chain(n: usize) -> String {
+    let mut text = String::from(HEADER);
+    text.push_str("ENTRY main {\n x_0 = f32[64,8] parameter(0)\n zero = f32[] constant(0)\n");
+    for i in 0..n / 10 {
+        let _ = write!(text, " a_{i} = f32[64,8] negate(x_{i})\n b_{i} = f32[64,8] tanh(a_{i})\n");
+        let _ = write!(text, " c_{i} = f32[64,8] multiply(a_{i}, b_{i})\n d_{i} = f32[64,8] add(c_{i}, x_0)\n");
+        let _ = write!(text, " e_{i} = f32[64,8] abs(d_{i})\n f_{i} = f32[64,8] add(e_{i}, b_{i})\n");
+        let _ = write!(text, " r_{i} = f32[64] reduce(f_{i}, zero), dimensions={{1}}, to_apply=add\n");
+        let _ = write!(text, " s_{i} = f32[64,8] broadcast(r_{i}), dimensions={{0}}\n");
+        let _ = write!(text, " t_{i} = f32[64,8] subtract(f_{i}, s_{i})\n x_{} = f32[64,8] cosine(t_{i})\n", i + 1);
+    }
+    let _ = write!(text, " ROOT end = f32[64,8] negate(x_{})\n}}", n / 10);
+    text
+}
+
+/// One value and many that are made from it, all needed at the end.
+fn wide(n: usize) -> String {
+    let mut text = String::from(HEADER);
+    text.push_str("ENTRY main {\n x = f32[64,8] parameter(0)\n m = f32[64,8] tanh(x)\n zero = f32[] constant(0)\n");
+    for i in 0..n / 4 {
+        let _ = write!(text, " a_{i} = f32[64,8] multiply(m, x)\n b_{i} = f32[64,8] add(a_{i}, m)\n");
+        let _ = write!(text, " c_{i} = f32[64,8] tanh(b_{i})\n r_{i} = f32[64] reduce(c_{i}, zero), dimensions={{1}}, to_apply=add\n");
+    }
+    let results = |kind: &str| (0..n / 4).map(|i| format!("{kind}_{i}")).collect::<Vec<_>>().join(", ");
+    let _ = write!(text, " ROOT end = tuple({})\n}}", results("r"));
+    text
+}
+
+const HEADER: &str = "HloModule generated\nadd { x = f32[] parameter(0)\n y = f32[] parameter(1)\n ROOT s = f32[] add(x, y) }\n";
+
+fn seconds(text: &str) -> Duration {
+    let target = Target::find("gpu-h100").unwrap();
+    let mut module = memplan_hlo::parse(text).unwrap();
+    let start = Instant::now();
+    run(&mut module, &[REMAT, FUSION], &Context { target: &target }, RunOptions::default()).unwrap();
+    start.elapsed()
+}
+
+#[track_caller]
+fn check(generate: fn(usize) -> String) {
+    // Warm up, so that the first measurement does not pay for page faults alone.
+    seconds(&generate(10_000));
+    let (small, large) = (seconds(&generate(10_000)), seconds(&generate(100_000)));
+    // Ten times as large: ten times as long, with room for caches and busy machines; quadratic would be a hundred.
+    assert!(large < small * 40 + Duration::from_millis(500), "{small:?} for 10,000, {large:?} for 100,000");
+}
+
+#[test]
+fn chains_take_near_linear_time() {
+    check(chain);
+}
+
+#[test]
+fn wide_graphs_take_near_linear_time() {
+    check(wide);
+}
