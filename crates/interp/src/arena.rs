@@ -25,7 +25,9 @@ impl<'m> Arena<'m> {
         let slices = plan.slices.values().chain(plan.scratch.values());
         match slices.into_iter().find(|s| !arena.is_inside(s)) {
             None => Ok(arena),
-            Some(s) => Err(Error::BrokenPlan(format!("a slice at {} ends beyond {}", s.offset.0, s.allocation))),
+            Some(s) => {
+                Err(Error::BrokenPlan(format!("a slice at {} ends beyond {}", s.offset.0, s.allocation)))
+            }
         }
     }
 
@@ -57,13 +59,20 @@ impl<'m> Arena<'m> {
         let name = &module.instructions[id].name;
         match self.plan.scratch.get(&id).map(|slice| self.at(slice)) {
             Some(place) if place.size >= size => Ok(place),
-            Some(place) => Err(Error::BrokenPlan(format!("scratch of {name} has {} bytes but needs {size}", place.size))),
+            Some(place) => {
+                Err(Error::BrokenPlan(format!("scratch of {name} has {} bytes but needs {size}", place.size)))
+            }
             None => Err(Error::NoSlice { position: format!("{size} bytes of scratch of {name}") }),
         }
     }
 
     /// Whether the plan puts a position where its value is; positions without a slice are not asked for.
-    pub(crate) fn check_place(&self, module: &Module, position: &Position, place: Place) -> Result<(), Error> {
+    pub(crate) fn check_place(
+        &self,
+        module: &Module,
+        position: &Position,
+        place: Place,
+    ) -> Result<(), Error> {
         let Some(found) = self.plan.slices.get(position).map(|slice| self.at(slice)) else { return Ok(()) };
         if (found.buffer, found.offset) == (place.buffer, place.offset) {
             return Ok(());

@@ -22,11 +22,20 @@ const SCRATCH_ALIGNMENT: usize = 16;
 const MAX_NESTING: usize = 64;
 
 /// The kernel of an instruction that computes something.
-pub(crate) fn compile(module: &Module, pullable: &Pullable, id: InstructionId) -> Result<Box<dyn Kernel>, Error> {
+pub(crate) fn compile(
+    module: &Module,
+    pullable: &Pullable,
+    id: InstructionId,
+) -> Result<Box<dyn Kernel>, Error> {
     compile_nested(module, pullable, id, 0)
 }
 
-fn compile_nested(module: &Module, pullable: &Pullable, id: InstructionId, depth: usize) -> Result<Box<dyn Kernel>, Error> {
+fn compile_nested(
+    module: &Module,
+    pullable: &Pullable,
+    id: InstructionId,
+    depth: usize,
+) -> Result<Box<dyn Kernel>, Error> {
     let instruction = &module.instructions[id];
     if let Op::Fusion(_) | Op::Call { .. } = instruction.op {
         if depth > MAX_NESTING {
@@ -125,7 +134,13 @@ impl Kernel for Stages {
         self.scratch
     }
 
-    fn run(&self, memory: &mut Memory, operands: &[Place], results: &[Place], scratch: Place) -> Result<(), Error> {
+    fn run(
+        &self,
+        memory: &mut Memory,
+        operands: &[Place],
+        results: &[Place],
+        scratch: Place,
+    ) -> Result<(), Error> {
         let mut places = operands.to_vec();
         places.extend_from_slice(&results[..self.n_results]);
         places.extend(self.interior.iter().map(|&(offset, size)| scratch.part(offset, size)));
@@ -160,7 +175,12 @@ struct Planner<'m> {
 }
 
 impl<'m> Planner<'m> {
-    fn new(module: &'m Module, pullable: &'m Pullable, fusion: InstructionId, depth: usize) -> Result<Planner<'m>, Error> {
+    fn new(
+        module: &'m Module,
+        pullable: &'m Pullable,
+        fusion: InstructionId,
+        depth: usize,
+    ) -> Result<Planner<'m>, Error> {
         let instruction = &module.instructions[fusion];
         let n_operands = instruction.operands.iter().map(|&o| leaf_count(module.shape(o))).sum();
         let mut planner = Planner {
@@ -177,7 +197,8 @@ impl<'m> Planner<'m> {
         let root = module.computations[instruction.called[0]].root;
         let mut lower = planner.lower()?;
         for (leaf, (_, shape)) in module.shape(fusion).leaves().into_iter().enumerate() {
-            let shape = shape.as_array().ok_or_else(|| Error::unsupported(module, fusion, "it gives a token"))?;
+            let shape =
+                shape.as_array().ok_or_else(|| Error::unsupported(module, fusion, "it gives a token"))?;
             planner.roots.push((lower.resolve(Name { scope: 0, instruction: root, leaf })?, shape));
         }
         Ok(planner)
@@ -254,7 +275,14 @@ impl<'m> Planner<'m> {
     fn is_interior_array(&self, id: InstructionId) -> bool {
         let op = &self.module.instructions[id].op;
         self.module.shape(id).as_array().is_some()
-            && !matches!(op, Op::Parameter { .. } | Op::Constant(_) | Op::Copy | Op::GetTupleElement { .. } | Op::OptimizationBarrier)
+            && !matches!(
+                op,
+                Op::Parameter { .. }
+                    | Op::Constant(_)
+                    | Op::Copy
+                    | Op::GetTupleElement { .. }
+                    | Op::OptimizationBarrier
+            )
     }
 
     /// The stage that puts an instruction's results into memory: those of the fusion where a root is just that.
@@ -287,7 +315,8 @@ impl<'m> Planner<'m> {
             let operands = self.whole_operands(id)?.iter().map(|o| o.number).collect();
             (compile_nested(module, self.pullable, id, self.depth + 1)?, Some(operands))
         } else {
-            let operands = if wants_whole_operands(module, id) { self.whole_operands(id)? } else { Vec::new() };
+            let operands =
+                if wants_whole_operands(module, id) { self.whole_operands(id)? } else { Vec::new() };
             (stage(module, &lower, name, &operands, &numbered)?, None)
         };
         let stage = Stage { kernel, operands, results: results.iter().map(|r| r.1).collect(), scratch: 0 };
@@ -312,7 +341,8 @@ impl<'m> Planner<'m> {
                     return Err(Error::unsupported(module, id, "an operand of it is not in memory"));
                 };
                 let number = lower.operand_number(array);
-                let number = number.ok_or_else(|| Error::unsupported(module, id, "an operand of it is not in memory"))?;
+                let number = number
+                    .ok_or_else(|| Error::unsupported(module, id, "an operand of it is not in memory"))?;
                 let stored = self.stored.values().find(|(place, _)| *place == number);
                 let shape = stored.map_or_else(|| shapes[number], |s| s.1).clone();
                 operands.push(Operand { number, shape });
@@ -357,7 +387,11 @@ fn wants_whole_operands(module: &Module, id: InstructionId) -> bool {
 }
 
 /// The instructions that the root is made of.
-fn used_instructions(module: &Module, root: InstructionId, order: &[InstructionId]) -> FxHashMap<InstructionId, ()> {
+fn used_instructions(
+    module: &Module,
+    root: InstructionId,
+    order: &[InstructionId],
+) -> FxHashMap<InstructionId, ()> {
     let mut used = FxHashMap::from_iter([(root, ())]);
     for id in order.iter().rev() {
         if used.contains_key(id) {

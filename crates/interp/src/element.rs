@@ -136,7 +136,9 @@ pub(crate) fn load(t: ElementType, bytes: &[u8], at: At<'_>, n: usize, out: &mut
     }
     match (t, out) {
         (Pred, Lanes::Int(v)) => read(bytes, at, &mut v[..n], |[b]: [u8; 1]| (b != 0) as i64),
-        (S1 | S2 | S4 | U1 | U2 | U4, Lanes::Int(v)) => read(bytes, at, &mut v[..n], |[b]: [u8; 1]| wrap(t, b as i64)),
+        (S1 | S2 | S4 | U1 | U2 | U4, Lanes::Int(v)) => {
+            read(bytes, at, &mut v[..n], |[b]: [u8; 1]| wrap(t, b as i64))
+        }
         (S8, Lanes::Int(v)) => read(bytes, at, &mut v[..n], |b| i8::from_le_bytes(b) as i64),
         (U8, Lanes::Int(v)) => read(bytes, at, &mut v[..n], |b| u8::from_le_bytes(b) as i64),
         (S16, Lanes::Int(v)) => read(bytes, at, &mut v[..n], |b| i16::from_le_bytes(b) as i64),
@@ -168,7 +170,9 @@ pub(crate) fn store(t: ElementType, lanes: &Lanes, n: usize, at: At<'_>, bytes: 
         return store_packed(t, lanes, n, positions, bits, bytes);
     }
     match (t, lanes) {
-        (Pred | S1 | S2 | S4 | S8 | U1 | U2 | U4 | U8, Lanes::Int(v)) => write(bytes, at, &v[..n], |x| [x as u8]),
+        (Pred | S1 | S2 | S4 | S8 | U1 | U2 | U4 | U8, Lanes::Int(v)) => {
+            write(bytes, at, &v[..n], |x| [x as u8])
+        }
         (S16 | U16, Lanes::Int(v)) => write(bytes, at, &v[..n], |x| (x as u16).to_le_bytes()),
         (S32 | U32, Lanes::Int(v)) => write(bytes, at, &v[..n], |x| (x as u32).to_le_bytes()),
         (S64 | U64, Lanes::Int(v)) => write(bytes, at, &v[..n], i64::to_le_bytes),
@@ -232,7 +236,10 @@ fn write<const W: usize, T: Copy>(bytes: &mut [u8], at: At<'_>, lanes: &[T], f: 
             lanes.iter().zip(bytes.chunks_exact_mut(W)).for_each(|(&x, b)| b.copy_from_slice(&f(x)));
         }
         At::Offsets(offsets) => {
-            lanes.iter().zip(offsets).for_each(|(&x, &o)| bytes[o as usize..o as usize + W].copy_from_slice(&f(x)));
+            lanes
+                .iter()
+                .zip(offsets)
+                .for_each(|(&x, &o)| bytes[o as usize..o as usize + W].copy_from_slice(&f(x)));
         }
         At::Packed(..) => unreachable!("packed arrays have their own writer"),
     }

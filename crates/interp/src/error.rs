@@ -30,7 +30,15 @@ pub enum Error {
         "{reader} reads bytes {begin}..{end} of {allocation} for the value of {value}, but byte {byte} was last \
          written by {writer}"
     )]
-    Poison { reader: String, value: String, allocation: String, begin: u64, end: u64, byte: u64, writer: String },
+    Poison {
+        reader: String,
+        value: String,
+        allocation: String,
+        begin: u64,
+        end: u64,
+        byte: u64,
+        writer: String,
+    },
     #[error("the plan has no slice for {position}")]
     NoSlice { position: String },
     #[error("the plan puts {position} at {found}, but the value that it is lies at {expected}")]
@@ -45,7 +53,11 @@ pub enum Error {
 
 impl Error {
     /// Something about an instruction that the evaluator cannot do.
-    pub(crate) fn unsupported(module: &memplan_ir::Module, id: memplan_ir::InstructionId, reason: impl Into<String>) -> Error {
+    pub(crate) fn unsupported(
+        module: &memplan_ir::Module,
+        id: memplan_ir::InstructionId,
+        reason: impl Into<String>,
+    ) -> Error {
         let instruction = &module.instructions[id];
         Error::Unsupported {
             instruction: instruction.name.to_string(),
@@ -55,7 +67,11 @@ impl Error {
     }
 
     /// Something about an instruction that no valid module has.
-    pub(crate) fn invalid(module: &memplan_ir::Module, id: memplan_ir::InstructionId, reason: impl Into<String>) -> Error {
+    pub(crate) fn invalid(
+        module: &memplan_ir::Module,
+        id: memplan_ir::InstructionId,
+        reason: impl Into<String>,
+    ) -> Error {
         let instruction = &module.instructions[id];
         Error::Invalid {
             instruction: instruction.name.to_string(),

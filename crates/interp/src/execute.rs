@@ -62,7 +62,12 @@ pub(crate) struct Executor<'m> {
 }
 
 impl<'m> Executor<'m> {
-    pub(crate) fn new(module: &'m Module, schedule: &'m Schedule, storage: Storage<'m>, memory: Memory) -> Executor<'m> {
+    pub(crate) fn new(
+        module: &'m Module,
+        schedule: &'m Schedule,
+        storage: Storage<'m>,
+        memory: Memory,
+    ) -> Executor<'m> {
         Executor {
             module,
             memory,
@@ -97,7 +102,11 @@ impl<'m> Executor<'m> {
     }
 
     /// Runs a computation.
-    pub(crate) fn run_computation(&mut self, id: ComputationId, arguments: Vec<Value>) -> Result<Value, Error> {
+    pub(crate) fn run_computation(
+        &mut self,
+        id: ComputationId,
+        arguments: Vec<Value>,
+    ) -> Result<Value, Error> {
         if self.depth >= MAX_DEPTH {
             let computation = self.module.computations[id].name.to_string();
             return Err(Error::TooDeep { computation, limit: MAX_DEPTH });
@@ -126,7 +135,12 @@ impl<'m> Executor<'m> {
         Ok(result)
     }
 
-    fn step(&mut self, id: InstructionId, values: &FxHashMap<InstructionId, Value>, arguments: &[Value]) -> Result<Value, Error> {
+    fn step(
+        &mut self,
+        id: InstructionId,
+        values: &FxHashMap<InstructionId, Value>,
+        arguments: &[Value],
+    ) -> Result<Value, Error> {
         let module = self.module;
         let instruction = &module.instructions[id];
         let operand = |k: usize| &values[&instruction.operands[k]];
@@ -140,7 +154,11 @@ impl<'m> Executor<'m> {
                 let begin: usize = elements.iter().take(*index as usize).map(leaf_count).sum();
                 operand(0)[begin..begin + leaf_count(&elements[*index as usize])].to_vec()
             }
-            Op::Bitcast | Op::OptimizationBarrier | Op::Domain(_) | Op::AddDependency | Op::AsyncUpdate(_) => first(),
+            Op::Bitcast
+            | Op::OptimizationBarrier
+            | Op::Domain(_)
+            | Op::AddDependency
+            | Op::AsyncUpdate(_) => first(),
             Op::AllReduceDone(_) => first(),
             Op::Copy if module.shape(id).is_tuple() => first(),
             Op::AfterAll => vec![self.token(id)],
@@ -151,7 +169,8 @@ impl<'m> Executor<'m> {
             Op::While => self.run_while(id, first())?,
             Op::Conditional => self.run_conditional(id, operand(0), &|k| operand(k).clone())?,
             Op::AsyncStart(_) => {
-                let arguments: Vec<Value> = (0..instruction.operands.len()).map(|k| operand(k).clone()).collect();
+                let arguments: Vec<Value> =
+                    (0..instruction.operands.len()).map(|k| operand(k).clone()).collect();
                 let mut value: Value = arguments.iter().flatten().cloned().collect();
                 value.extend(self.run_computation(instruction.called[0], arguments)?);
                 self.push_contexts(id, &mut value)?;
@@ -174,7 +193,12 @@ impl<'m> Executor<'m> {
                 self.push_contexts(id, &mut value)?;
                 value
             }
-            Op::Infeed(_) | Op::Outfeed(_) | Op::Send(_) | Op::SendDone(_) | Op::Recv(_) | Op::RecvDone(_) => {
+            Op::Infeed(_)
+            | Op::Outfeed(_)
+            | Op::Send(_)
+            | Op::SendDone(_)
+            | Op::Recv(_)
+            | Op::RecvDone(_) => {
                 return Err(Error::unsupported(module, id, "it talks to the host, and there is none"));
             }
             _ => {
@@ -211,7 +235,8 @@ impl<'m> Executor<'m> {
     }
 
     fn run_while(&mut self, id: InstructionId, mut state: Value) -> Result<Value, Error> {
-        let (body, condition) = (self.module.instructions[id].called[0], self.module.instructions[id].called[1]);
+        let (body, condition) =
+            (self.module.instructions[id].called[0], self.module.instructions[id].called[1]);
         loop {
             let goes_on = self.run_computation(condition, vec![state.clone()])?;
             let is_true = self.scalar(&goes_on[0], &self.module.instructions[id].name)? != 0;
@@ -223,10 +248,16 @@ impl<'m> Executor<'m> {
         }
     }
 
-    fn run_conditional(&mut self, id: InstructionId, index: &Value, operand: &dyn Fn(usize) -> Value) -> Result<Value, Error> {
+    fn run_conditional(
+        &mut self,
+        id: InstructionId,
+        index: &Value,
+        operand: &dyn Fn(usize) -> Value,
+    ) -> Result<Value, Error> {
         let instruction = &self.module.instructions[id];
         let selected = self.scalar(&index[0], &instruction.name)?;
-        let is_pred = self.module.shape(instruction.operands[0]).as_array().is_some_and(|s| s.element_type.bits() == 1);
+        let is_pred =
+            self.module.shape(instruction.operands[0]).as_array().is_some_and(|s| s.element_type.bits() == 1);
         let n = instruction.called.len() as i64;
         let branch = match selected {
             _ if is_pred => (selected == 0) as usize,
@@ -335,7 +366,12 @@ impl<'m> Executor<'m> {
         Ok(())
     }
 
-    fn write_literal(&mut self, position: Position, shape: &Shape, literal: &Literal) -> Result<Rc<Stored>, Error> {
+    fn write_literal(
+        &mut self,
+        position: Position,
+        shape: &Shape,
+        literal: &Literal,
+    ) -> Result<Rc<Stored>, Error> {
         let is_embedded = matches!(&self.storage, Storage::Arena(arena) if !arena.has(&position))
             && matches!(self.module.instructions[position.instruction].op, Op::Constant(_));
         let stored = if is_embedded && let Some(array) = shape.as_array() {
@@ -374,7 +410,8 @@ impl<'m> Executor<'m> {
                 let describe = |position: &Position| {
                     format!("{}{}", self.module.instructions[position.instruction].name, position.index)
                 };
-                let writer = self.writes[write as usize].as_ref().map_or("no one since it was freed".into(), describe);
+                let writer =
+                    self.writes[write as usize].as_ref().map_or("no one since it was freed".into(), describe);
                 let begin = leaf.place.offset as u64;
                 Err(Error::Poison {
                     reader: reader.to_string(),

@@ -11,7 +11,11 @@ use memplan_ir::{EntityRef, Layout, Module, Op, Shape};
 /// The module with row-major layouts everywhere, where its layouts are not yet assigned: it has no schedule, and no
 /// bitcast, whose meaning would depend on them. Any other module as it is.
 pub fn with_meaningful_layouts(module: &Module) -> Cow<'_, Module> {
-    let has_bitcast = module.computations.values().flat_map(|c| &c.instructions).any(|&i| module.instructions[i].op == Op::Bitcast);
+    let has_bitcast = module
+        .computations
+        .values()
+        .flat_map(|c| &c.instructions)
+        .any(|&i| module.instructions[i].op == Op::Bitcast);
     if module.is_scheduled || has_bitcast || module.shapes.iter().all(is_row_major) {
         return Cow::Borrowed(module);
     }
@@ -35,7 +39,9 @@ fn is_row_major(shape: &Shape) -> bool {
 
 fn row_major(mut shape: Shape) -> Shape {
     match &mut shape {
-        Shape::Tuple(elements) => elements.iter_mut().for_each(|e| *e = row_major(std::mem::replace(e, Shape::Token))),
+        Shape::Tuple(elements) => {
+            elements.iter_mut().for_each(|e| *e = row_major(std::mem::replace(e, Shape::Token)))
+        }
         Shape::Array(a) | Shape::Buffer(a) => a.layout = Some(Layout::row_major(a.rank())),
         Shape::Token | Shape::Opaque => {}
     }

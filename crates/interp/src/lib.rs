@@ -157,7 +157,9 @@ fn nest(shape: &Shape, leaves: &mut impl Iterator<Item = Literal>) -> Literal {
 fn describe(shape: &Shape) -> String {
     match shape {
         Shape::Array(a) | Shape::Buffer(a) => describe_array(a.element_type, &a.dimensions),
-        Shape::Tuple(elements) => format!("({})", elements.iter().map(describe).collect::<Vec<_>>().join(", ")),
+        Shape::Tuple(elements) => {
+            format!("({})", elements.iter().map(describe).collect::<Vec<_>>().join(", "))
+        }
         Shape::Token => "token".to_string(),
         Shape::Opaque => "opaque".to_string(),
     }

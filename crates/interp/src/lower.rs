@@ -136,7 +136,12 @@ impl<'m> Lower<'m> {
         Ok(self.array(source, shape.element_type, addressing))
     }
 
-    pub(crate) fn array(&mut self, source: Source, element_type: ElementType, addressing: Addressing) -> usize {
+    pub(crate) fn array(
+        &mut self,
+        source: Source,
+        element_type: ElementType,
+        addressing: Addressing,
+    ) -> usize {
         self.program.sources.push(source);
         let source = self.program.sources.len() as u32 - 1;
         self.arrays.push(Array { source, element_type, addressing });
@@ -243,7 +248,10 @@ impl<'m> Lower<'m> {
     }
 
     /// As [`Lower::all`] for any number of values.
-    pub(crate) fn many(&mut self, wanted: impl IntoIterator<Item = (Name, DomainId)>) -> Result<SmallVec<[Reg; 4]>, Need> {
+    pub(crate) fn many(
+        &mut self,
+        wanted: impl IntoIterator<Item = (Name, DomainId)>,
+    ) -> Result<SmallVec<[Reg; 4]>, Need> {
         let (mut registers, mut missing) = (SmallVec::new(), SmallVec::new());
         for (name, domain) in wanted {
             match self.resolve(name)? {
@@ -272,7 +280,9 @@ impl<'m> Lower<'m> {
                 Op::Parameter { number } => match self.scopes[at.scope][*number as usize].get(at.leaf) {
                     Some(Leaf::Value(name)) => at = *name,
                     Some(&leaf) => return Ok(leaf),
-                    None => return Err(Error::invalid(module, at.instruction, "a call passes something else")),
+                    None => {
+                        return Err(Error::invalid(module, at.instruction, "a call passes something else"));
+                    }
                 },
                 Op::GetTupleElement { index } => {
                     let elements = module.shape(operand(0)).as_tuple().unwrap_or_default();
@@ -363,7 +373,9 @@ impl<'m> Lower<'m> {
             match ix {
                 Ix::Constant(value) => base += value * weight,
                 Ix::Reg(_) if weight == 0 => {}
-                Ix::Reg(register) => by_level[self.levels[register as usize] as usize].push((register, weight)),
+                Ix::Reg(register) => {
+                    by_level[self.levels[register as usize] as usize].push((register, weight))
+                }
             }
         }
         // Outer levels first, so that what does not change in an inner loop is added up once.
@@ -394,7 +406,9 @@ impl<'m> Lower<'m> {
             Ix::Constant(value) => Ix::Constant(value / divisor % modulus),
             Ix::Reg(_) if modulus == 1 => Ix::Constant(0),
             Ix::Reg(register) if divisor == 1 && modulus == 0 => Ix::Reg(register),
-            Ix::Reg(register) => Ix::Reg(self.step(StepOp::Digit { divisor, modulus }, Class::Int, [register])),
+            Ix::Reg(register) => {
+                Ix::Reg(self.step(StepOp::Digit { divisor, modulus }, Class::Int, [register]))
+            }
         }
     }
 
@@ -445,7 +459,9 @@ impl<'m> Lower<'m> {
         let form = match from.form {
             Form::Rows(rows) if keeps_rows => {
                 let mut kept = rows.iter().zip(&from.extents).filter(|&(_, &e)| e != 1).map(|(&row, _)| row);
-                let row = |&e: &i64| if e == 1 { Ix::Constant(0) } else { kept.next().expect("as many extents are not 1") };
+                let row = |&e: &i64| {
+                    if e == 1 { Ix::Constant(0) } else { kept.next().expect("as many extents are not 1") }
+                };
                 Form::Rows(extents.iter().map(row).collect())
             }
             _ => Form::Linear(self.linear(domain)),
@@ -455,10 +471,10 @@ impl<'m> Lower<'m> {
 
     /// Where the elements of a domain lie.
     pub(crate) fn offsets(&mut self, addressing: &Addressing, unit: i64, domain: DomainId) -> Ix {
-        if addressing.is_row_major {
-            if let Form::Linear(position) = self.domains[domain].form {
-                return self.weighted(&[(position, unit)], 0);
-            }
+        if addressing.is_row_major
+            && let Form::Linear(position) = self.domains[domain].form
+        {
+            return self.weighted(&[(position, unit)], 0);
         }
         let rows = self.rows(domain);
         let mut terms: SmallVec<[(Ix, i64); 6]> = smallvec![];
@@ -496,7 +512,6 @@ pub(crate) fn leaf_count(shape: &Shape) -> usize {
 
 /// The addressing of a shape, or why it has none.
 pub(crate) fn addressing(shape: &ArrayShape) -> Result<Addressing, Error> {
-    Addressing::new(shape).ok_or_else(|| Error::Layout {
-        shape: format!("{}{:?}", shape.element_type, shape.dimensions),
-    })
+    Addressing::new(shape)
+        .ok_or_else(|| Error::Layout { shape: format!("{}{:?}", shape.element_type, shape.dimensions) })
 }

@@ -31,7 +31,14 @@ pub(crate) fn unary(op: UnaryOp, t: ElementType, x: &Lanes, out: &mut Lanes, n: 
 }
 
 /// `out = op(x, y)` for `n` lanes of operand type `t`. `None` when the operation is not defined for the type.
-pub(crate) fn binary(op: BinaryOp, t: ElementType, x: &Lanes, y: &Lanes, out: &mut Lanes, n: usize) -> Option<()> {
+pub(crate) fn binary(
+    op: BinaryOp,
+    t: ElementType,
+    x: &Lanes,
+    y: &Lanes,
+    out: &mut Lanes,
+    n: usize,
+) -> Option<()> {
     match (x, y, &mut *out) {
         (Lanes::Int(x), Lanes::Int(y), Lanes::Int(out)) => int_binary(op, t, x, y, out, n)?,
         (Lanes::F32(x), Lanes::F32(y), Lanes::F32(out)) => real_binary(op, x, y, out, n)?,
@@ -77,8 +84,12 @@ pub(crate) fn compare(
         }
         (Lanes::F64(x), Lanes::F64(y)) => order(direction, x, y, out, n, |x, y| x.partial_cmp(&y)),
         // Complex numbers are equal or not; nothing else is defined for them.
-        (Lanes::C64(x), Lanes::C64(y)) => map2(x, y, out, n, |x, y| ((x == y) == (direction == ComparisonDirection::Eq)) as i64),
-        (Lanes::C128(x), Lanes::C128(y)) => map2(x, y, out, n, |x, y| ((x == y) == (direction == ComparisonDirection::Eq)) as i64),
+        (Lanes::C64(x), Lanes::C64(y)) => {
+            map2(x, y, out, n, |x, y| ((x == y) == (direction == ComparisonDirection::Eq)) as i64)
+        }
+        (Lanes::C128(x), Lanes::C128(y)) => {
+            map2(x, y, out, n, |x, y| ((x == y) == (direction == ComparisonDirection::Eq)) as i64)
+        }
         _ => unreachable!("both sides of a comparison have one class"),
     }
 }
@@ -139,7 +150,14 @@ pub(crate) fn convert(from: ElementType, to: ElementType, x: &Lanes, out: &mut L
 
 /// Rounds to a float of fewer exponent and mantissa bits, kept in the wider type; overflow becomes infinity, numbers
 /// below the smallest normal become 0.
-pub(crate) fn reduce_precision(t: ElementType, exponent_bits: i32, mantissa_bits: i32, x: &Lanes, out: &mut Lanes, n: usize) {
+pub(crate) fn reduce_precision(
+    t: ElementType,
+    exponent_bits: i32,
+    mantissa_bits: i32,
+    x: &Lanes,
+    out: &mut Lanes,
+    n: usize,
+) {
     let reduce = |x: f64, (own_exponent, own_mantissa): (i32, i32)| -> f64 {
         if x.is_nan() || x.is_infinite() || x == 0.0 {
             return if x.is_nan() && mantissa_bits == 0 { f64::INFINITY.copysign(x) } else { x };
@@ -180,7 +198,14 @@ pub(crate) fn reduce_precision(t: ElementType, exponent_bits: i32, mantissa_bits
 }
 
 /// Converts with random bits as wide as the operand: what would be rounded away is the chance of rounding up.
-pub(crate) fn stochastic_convert(from: ElementType, to: ElementType, x: &Lanes, random: &Lanes, out: &mut Lanes, n: usize) {
+pub(crate) fn stochastic_convert(
+    from: ElementType,
+    to: ElementType,
+    x: &Lanes,
+    random: &Lanes,
+    out: &mut Lanes,
+    n: usize,
+) {
     let width = from.bits();
     let fraction_scale = 2f64.powi(width as i32);
     let up = |x: f64, low: f64, random: i64| {
@@ -197,15 +222,19 @@ pub(crate) fn stochastic_convert(from: ElementType, to: ElementType, x: &Lanes, 
         Lanes::Int(out) => {
             for i in 0..n {
                 let low = values[i].floor();
-                out[i] = saturate(to, low + if low != values[i] && up(values[i], low, random[i]) { 1.0 } else { 0.0 });
+                out[i] = saturate(
+                    to,
+                    low + if low != values[i] && up(values[i], low, random[i]) { 1.0 } else { 0.0 },
+                );
             }
         }
         Lanes::F32(out) => {
-            let dropped = 23 - match to {
-                ElementType::Bf16 => 7,
-                ElementType::F16 => 10,
-                _ => 23,
-            };
+            let dropped = 23
+                - match to {
+                    ElementType::Bf16 => 7,
+                    ElementType::F16 => 10,
+                    _ => 23,
+                };
             for i in 0..n {
                 let bits = (values[i] as f32).to_bits() as u64 + (random[i] as u64 & ((1u64 << dropped) - 1));
                 out[i] = f32::from_bits((bits & !((1u64 << dropped) - 1)) as u32);
@@ -334,7 +363,7 @@ fn real_unary<T: Real>(op: UnaryOp) -> Option<fn(T) -> T> {
         UnaryOp::RoundNearestAwayFromZero => T::round,
         UnaryOp::RoundNearestEven => T::round_ties_even,
         UnaryOp::Rsqrt => |x| T::ONE / x.sqrt(),
-        UnaryOp::Sign => |x| if x == T::ZERO || x != x { x } else { T::ONE.copysign(x) },
+        UnaryOp::Sign => |x| if x == T::ZERO || x.is_nan() { x } else { T::ONE.copysign(x) },
         UnaryOp::Sine => T::sin,
         UnaryOp::Sinh => T::sinh,
         UnaryOp::Sqrt => T::sqrt,
@@ -374,12 +403,19 @@ where
             let re = T::HALF * (z.re * (z.re + T::ONE + T::ONE) + z.im * z.im).ln_1p();
             Complex::new(re, z.im.atan2(z.re + T::ONE))
         },
-        UnaryOp::Logistic => |z| Complex::new(T::ONE, T::ZERO) / (Complex::new(T::ONE, T::ZERO) + ComplexFloat::exp(Complex::new(-z.re, -z.im))),
+        UnaryOp::Logistic => |z| {
+            Complex::new(T::ONE, T::ZERO)
+                / (Complex::new(T::ONE, T::ZERO) + ComplexFloat::exp(Complex::new(-z.re, -z.im)))
+        },
         UnaryOp::Negate => |z| Complex::new(-z.re, -z.im),
         UnaryOp::Rsqrt => |z| Complex::new(T::ONE, T::ZERO) / ComplexFloat::sqrt(z),
         UnaryOp::Sign => |z| {
             let magnitude = z.re.hypot(z.im);
-            if magnitude == T::ZERO || z.re != z.re || z.im != z.im { z } else { Complex::new(z.re / magnitude, z.im / magnitude) }
+            if magnitude == T::ZERO || z.is_nan() {
+                z
+            } else {
+                Complex::new(z.re / magnitude, z.im / magnitude)
+            }
         },
         UnaryOp::Sine => ComplexFloat::sin,
         UnaryOp::Sinh => ComplexFloat::sinh,
@@ -478,8 +514,8 @@ fn real_binary<T: Real>(op: BinaryOp, x: &[T], y: &[T], out: &mut [T], n: usize)
         BinaryOp::Multiply => map2(x, y, out, n, |x, y| x * y),
         BinaryOp::Divide => map2(x, y, out, n, |x, y| x / y),
         BinaryOp::Remainder => map2(x, y, out, n, |x, y| x % y),
-        BinaryOp::Maximum => map2(x, y, out, n, |x, y| if x >= y || x != x { x } else { y }),
-        BinaryOp::Minimum => map2(x, y, out, n, |x, y| if x <= y || x != x { x } else { y }),
+        BinaryOp::Maximum => map2(x, y, out, n, |x, y| if x >= y || x.is_nan() { x } else { y }),
+        BinaryOp::Minimum => map2(x, y, out, n, |x, y| if x <= y || x.is_nan() { x } else { y }),
         BinaryOp::Power => map2(x, y, out, n, T::powf),
         BinaryOp::Atan2 => map2(x, y, out, n, T::atan2),
         _ => return None,
@@ -487,7 +523,9 @@ fn real_binary<T: Real>(op: BinaryOp, x: &[T], y: &[T], out: &mut [T], n: usize)
     Some(())
 }
 
-fn complex_binary<T: Real>(op: BinaryOp) -> Option<fn(Complex<T>, Complex<T>) -> Complex<T>>
+type ComplexBinary<T> = fn(Complex<T>, Complex<T>) -> Complex<T>;
+
+fn complex_binary<T: Real>(op: BinaryOp) -> Option<ComplexBinary<T>>
 where
     Complex<T>: ComplexFloat<Real = T>,
 {

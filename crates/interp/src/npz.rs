@@ -71,7 +71,11 @@ pub fn read_outputs(like: &Literal, archive: impl Read + Seek) -> Result<Literal
         let expected = ArrayShape::new(leaf.element_type, leaf.dimensions.iter().copied());
         let name = format!("o{number}");
         let Some(array) = arrays.remove(&name) else {
-            return Err(Error::MissingInput { number, name, expected: crate::describe(&Shape::Array(expected)) });
+            return Err(Error::MissingInput {
+                number,
+                name,
+                expected: crate::describe(&Shape::Array(expected)),
+            });
         };
         read.push(to_literal(array, &expected, number, name)?);
     }
@@ -101,7 +105,8 @@ pub fn write_outputs(result: &Literal, archive: impl Write + Seek) -> Result<(),
     for (k, array) in leaves.into_iter().filter_map(Literal::as_array).enumerate() {
         zip.start_file(format!("o{k}.npy"), options).map_err(broken)?;
         let shape: Vec<u64> = array.dimensions.iter().map(|&d| d as u64).collect();
-        let dtype = DType::Plain(dtype_of(array.element_type).parse().expect("the names of types are NumPy's"));
+        let dtype =
+            DType::Plain(dtype_of(array.element_type).parse().expect("the names of types are NumPy's"));
         npyz::WriteOptions::new_header_only()
             .dtype(dtype)
             .shape(&shape)
@@ -147,7 +152,10 @@ fn to_literal(array: NpyArray, expected: &ArrayShape, number: usize, name: Strin
     }
     let size = expected.element_count().unwrap_or(u64::MAX).saturating_mul(t.byte_width() as u64);
     if array.data.len() as u64 != size {
-        return Err(broken(format!("the array of parameter {number} has {} bytes instead of {size}", array.data.len())));
+        return Err(broken(format!(
+            "the array of parameter {number} has {} bytes instead of {size}",
+            array.data.len()
+        )));
     }
     Ok(Literal::Array(ArrayLiteral::new(t, expected.dimensions.iter().copied(), array.data)))
 }

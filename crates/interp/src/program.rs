@@ -36,28 +36,62 @@ pub(crate) enum StepOp {
     /// Every lane is this element, given as its bytes.
     Constant(ElementType, SmallVec<[u8; 16]>),
     /// `x / divisor % modulus`; a modulus of 0 leaves the quotient.
-    Digit { divisor: i64, modulus: i64 },
+    Digit {
+        divisor: i64,
+        modulus: i64,
+    },
     /// `base + weights[0] * x + ...`
-    Weighted { weights: SmallVec<[i64; 4]>, base: i64 },
+    Weighted {
+        weights: SmallVec<[i64; 4]>,
+        base: i64,
+    },
     /// `x` within `[low, high]`, read as unsigned when `is_unsigned`.
-    ClampIndex { low: i64, high: i64, is_unsigned: bool },
+    ClampIndex {
+        low: i64,
+        high: i64,
+        is_unsigned: bool,
+    },
     /// Whether `low <= x < high`.
-    InRange { low: i64, high: i64 },
+    InRange {
+        low: i64,
+        high: i64,
+    },
     /// Whether `x` is a multiple.
-    IsMultiple { of: i64 },
+    IsMultiple {
+        of: i64,
+    },
     /// The elements of a source at offsets.
-    Load { source: u32, element_type: ElementType },
+    Load {
+        source: u32,
+        element_type: ElementType,
+    },
     /// The elements of a row-major source from the batch's position on.
-    LoadConsecutive { source: u32, element_type: ElementType },
+    LoadConsecutive {
+        source: u32,
+        element_type: ElementType,
+    },
     Unary(UnaryOp, ElementType),
     Binary(BinaryOp, ElementType),
     Compare(ComparisonDirection, ComparisonType, ElementType),
     Select,
-    Convert { from: ElementType, to: ElementType },
+    Convert {
+        from: ElementType,
+        to: ElementType,
+    },
     /// The same bits as another type of the same width.
-    BitcastConvert { from: ElementType, to: ElementType },
-    ReducePrecision { element_type: ElementType, exponent_bits: i32, mantissa_bits: i32 },
-    StochasticConvert { from: ElementType, to: ElementType },
+    BitcastConvert {
+        from: ElementType,
+        to: ElementType,
+    },
+    ReducePrecision {
+        element_type: ElementType,
+        exponent_bits: i32,
+        mantissa_bits: i32,
+    },
+    StochasticConvert {
+        from: ElementType,
+        to: ElementType,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -120,10 +154,17 @@ impl Machine {
     }
 
     /// Runs the steps of a level.
-    pub(crate) fn run(&mut self, program: &Program, level: Level, memory: &Memory, operands: &[Place]) -> Result<(), Error> {
+    pub(crate) fn run(
+        &mut self,
+        program: &Program,
+        level: Level,
+        memory: &Memory,
+        operands: &[Place],
+    ) -> Result<(), Error> {
         for step in &program.steps[level as usize] {
             // A step reads other registers than the one it writes.
-            let mut out = std::mem::replace(&mut self.registers[step.output as usize], Lanes::Int(Vec::new()));
+            let mut out =
+                std::mem::replace(&mut self.registers[step.output as usize], Lanes::Int(Vec::new()));
             let is_defined = self.step(step, &mut out, program, memory, operands);
             self.registers[step.output as usize] = out;
             is_defined.expect("lowering checks that an operation takes the type");
@@ -131,7 +172,14 @@ impl Machine {
         Ok(())
     }
 
-    fn step(&self, step: &Step, out: &mut Lanes, program: &Program, memory: &Memory, operands: &[Place]) -> Option<()> {
+    fn step(
+        &self,
+        step: &Step,
+        out: &mut Lanes,
+        program: &Program,
+        memory: &Memory,
+        operands: &[Place],
+    ) -> Option<()> {
         let n = self.n;
         let x = |i: usize| &self.registers[step.inputs[i] as usize];
         match &step.op {
@@ -148,7 +196,9 @@ impl Machine {
                 let out = &mut out.int_mut()[..n];
                 out.fill(*base);
                 for (i, &weight) in weights.iter().enumerate() {
-                    out.iter_mut().zip(x(i).int()).for_each(|(out, &x)| *out = out.wrapping_add(x.wrapping_mul(weight)));
+                    out.iter_mut()
+                        .zip(x(i).int())
+                        .for_each(|(out, &x)| *out = out.wrapping_add(x.wrapping_mul(weight)));
                 }
             }
             StepOp::ClampIndex { low, high, is_unsigned } => {
@@ -157,10 +207,16 @@ impl Machine {
                 });
             }
             StepOp::InRange { low, high } => {
-                out.int_mut()[..n].iter_mut().zip(x(0).int()).for_each(|(out, x)| *out = (low <= x && x < high) as i64);
+                out.int_mut()[..n]
+                    .iter_mut()
+                    .zip(x(0).int())
+                    .for_each(|(out, x)| *out = (low <= x && x < high) as i64);
             }
             StepOp::IsMultiple { of } => {
-                out.int_mut()[..n].iter_mut().zip(x(0).int()).for_each(|(out, x)| *out = (x % of == 0) as i64);
+                out.int_mut()[..n]
+                    .iter_mut()
+                    .zip(x(0).int())
+                    .for_each(|(out, x)| *out = (x % of == 0) as i64);
             }
             StepOp::Load { source, element_type } => {
                 let offsets = &x(0).int()[..n];
@@ -169,7 +225,13 @@ impl Machine {
                         load(*element_type, memory.bytes(operands[*number]), At::Offsets(offsets), n, out);
                     }
                     Source::Operand { number, packed_bits: Some(bits) } => {
-                        load(*element_type, memory.bytes(operands[*number]), At::Packed(offsets, *bits), n, out);
+                        load(
+                            *element_type,
+                            memory.bytes(operands[*number]),
+                            At::Packed(offsets, *bits),
+                            n,
+                            out,
+                        );
                     }
                     Source::Literal(bytes) => load(*element_type, bytes, At::Offsets(offsets), n, out),
                 }
@@ -197,7 +259,9 @@ impl Machine {
             StepOp::ReducePrecision { element_type, exponent_bits, mantissa_bits } => {
                 math::reduce_precision(*element_type, *exponent_bits, *mantissa_bits, x(0), out, n);
             }
-            StepOp::StochasticConvert { from, to } => math::stochastic_convert(*from, *to, x(0), x(1), out, n),
+            StepOp::StochasticConvert { from, to } => {
+                math::stochastic_convert(*from, *to, x(0), x(1), out, n)
+            }
         }
         Some(())
     }

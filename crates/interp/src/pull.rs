@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use memplan_ir::{
-    ArrayShape, BinaryOp, Computation, ComparisonType, ComputationId, ElementType,
-    GatherDimensions, InstructionId, Literal, Module, Op, PaddingDimension, Shape, UnaryOp,
+    ArrayShape, BinaryOp, ComparisonType, Computation, ComputationId, ElementType, GatherDimensions,
+    InstructionId, Literal, Module, Op, PaddingDimension, Shape, UnaryOp,
 };
 use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
@@ -40,7 +40,8 @@ impl Pullable {
     fn of(module: &Module, computations: impl IntoIterator<Item = ComputationId>) -> Pullable {
         let mut pullable = Pullable(FxHashMap::default());
         for id in computations {
-            let is_pullable = module.computations[id].instructions.iter().all(|&i| pullable.instruction(module, i));
+            let is_pullable =
+                module.computations[id].instructions.iter().all(|&i| pullable.instruction(module, i));
             pullable.0.insert(id, is_pullable);
         }
         pullable
@@ -102,7 +103,10 @@ impl Pullable {
 /// Whether a bitcast only renames indices: elements of one width, each array dense in its own order.
 fn is_index_bitcast(from: &ArrayShape, to: &ArrayShape) -> bool {
     let is_plain = |shape: &ArrayShape| {
-        shape.layout.as_ref().is_none_or(|l| l.tiles.is_empty() && l.tail_padding_alignment_in_elements() <= 1)
+        shape
+            .layout
+            .as_ref()
+            .is_none_or(|l| l.tiles.is_empty() && l.tail_padding_alignment_in_elements() <= 1)
             && Addressing::new(shape).is_some_and(|a| a.packed_bits.is_none())
     };
     from.element_type.bits() == to.element_type.bits()
@@ -153,7 +157,8 @@ impl Lower<'_> {
             Op::Clamp => {
                 let low = self.scalar_or(operand_shape(0)?, domain);
                 let high = self.scalar_or(operand_shape(2)?, domain);
-                let [low, x, high] = self.all([(operand(0), low), (operand(1), domain), (operand(2), high)])?;
+                let [low, x, high] =
+                    self.all([(operand(0), low), (operand(1), domain), (operand(2), high)])?;
                 let raised = self.step(StepOp::Binary(BinaryOp::Maximum, t), class, [low, x]);
                 Ok(self.step(StepOp::Binary(BinaryOp::Minimum, t), class, [high, raised]))
             }
@@ -227,7 +232,8 @@ impl Lower<'_> {
             Op::Reverse { dimensions } => {
                 let mut rows = self.rows(domain);
                 for &d in dimensions {
-                    rows[d as usize] = self.weighted(&[(rows[d as usize], -1)], shape.dimensions[d as usize] - 1);
+                    rows[d as usize] =
+                        self.weighted(&[(rows[d as usize], -1)], shape.dimensions[d as usize] - 1);
                 }
                 let domain = self.rows_domain(&shape.dimensions, rows);
                 Ok(self.all([(operand(0), domain)])?[0])
@@ -257,11 +263,15 @@ impl Lower<'_> {
                 }
                 let starts = self.starts(name, 2, &shape.dimensions, &update.dimensions)?;
                 let rows = self.rows(domain);
-                let moved: SmallVec<[Ix; 6]> =
-                    rows.iter().zip(&starts).map(|(&row, &start)| self.weighted(&[(row, 1), (start, -1)], 0)).collect();
+                let moved: SmallVec<[Ix; 6]> = rows
+                    .iter()
+                    .zip(&starts)
+                    .map(|(&row, &start)| self.weighted(&[(row, 1), (start, -1)], 0))
+                    .collect();
                 let inside: SmallVec<[Reg; 6]> =
                     moved.iter().zip(&update.dimensions).map(|(&row, &e)| self.in_range(row, 0, e)).collect();
-                let clamped = moved.iter().zip(&update.dimensions).map(|(&row, &e)| self.clamped(row, e)).collect();
+                let clamped =
+                    moved.iter().zip(&update.dimensions).map(|(&row, &e)| self.clamped(row, e)).collect();
                 let clamped = self.rows_domain(&update.dimensions, clamped);
                 let [x, u] = self.all([(operand(0), domain), (operand(1), clamped)])?;
                 let inside = self.conjunction(inside);
@@ -282,7 +292,13 @@ impl Lower<'_> {
         }
     }
 
-    fn emit_concatenate(&mut self, name: Name, domain: DomainId, dimension: usize, class: Class) -> Result<Reg, Need> {
+    fn emit_concatenate(
+        &mut self,
+        name: Name,
+        domain: DomainId,
+        dimension: usize,
+        class: Class,
+    ) -> Result<Reg, Need> {
         let module = self.module;
         let rows = self.rows(domain);
         let mut begin = 0;
@@ -313,7 +329,13 @@ impl Lower<'_> {
         Ok(result)
     }
 
-    fn emit_pad(&mut self, name: Name, domain: DomainId, padding: &[PaddingDimension], class: Class) -> Result<Reg, Need> {
+    fn emit_pad(
+        &mut self,
+        name: Name,
+        domain: DomainId,
+        padding: &[PaddingDimension],
+        class: Class,
+    ) -> Result<Reg, Need> {
         let module = self.module;
         let operands = &module.instructions[name.instruction].operands;
         let operand = |k: usize| Name { scope: name.scope, instruction: operands[k], leaf: 0 };
@@ -355,7 +377,9 @@ impl Lower<'_> {
         let batch: SmallVec<[Ix; 6]> =
             (0..rows.len()).filter(|&d| !g.offset_dims.contains(&(d as i64))).map(|d| rows[d]).collect();
         let wanted = (0..g.start_index_map.len() as i64)
-            .map(|k| (operand(1), self.index_vector_domain(&indices.dimensions, &batch, g.index_vector_dim, k)))
+            .map(|k| {
+                (operand(1), self.index_vector_domain(&indices.dimensions, &batch, g.index_vector_dim, k))
+            })
             .collect::<Vec<_>>();
         let starts = self.many(wanted)?;
         let is_unsigned = indices.element_type.is_unsigned();
@@ -364,11 +388,16 @@ impl Lower<'_> {
         for (d, &extent) in (0i64..).zip(&from.dimensions) {
             let mut terms: SmallVec<[(Ix, i64); 3]> = smallvec![];
             if !g.collapsed_slice_dims.contains(&d) && !g.operand_batching_dims.contains(&d) {
-                let at = offset_dims.next().ok_or_else(|| Error::invalid(module, name.instruction, "offset_dims are too few"))?;
+                let at = offset_dims
+                    .next()
+                    .ok_or_else(|| Error::invalid(module, name.instruction, "offset_dims are too few"))?;
                 terms.push((rows[*at as usize], 1));
             }
             if let Some(k) = g.start_index_map.iter().position(|&m| m == d) {
-                terms.push((self.clamped_start(starts[k], extent - g.slice_sizes[d as usize], is_unsigned), 1));
+                terms.push((
+                    self.clamped_start(starts[k], extent - g.slice_sizes[d as usize], is_unsigned),
+                    1,
+                ));
             }
             if let Some(k) = g.operand_batching_dims.iter().position(|&m| m == d) {
                 let of = g.start_indices_batching_dims[k];
@@ -381,7 +410,13 @@ impl Lower<'_> {
     }
 
     /// The domain of component `k` of the index vectors at batch indices.
-    pub(crate) fn index_vector_domain(&mut self, extents: &[i64], batch: &[Ix], vector_dim: i64, k: i64) -> DomainId {
+    pub(crate) fn index_vector_domain(
+        &mut self,
+        extents: &[i64],
+        batch: &[Ix],
+        vector_dim: i64,
+        k: i64,
+    ) -> DomainId {
         let mut rows: SmallVec<[Ix; 6]> = batch.into();
         if (vector_dim as usize) < extents.len() {
             rows.insert(vector_dim as usize, Ix::Constant(k));
@@ -390,7 +425,13 @@ impl Lower<'_> {
     }
 
     /// The clamped starts of a dynamic slice: operands from `first` on, scalars or one vector.
-    pub(crate) fn starts(&mut self, name: Name, first: usize, extents: &[i64], sizes: &[i64]) -> Result<SmallVec<[Ix; 6]>, Need> {
+    pub(crate) fn starts(
+        &mut self,
+        name: Name,
+        first: usize,
+        extents: &[i64],
+        sizes: &[i64],
+    ) -> Result<SmallVec<[Ix; 6]>, Need> {
         let module = self.module;
         let operands = &module.instructions[name.instruction].operands[first..];
         let operand = |k: usize| Name { scope: name.scope, instruction: operands[k], leaf: 0 };
@@ -409,7 +450,11 @@ impl Lower<'_> {
         let is_unsigned = shape.element_type.is_unsigned();
         let starts = self.many(wanted)?;
         let limits = extents.iter().zip(sizes).map(|(extent, size)| extent - size);
-        Ok(starts.iter().zip(limits).map(|(&start, limit)| self.clamped_start(start, limit, is_unsigned)).collect())
+        Ok(starts
+            .iter()
+            .zip(limits)
+            .map(|(&start, limit)| self.clamped_start(start, limit, is_unsigned))
+            .collect())
     }
 
     fn clamped_start(&mut self, start: Reg, high: i64, is_unsigned: bool) -> Ix {
@@ -509,7 +554,11 @@ impl Lower<'_> {
         if is_fine {
             return Ok(());
         }
-        Err(Error::ElementType { instruction: instruction.name.to_string(), opcode: instruction.opcode(), element_type })
+        Err(Error::ElementType {
+            instruction: instruction.name.to_string(),
+            opcode: instruction.opcode(),
+            element_type,
+        })
     }
 }
 

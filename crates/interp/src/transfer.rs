@@ -22,7 +22,12 @@ pub(crate) fn write(literal: &ArrayLiteral, addressing: &Addressing, memory: &mu
 }
 
 /// Reads an array in memory.
-pub(crate) fn read(shape: &ArrayShape, addressing: &Addressing, memory: &Memory, place: Place) -> ArrayLiteral {
+pub(crate) fn read(
+    shape: &ArrayShape,
+    addressing: &Addressing,
+    memory: &Memory,
+    place: Place,
+) -> ArrayLiteral {
     let t = shape.element_type;
     let count = shape.dimensions.iter().product::<i64>() as usize;
     let size = count * t.byte_width() as usize;
@@ -35,7 +40,11 @@ pub(crate) fn read(shape: &ArrayShape, addressing: &Addressing, memory: &Memory,
         load(t, memory.bytes(place), at(addressing, offsets), offsets.len(), &mut lanes);
         store(t, &lanes, offsets.len(), At::Consecutive(base * t.byte_width() as usize), &mut bytes);
     });
-    ArrayLiteral { element_type: t, dimensions: shape.dimensions.clone(), data: LiteralData::Bytes(bytes.into()) }
+    ArrayLiteral {
+        element_type: t,
+        dimensions: shape.dimensions.clone(),
+        data: LiteralData::Bytes(bytes.into()),
+    }
 }
 
 /// How offsets of this addressing are meant.

@@ -16,7 +16,8 @@ fn numerics_in_the_arena() {
     };
     for case in cases {
         let module = read(&case.join("module.hlo.txt"));
-        let inputs = npz::read_inputs(&module, File::open(case.join("inputs.npz")).expect("a case has inputs"));
+        let inputs =
+            npz::read_inputs(&module, File::open(case.join("inputs.npz")).expect("a case has inputs"));
         check(&case.to_string_lossy(), &module, &inputs.expect("the inputs fit"), "cpu");
     }
 }
@@ -98,7 +99,9 @@ fn inputs(module: &Module) -> Vec<Literal> {
             let n = shape.element_count().expect("extents are known") as usize;
             let bytes: Vec<u8> = match shape.element_type {
                 ElementType::F32 => (0..n).flat_map(|_| (next() * 0.5 + 0.05).to_le_bytes()).collect(),
-                ElementType::Bf16 => (0..n).flat_map(|_| ((next().to_bits() >> 16) as u16).to_le_bytes()).collect(),
+                ElementType::Bf16 => {
+                    (0..n).flat_map(|_| ((next().to_bits() >> 16) as u16).to_le_bytes()).collect()
+                }
                 t => (0..n)
                     .flat_map(|_| ((next() * 3.0) as u64).to_le_bytes()[..t.byte_width() as usize].to_vec())
                     .collect(),
@@ -109,14 +112,16 @@ fn inputs(module: &Module) -> Vec<Literal> {
 }
 
 fn read(path: &PathBuf) -> Module {
-    memplan_hlo::parse(&std::fs::read_to_string(path).expect("a case has a module")).expect("the module is valid")
+    memplan_hlo::parse(&std::fs::read_to_string(path).expect("a case has a module"))
+        .expect("the module is valid")
 }
 
 fn directories(name: &str) -> Option<Vec<PathBuf>> {
     let default = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared");
     let shared = std::env::var("MEMPLAN_SHARED").unwrap_or_else(|_| default.to_string());
     let entries = std::fs::read_dir(PathBuf::from(shared).join(name)).ok()?;
-    let mut found: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).filter(|p| p.is_dir()).collect();
+    let mut found: Vec<PathBuf> =
+        entries.filter_map(|e| Some(e.ok()?.path())).filter(|p| p.is_dir()).collect();
     found.sort();
     Some(found)
 }

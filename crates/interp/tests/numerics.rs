@@ -16,10 +16,12 @@ fn programs_give_the_numbers_of_jax() {
         let name = case.file_name().expect("a case has a name").to_string_lossy().into_owned();
         let text = std::fs::read_to_string(case.join("module.hlo.txt")).expect("a case has a module");
         let module = memplan_hlo::parse(&text).expect("the module is valid");
-        let inputs = npz::read_inputs(&module, File::open(case.join("inputs.npz")).expect("a case has inputs"));
+        let inputs =
+            npz::read_inputs(&module, File::open(case.join("inputs.npz")).expect("a case has inputs"));
         let result = evaluate(&module, &inputs.expect("the inputs fit"), &Options::default());
         let result = result.unwrap_or_else(|error| panic!("{name}: {error}"));
-        let expected = npz::read_outputs(&result, File::open(case.join("outputs.npz")).expect("a case has outputs"));
+        let expected =
+            npz::read_outputs(&result, File::open(case.join("outputs.npz")).expect("a case has outputs"));
         compare(&name, &result, &expected.expect("the outputs fit"));
     }
 }
@@ -49,8 +51,10 @@ fn compare(name: &str, found: &Literal, expected: &Literal) {
 fn cases() -> Option<Vec<PathBuf>> {
     let default = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared");
     let shared = std::env::var("MEMPLAN_SHARED").unwrap_or_else(|_| default.to_string());
-    let mut cases: Vec<PathBuf> =
-        std::fs::read_dir(PathBuf::from(shared).join("numerics")).ok()?.filter_map(|e| Some(e.ok()?.path())).collect();
+    let mut cases: Vec<PathBuf> = std::fs::read_dir(PathBuf::from(shared).join("numerics"))
+        .ok()?
+        .filter_map(|e| Some(e.ok()?.path()))
+        .collect();
     cases.sort();
     Some(cases)
 }

@@ -8,8 +8,10 @@ use memplan_ir::{ArrayLiteral, ArrayShape, ElementType, Literal, Module};
 #[test]
 fn opcodes_give_the_values_of_xla() {
     let directory = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/opcodes"));
-    let mut files: Vec<PathBuf> =
-        std::fs::read_dir(directory).expect("the cases are in the repository").filter_map(|e| Some(e.ok()?.path())).collect();
+    let mut files: Vec<PathBuf> = std::fs::read_dir(directory)
+        .expect("the cases are in the repository")
+        .filter_map(|e| Some(e.ok()?.path()))
+        .collect();
     files.sort();
     let (mut n_cases, mut wrong) = (0, Vec::new());
     for file in files {
@@ -40,10 +42,13 @@ fn check(case: &str) -> Result<(), String> {
         .parameters
         .iter()
         .enumerate()
-        .map(|(k, &p)| literal(case, &format!("// p{k}: "), module.shape(p).as_array().expect("parameters are arrays")))
+        .map(|(k, &p)| {
+            literal(case, &format!("// p{k}: "), module.shape(p).as_array().expect("parameters are arrays"))
+        })
         .collect();
     let found = evaluate(&module, &inputs, &Options::default()).map_err(|e| e.to_string())?;
-    for (k, (found, expected)) in leaves(&module, &found).into_iter().zip(expected(case, &module)).enumerate() {
+    for (k, (found, expected)) in leaves(&module, &found).into_iter().zip(expected(case, &module)).enumerate()
+    {
         compare(&found, &expected).map_err(|reason| format!("o{k}: {reason}"))?;
     }
     Ok(())
@@ -69,8 +74,9 @@ fn expected(case: &str, module: &Module) -> Vec<ArrayLiteral> {
 fn literal(case: &str, prefix: &str, shape: &ArrayShape) -> Literal {
     let prefix = prefix.trim_end();
     let hex = case.lines().find_map(|l| l.strip_prefix(prefix)).expect("a case has all its arrays").trim();
-    let bytes: Vec<u8> =
-        (0..hex.len() / 2).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).expect("hexadecimal")).collect();
+    let bytes: Vec<u8> = (0..hex.len() / 2)
+        .map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).expect("hexadecimal"))
+        .collect();
     Literal::array(shape.element_type, shape.dimensions.iter().copied(), bytes)
 }
 
@@ -79,7 +85,11 @@ fn literal(case: &str, prefix: &str, shape: &ArrayShape) -> Literal {
 fn compare(found: &ArrayLiteral, expected: &ArrayLiteral) -> Result<(), String> {
     let t = found.element_type;
     if !t.is_floating() && !t.is_complex() {
-        return if found.bytes() == expected.bytes() { Ok(()) } else { Err(format!("{:?} instead of {:?}", found.bytes(), expected.bytes())) };
+        return if found.bytes() == expected.bytes() {
+            Ok(())
+        } else {
+            Err(format!("{:?} instead of {:?}", found.bytes(), expected.bytes()))
+        };
     }
     let tolerance = match t {
         ElementType::F32 | ElementType::C64 => 2e-5,
@@ -109,9 +119,14 @@ fn numbers(array: &ArrayLiteral) -> Vec<f64> {
     // Widening is exact, so the evaluator's own conversion may do it.
     let n = array.bytes().len() / t.byte_width() as usize;
     if t == ElementType::F64 {
-        return array.bytes().chunks(8).map(|b| f64::from_le_bytes(b.try_into().expect("eight bytes"))).collect();
+        return array
+            .bytes()
+            .chunks(8)
+            .map(|b| f64::from_le_bytes(b.try_into().expect("eight bytes")))
+            .collect();
     }
-    let text = format!("HloModule m\nENTRY e {{\n  p = {t}[{n}] parameter(0)\n  ROOT r = f64[{n}] convert(p)\n}}\n");
+    let text =
+        format!("HloModule m\nENTRY e {{\n  p = {t}[{n}] parameter(0)\n  ROOT r = f64[{n}] convert(p)\n}}\n");
     let module = memplan_hlo::parse(&text).expect("the module is valid");
     let wide = evaluate(&module, &[Literal::array(t, [n as i64], array.bytes())], &Options::default());
     numbers(wide.expect("a conversion is evaluated").as_array().expect("an array is converted to an array"))

@@ -17,7 +17,11 @@ pub(crate) struct BatchNormKernel {
 }
 
 impl BatchNormKernel {
-    pub(crate) fn new(op: &Op, operands: &[Operand], results: &[(usize, &ArrayShape)]) -> Result<BatchNormKernel, Error> {
+    pub(crate) fn new(
+        op: &Op,
+        operands: &[Operand],
+        results: &[(usize, &ArrayShape)],
+    ) -> Result<BatchNormKernel, Error> {
         let (epsilon, feature) = match op {
             Op::BatchNormTraining { epsilon, feature_index }
             | Op::BatchNormInference { epsilon, feature_index }
@@ -27,7 +31,10 @@ impl BatchNormKernel {
         Ok(BatchNormKernel {
             op: op.clone(),
             operands: operands.iter().map(Dense::operand).collect::<Result<_, _>>()?,
-            results: results.iter().map(|&(number, shape)| Dense::new(number, shape)).collect::<Result<_, _>>()?,
+            results: results
+                .iter()
+                .map(|&(number, shape)| Dense::new(number, shape))
+                .collect::<Result<_, _>>()?,
             epsilon,
             feature,
         })
@@ -43,7 +50,8 @@ impl Kernel for BatchNormKernel {
     }
 
     fn run(&self, memory: &mut Memory, operands: &[Place], results: &[Place], _: Place) -> Result<(), Error> {
-        let real = |k: usize| -> Vec<f64> { self.operands[k].read(memory, operands).iter().map(|x| x.re).collect() };
+        let real =
+            |k: usize| -> Vec<f64> { self.operands[k].read(memory, operands).iter().map(|x| x.re).collect() };
         let extents = &self.operands[0].shape.dimensions;
         let n_features = extents[self.feature] as usize;
         let inner = extents[self.feature + 1..].iter().product::<i64>() as usize;
@@ -55,7 +63,9 @@ impl Kernel for BatchNormKernel {
             (0..x.len()).for_each(|i| sums[of(i)] += value(i));
             sums
         };
-        let means = |value: &dyn Fn(usize) -> f64| -> Vec<f64> { sums(value).iter().map(|s| s / per_feature).collect() };
+        let means = |value: &dyn Fn(usize) -> f64| -> Vec<f64> {
+            sums(value).iter().map(|s| s / per_feature).collect()
+        };
         let (scale, epsilon) = (real(1), self.epsilon);
         let outputs: Vec<Vec<f64>> = match self.op {
             Op::BatchNormTraining { .. } => {

@@ -57,12 +57,19 @@ impl Kernel for BitcastConvertKernel {
         let bytes = self.operand.read_bytes(memory, operands);
         let bits = |bytes: &[u8], width: u32| -> Vec<bool> {
             let per_element = width.div_ceil(8) as usize;
-            bytes.chunks(per_element).flat_map(|e| (0..width).map(|b| e[b as usize / 8] >> (b % 8) & 1 == 1)).collect()
+            bytes
+                .chunks(per_element)
+                .flat_map(|e| (0..width).map(|b| e[b as usize / 8] >> (b % 8) & 1 == 1))
+                .collect()
         };
         let bytes: Vec<u8> = if from.bits() % 8 == 0 && to.bits() % 8 == 0 {
             bytes
         } else {
-            let pack = |bits: &[bool]| bits.chunks(8).map(|b| b.iter().rev().fold(0u8, |x, &bit| x << 1 | bit as u8)).collect::<Vec<_>>();
+            let pack = |bits: &[bool]| {
+                bits.chunks(8)
+                    .map(|b| b.iter().rev().fold(0u8, |x, &bit| x << 1 | bit as u8))
+                    .collect::<Vec<_>>()
+            };
             bits(&bytes, from.bits()).chunks(to.bits() as usize).flat_map(pack).collect()
         };
         self.result.write_bytes(memory, results, &bytes);

@@ -71,7 +71,8 @@ impl ConvolutionKernel {
         let (shape, out) = &self.result;
         let d = &self.dims;
         let of = |shape: &ArrayShape, dim: i64| (dim as usize, shape.dimensions[dim as usize]);
-        let all = |shape: &ArrayShape, dims: &[i64]| -> Dims { dims.iter().map(|&dim| of(shape, dim)).collect() };
+        let all =
+            |shape: &ArrayShape, dims: &[i64]| -> Dims { dims.iter().map(|&dim| of(shape, dim)).collect() };
         let kernel = &self.kernel.shape;
         let groups = self.feature_groups * self.batch_groups;
         let features = of(shape, d.output_feature).1 / groups;
@@ -140,7 +141,9 @@ impl<T: Number> Side<T> for Windows<'_, T> {
                 };
                 taps.push((at, window.iter().zip(spatial).map(shift).collect()));
             }
-            features.push(addressing.along(d.input_feature as usize, self.group.input_feature + index[window.len()]));
+            features.push(
+                addressing.along(d.input_feature as usize, self.group.input_feature + index[window.len()]),
+            );
             gemm::increment(self.inner, &mut index);
         }
         let mut row = gemm::unravel(self.rows, rows.start);
@@ -155,7 +158,8 @@ impl<T: Number> Side<T> for Windows<'_, T> {
                     let dim = d.input_spatial[k] as usize;
                     let dilated = row[1 + k] * w.stride - w.padding_low + shifts[k];
                     let i = dilated / w.base_dilation;
-                    let is_inside = dilated >= 0 && dilated % w.base_dilation == 0 && i < input.dimensions[dim];
+                    let is_inside =
+                        dilated >= 0 && dilated % w.base_dilation == 0 && i < input.dimensions[dim];
                     at = at.filter(|_| is_inside).map(|at| at + addressing.along(dim, i));
                 }
                 if at.is_none() {
@@ -194,7 +198,8 @@ impl<T: Number> Side<T> for Taps<'_, T> {
         let along = |c: usize| addressing.along(feature, self.group.output_feature + c as i64);
         let columns: Vec<i64> = columns.map(along).collect();
         let mut offsets = columns.clone();
-        for (row, out) in gemm::offsets(self.inner, addressing, rows).into_iter().zip(block.chunks_mut(width)) {
+        for (row, out) in gemm::offsets(self.inner, addressing, rows).into_iter().zip(block.chunks_mut(width))
+        {
             offsets.iter_mut().zip(&columns).for_each(|(o, c)| *o = row + c);
             self.reader.read(memory, &offsets, out);
         }

@@ -90,7 +90,8 @@ impl Dense {
 
     /// Writes all elements from their bytes in row-major order.
     pub(crate) fn write_bytes(&self, memory: &mut Memory, places: &[Place], bytes: &[u8]) {
-        let literal = ArrayLiteral::new(self.shape.element_type, self.shape.dimensions.iter().copied(), bytes);
+        let literal =
+            ArrayLiteral::new(self.shape.element_type, self.shape.dimensions.iter().copied(), bytes);
         transfer::write(&literal, &self.addressing, memory, places[self.number]);
     }
 

@@ -33,7 +33,11 @@ impl Kernel for DotKernel {
 }
 
 impl DotKernel {
-    pub(crate) fn new(dimensions: &DotDimensions, operands: &[Operand], result: &ArrayShape) -> Result<DotKernel, Error> {
+    pub(crate) fn new(
+        dimensions: &DotDimensions,
+        operands: &[Operand],
+        result: &ArrayShape,
+    ) -> Result<DotKernel, Error> {
         let sides = [operands[0].clone(), operands[1].clone()];
         let dims = |side: usize, numbers: &[i64]| -> Dims {
             numbers.iter().map(|&d| (d as usize, sides[side].shape.dimensions[d as usize])).collect()
@@ -61,7 +65,8 @@ impl DotKernel {
     fn run_as<T: Number>(&self, memory: &mut Memory, operands: &[Place], result: Place) {
         let (shape, out) = &self.result;
         let place = |side: usize| operands[self.sides[side].number];
-        let reader = |side: usize| Reader::<T>::new(place(side), &self.sides[side].shape, &self.addressing[side]);
+        let reader =
+            |side: usize| Reader::<T>::new(place(side), &self.sides[side].shape, &self.addressing[side]);
         let mut lhs = Strided {
             reader: reader(0),
             addressing: &self.addressing[0],
@@ -78,7 +83,9 @@ impl DotKernel {
         };
         let mut writer = Writer::<T>::new(result, shape, out);
         // The result's dimensions are batch, free of lhs, free of rhs, in this order.
-        let numbered = |dims: &Dims, first: usize| -> Dims { dims.iter().enumerate().map(|(i, d)| (first + i, d.1)).collect() };
+        let numbered = |dims: &Dims, first: usize| -> Dims {
+            dims.iter().enumerate().map(|(i, d)| (first + i, d.1)).collect()
+        };
         let batch = numbered(&self.batch[0], 0);
         let rows = numbered(&self.free[0], batch.len());
         let columns = numbered(&self.free[1], batch.len() + rows.len());
@@ -115,7 +122,9 @@ impl<T: Number> Side<T> for Strided<'_, T> {
         let width = columns.len();
         let columns = gemm::offsets(self.columns, self.addressing, columns);
         let mut offsets = columns.clone();
-        for (row, out) in gemm::offsets(self.rows, self.addressing, rows).into_iter().zip(block.chunks_mut(width)) {
+        for (row, out) in
+            gemm::offsets(self.rows, self.addressing, rows).into_iter().zip(block.chunks_mut(width))
+        {
             offsets.iter_mut().zip(&columns).for_each(|(o, c)| *o = self.base + row + c);
             self.reader.read(memory, &offsets, out);
         }

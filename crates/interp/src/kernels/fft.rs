@@ -18,7 +18,12 @@ pub(crate) struct FftKernel {
 }
 
 impl FftKernel {
-    pub(crate) fn new(operand: &Operand, result: &ArrayShape, kind: FftKind, lengths: &[i64]) -> Result<FftKernel, Error> {
+    pub(crate) fn new(
+        operand: &Operand,
+        result: &ArrayShape,
+        kind: FftKind,
+        lengths: &[i64],
+    ) -> Result<FftKernel, Error> {
         let lengths = lengths.iter().map(|&l| l as usize).collect();
         Ok(FftKernel { operand: Dense::operand(operand)?, result: Dense::new(0, result)?, kind, lengths })
     }
@@ -110,7 +115,11 @@ fn transform(line: &mut [Complex64], is_inverse: bool) {
     if is_inverse {
         line.iter_mut().for_each(|x| *x = x.conj());
     }
-    if n.is_power_of_two() { radix_2(line) } else { bluestein(line) }
+    if n.is_power_of_two() {
+        radix_2(line)
+    } else {
+        bluestein(line)
+    }
     if is_inverse {
         line.iter_mut().for_each(|x| *x = x.conj());
     }
@@ -144,8 +153,11 @@ fn bluestein(line: &mut [Complex64]) {
     let n = line.len();
     let m = (2 * n - 1).next_power_of_two();
     // The angle of k^2 repeats after 2n, which keeps it exact for long lines.
-    let chirp: Vec<Complex64> =
-        (0..n).map(|k| Complex64::from_polar(1.0, -PI * ((k as u128 * k as u128) % (2 * n as u128)) as f64 / n as f64)).collect();
+    let chirp: Vec<Complex64> = (0..n)
+        .map(|k| {
+            Complex64::from_polar(1.0, -PI * ((k as u128 * k as u128) % (2 * n as u128)) as f64 / n as f64)
+        })
+        .collect();
     let mut a = vec![Complex64::ZERO; m];
     let mut b = vec![Complex64::ZERO; m];
     for k in 0..n {

@@ -47,7 +47,10 @@ macro_rules! number {
                 }
             }
             fn multiply($m: usize, $k: usize, $n: usize, $a: &[$type], $b: &[$type], $c: &mut [$type]) {
-                assert!($a.len() >= $m * $k && $b.len() >= $k * $n && $c.len() >= $m * $n, "blocks are whole");
+                assert!(
+                    $a.len() >= $m * $k && $b.len() >= $k * $n && $c.len() >= $m * $n,
+                    "blocks are whole"
+                );
                 $multiply
             }
         }
@@ -268,11 +271,26 @@ pub(crate) fn accumulator(a: ElementType, b: ElementType, result: ElementType) -
 macro_rules! with_number {
     ($class:expr, $T:ident => $body:expr) => {
         match $class {
-            Class::Int => { type $T = i64; $body }
-            Class::F32 => { type $T = f32; $body }
-            Class::F64 => { type $T = f64; $body }
-            Class::C64 => { type $T = num_complex::Complex32; $body }
-            Class::C128 => { type $T = num_complex::Complex64; $body }
+            Class::Int => {
+                type $T = i64;
+                $body
+            }
+            Class::F32 => {
+                type $T = f32;
+                $body
+            }
+            Class::F64 => {
+                type $T = f64;
+                $body
+            }
+            Class::C64 => {
+                type $T = num_complex::Complex32;
+                $body
+            }
+            Class::C128 => {
+                type $T = num_complex::Complex64;
+                $body
+            }
         }
     };
 }

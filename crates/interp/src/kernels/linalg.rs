@@ -15,7 +15,11 @@ pub(crate) struct CholeskyKernel {
 }
 
 impl CholeskyKernel {
-    pub(crate) fn new(operand: &Operand, result: &ArrayShape, is_lower: bool) -> Result<CholeskyKernel, Error> {
+    pub(crate) fn new(
+        operand: &Operand,
+        result: &ArrayShape,
+        is_lower: bool,
+    ) -> Result<CholeskyKernel, Error> {
         Ok(CholeskyKernel { operand: Dense::operand(operand)?, result: Dense::new(0, result)?, is_lower })
     }
 }
@@ -61,7 +65,11 @@ pub(crate) struct TriangularSolveKernel {
 }
 
 impl TriangularSolveKernel {
-    pub(crate) fn new(operands: &[Operand], result: &ArrayShape, options: TriangularSolve) -> Result<TriangularSolveKernel, Error> {
+    pub(crate) fn new(
+        operands: &[Operand],
+        result: &ArrayShape,
+        options: TriangularSolve,
+    ) -> Result<TriangularSolveKernel, Error> {
         Ok(TriangularSolveKernel {
             a: Dense::operand(&operands[0])?,
             b: Dense::operand(&operands[1])?,
@@ -81,11 +89,13 @@ impl Kernel for TriangularSolveKernel {
         let a = self.a.read(memory, operands);
         let mut b = self.b.read(memory, operands);
         let rank = self.b.shape.rank();
-        let (rows, columns) = (self.b.shape.dimensions[rank - 2] as usize, self.b.shape.dimensions[rank - 1] as usize);
+        let (rows, columns) =
+            (self.b.shape.dimensions[rank - 2] as usize, self.b.shape.dimensions[rank - 1] as usize);
         let n = if self.options.left_side { rows } else { columns };
         let others = if self.options.left_side { columns } else { rows };
         let (along, across) = if self.options.left_side { (columns, 1) } else { (1, columns) };
-        let is_transposed = (self.options.transpose_a != TriangularTranspose::NoTranspose) == self.options.left_side;
+        let is_transposed =
+            (self.options.transpose_a != TriangularTranspose::NoTranspose) == self.options.left_side;
         let is_conjugated = self.options.transpose_a == TriangularTranspose::Adjoint;
         // Whether the matrix that multiplies from the left is lower triangular, and is solved from the top.
         let is_forward = self.options.lower != is_transposed;
@@ -98,7 +108,8 @@ impl Kernel for TriangularSolveKernel {
                 for step in 0..n {
                     let i = if is_forward { step } else { n - 1 - step };
                     let known = if is_forward { 0..i } else { i + 1..n };
-                    let dot: Complex64 = known.map(|k| element(a, i, k) * b[k * along + other * across]).sum();
+                    let dot: Complex64 =
+                        known.map(|k| element(a, i, k) * b[k * along + other * across]).sum();
                     let x = &mut b[i * along + other * across];
                     *x -= dot;
                     if !self.options.unit_diagonal {

@@ -65,7 +65,9 @@ impl Store {
         let at = match (self.offsets, self.packed_bits) {
             (None, _) => At::Consecutive(base * self.element_type.byte_width() as usize),
             (Some(offsets), None) => At::Offsets(machine.registers[offsets as usize].int()),
-            (Some(offsets), Some(bits)) => At::Packed(&machine.registers[offsets as usize].int()[..machine.n], bits),
+            (Some(offsets), Some(bits)) => {
+                At::Packed(&machine.registers[offsets as usize].int()[..machine.n], bits)
+            }
         };
         let bytes = memory.bytes_mut(results[self.result]);
         store(self.element_type, &machine.registers[self.value as usize], machine.n, at, bytes);
@@ -113,7 +115,9 @@ fn push_regions<'m>(
                 let last = chain[chain.len() - 1];
                 let base = Name { instruction: module.instructions[last.instruction].operands[0], ..last };
                 match outermost.resolve(base)? {
-                    Leaf::Value(inner) if module.instructions[inner.instruction].op == Op::DynamicUpdateSlice => {
+                    Leaf::Value(inner)
+                        if module.instructions[inner.instruction].op == Op::DynamicUpdateSlice =>
+                    {
                         chain.push(inner);
                     }
                     Leaf::Value(inner) => break inner,
@@ -147,20 +151,23 @@ fn push_regions<'m>(
             let from = array_shape(module, operands[0])?;
             let mut lower = lower()?;
             // The operand's indices that land inside the result, per dimension.
-            let kept: SmallVec<[(i64, i64); 6]> = (dimensions.iter().zip(&from.dimensions).zip(&shape.dimensions))
-                .map(|((p, &extent), &to)| {
-                    let step = p.interior + 1;
-                    let first = if p.low < 0 { (-p.low + step - 1) / step } else { 0 };
-                    let last = if to - 1 < p.low { -1 } else { ((to - 1 - p.low) / step).min(extent - 1) };
-                    (first, (last - first + 1).max(0))
-                })
-                .collect();
+            let kept: SmallVec<[(i64, i64); 6]> =
+                (dimensions.iter().zip(&from.dimensions).zip(&shape.dimensions))
+                    .map(|((p, &extent), &to)| {
+                        let step = p.interior + 1;
+                        let first = if p.low < 0 { (-p.low + step - 1) / step } else { 0 };
+                        let last =
+                            if to - 1 < p.low { -1 } else { ((to - 1 - p.low) / step).min(extent - 1) };
+                        (first, (last - first + 1).max(0))
+                    })
+                    .collect();
             let extents: SmallVec<[i64; 6]> = kept.iter().map(|k| k.1).collect();
             let inside = lower.linear_domain(&extents, fixed::POSITION);
             let rows = lower.rows(inside);
             let inner = rows.iter().zip(&kept).map(|(&row, k)| lower.weighted(&[(row, 1)], k.0)).collect();
             let inner: SmallVec<[Ix; 6]> = inner;
-            let outer = inner.iter().zip(dimensions).map(|(&row, p)| lower.weighted(&[(row, p.interior + 1)], p.low));
+            let outer =
+                inner.iter().zip(dimensions).map(|(&row, p)| lower.weighted(&[(row, p.interior + 1)], p.low));
             let outer: SmallVec<[Ix; 6]> = outer.collect();
             let is_whole = extents == from.dimensions;
             let domain = if is_whole { inside } else { lower.rows_domain(&from.dimensions, inner) };
@@ -214,7 +221,12 @@ pub(crate) fn initial<'m>(
 }
 
 /// A result whose elements are all one scalar.
-pub(crate) fn filled<'m>(lower: Lower<'m>, scalar: Name, result: usize, shape: &ArrayShape) -> Result<LoopKernel, Error> {
+pub(crate) fn filled<'m>(
+    lower: Lower<'m>,
+    scalar: Name,
+    result: usize,
+    shape: &ArrayShape,
+) -> Result<LoopKernel, Error> {
     Ok(LoopKernel { regions: vec![whole_of_scalar(lower, scalar, result, shape)?] })
 }
 
@@ -234,7 +246,12 @@ fn whole(mut lower: Lower<'_>, results: &[(Name, usize, &ArrayShape)]) -> Result
 }
 
 /// A result whose elements are all one scalar.
-fn whole_of_scalar(mut lower: Lower<'_>, scalar: Name, result: usize, shape: &ArrayShape) -> Result<Region, Error> {
+fn whole_of_scalar(
+    mut lower: Lower<'_>,
+    scalar: Name,
+    result: usize,
+    shape: &ArrayShape,
+) -> Result<Region, Error> {
     let count = shape.dimensions.iter().product::<i64>() as usize;
     let at = lower.scalar_domain();
     let value = lower.value(scalar, at)?;
@@ -244,21 +261,29 @@ fn whole_of_scalar(mut lower: Lower<'_>, scalar: Name, result: usize, shape: &Ar
 }
 
 /// The elements of an update, stored where it goes.
-fn update_region(mut lower: Lower<'_>, update: Name, result: usize, shape: &ArrayShape) -> Result<Region, Error> {
+fn update_region(
+    mut lower: Lower<'_>,
+    update: Name,
+    result: usize,
+    shape: &ArrayShape,
+) -> Result<Region, Error> {
     let module = lower.module;
     let id = module.instructions[update.instruction].operands[1];
     let extents = &array_shape(module, id)?.dimensions;
     let domain = lower.linear_domain(extents, fixed::POSITION);
     let starts = lower.complete(|lower| lower.starts(update, 2, &shape.dimensions, extents))?;
     let rows = lower.rows(domain);
-    let rows = rows.iter().zip(starts).map(|(&row, start)| lower.weighted(&[(row, 1), (start, 1)], 0)).collect();
+    let rows =
+        rows.iter().zip(starts).map(|(&row, start)| lower.weighted(&[(row, 1), (start, 1)], 0)).collect();
     Region::new(lower, Name { instruction: id, ..update }, domain, rows, result, shape)
 }
 
 /// The operand that a value is, as it is in memory.
 fn as_operand(lower: &mut Lower<'_>, name: Name, shape: &ArrayShape) -> Result<Option<usize>, Error> {
     let Leaf::Array(array) = lower.resolve(name)? else { return Ok(None) };
-    Ok(lower.operand_number(array).filter(|_| Addressing::new(shape).as_ref() == Some(&lower.arrays[array].addressing)))
+    Ok(lower
+        .operand_number(array)
+        .filter(|_| Addressing::new(shape).as_ref() == Some(&lower.arrays[array].addressing)))
 }
 
 /// How a register is stored in a result at a domain of its indices.
@@ -271,7 +296,8 @@ pub(crate) fn store_at(
 ) -> Result<Store, Error> {
     let addressing = addressing(shape)?;
     let element_type = shape.element_type;
-    let is_consecutive = addressing.is_row_major && lower.form(domain) == &Form::Linear(Ix::Reg(fixed::POSITION));
+    let is_consecutive =
+        addressing.is_row_major && lower.form(domain) == &Form::Linear(Ix::Reg(fixed::POSITION));
     let offsets = if is_consecutive {
         None
     } else {

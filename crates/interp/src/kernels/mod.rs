@@ -32,7 +32,13 @@ pub(crate) trait Kernel {
 
     /// Computes the results. Operands and results are the leaves of the instruction's operands and shape, in order; a
     /// result may be the very place of an operand where HLO allows it, otherwise they are apart.
-    fn run(&self, memory: &mut Memory, operands: &[Place], results: &[Place], scratch: Place) -> Result<(), Error>;
+    fn run(
+        &self,
+        memory: &mut Memory,
+        operands: &[Place],
+        results: &[Place],
+        scratch: Place,
+    ) -> Result<(), Error>;
 }
 
 /// An array operand of a kernel.
@@ -69,7 +75,9 @@ pub(crate) fn whole_array_kernel(
         Op::TopK { largest, .. } => Box::new(sort::TopKKernel::new(&operands[0], results, *largest)?),
         Op::Fft { kind, lengths } => Box::new(fft::FftKernel::new(&operands[0], result(0), *kind, lengths)?),
         Op::Cholesky { lower } => Box::new(linalg::CholeskyKernel::new(&operands[0], result(0), *lower)?),
-        Op::TriangularSolve(options) => Box::new(linalg::TriangularSolveKernel::new(operands, result(0), *options)?),
+        Op::TriangularSolve(options) => {
+            Box::new(linalg::TriangularSolveKernel::new(operands, result(0), *options)?)
+        }
         op @ (Op::BatchNormTraining { .. } | Op::BatchNormInference { .. } | Op::BatchNormGrad { .. }) => {
             Box::new(batch_norm::BatchNormKernel::new(op, operands, results)?)
         }
@@ -84,15 +92,19 @@ pub(crate) fn whole_array_kernel(
         | Op::AllGatherStart(_)
         | Op::ReduceScatter(_)
         | Op::AllToAll(_)
-        | Op::CollectiveBroadcast(_) => {
-            Box::new(bytes::CopyKernel { pairs: results.iter().enumerate().map(|(k, r)| (operands[k].number, r.0)).collect() })
+        | Op::CollectiveBroadcast(_) => Box::new(bytes::CopyKernel {
+            pairs: results.iter().enumerate().map(|(k, r)| (operands[k].number, r.0)).collect(),
+        }),
+        Op::CollectivePermute(c) | Op::CollectivePermuteStart(c) => {
+            match c.source_target_pairs.contains(&(0, 0)) {
+                true => Box::new(bytes::CopyKernel { pairs: vec![(operands[0].number, 0)] }),
+                // Who receives from no one gets zeros.
+                false => Box::new(bytes::ZeroKernel),
+            }
         }
-        Op::CollectivePermute(c) | Op::CollectivePermuteStart(c) => match c.source_target_pairs.contains(&(0, 0)) {
-            true => Box::new(bytes::CopyKernel { pairs: vec![(operands[0].number, 0)] }),
-            // Who receives from no one gets zeros.
-            false => Box::new(bytes::ZeroKernel),
-        },
-        Op::RngBitGenerator { algorithm } => Box::new(rng::BitsKernel::new(&operands[0], results, *algorithm)?),
+        Op::RngBitGenerator { algorithm } => {
+            Box::new(rng::BitsKernel::new(&operands[0], results, *algorithm)?)
+        }
         Op::Rng { distribution } => {
             Box::new(rng::RngKernel::new(operands, result(0), *distribution, id.index() as u64)?)
         }

@@ -13,10 +13,10 @@ use crate::kernels::Kernel;
 use crate::kernels::loops::{Store, store_at};
 use crate::lambda::Lambda;
 use crate::lower::{Ix, Lower, Name};
+use crate::math;
 use crate::memory::{Memory, Place};
 use crate::program::{Level, Machine, Program, Reg, fixed};
 use crate::pull::{array_shape, as_binary};
-use crate::math;
 
 pub(crate) struct ReduceKernel {
     program: Program,
@@ -61,7 +61,14 @@ impl Kernel for ReduceKernel {
 
 impl ReduceKernel {
     /// Reduces for a batch of elements of the result.
-    fn batch(&self, base: usize, machine: &mut Machine, fold: &mut Fold<'_>, memory: &Memory, operands: &[Place]) -> Result<(), Error> {
+    fn batch(
+        &self,
+        base: usize,
+        machine: &mut Machine,
+        fold: &mut Fold<'_>,
+        memory: &Memory,
+        operands: &[Place],
+    ) -> Result<(), Error> {
         let n = LANES.min(self.outer - base);
         machine.n = n;
         machine.set(fixed::POSITION, base as i64, 1);
@@ -116,7 +123,14 @@ impl ReduceKernel {
         Ok(())
     }
 
-    fn store(&self, machine: &mut Machine, fold: &Fold<'_>, base: usize, memory: &mut Memory, results: &[Place]) {
+    fn store(
+        &self,
+        machine: &mut Machine,
+        fold: &Fold<'_>,
+        base: usize,
+        memory: &mut Memory,
+        results: &[Place],
+    ) {
         for (k, store) in self.stores.iter().enumerate() {
             fold.result(k, store, &mut machine.registers[store.value as usize], machine.n);
             store.run(machine, base, memory, results);
@@ -147,7 +161,9 @@ impl<'k> Fold<'k> {
     /// Sets `n` lanes of accumulator `k` from lane `at` on.
     fn set(&mut self, k: usize, at: usize, from: &Lanes, lane: usize, n: usize) {
         match (&mut self.accumulators[k], from) {
-            (Lanes::F64(a), Lanes::F32(x)) => a[at..at + n].iter_mut().zip(&x[lane..]).for_each(|(a, &x)| *a = x as f64),
+            (Lanes::F64(a), Lanes::F32(x)) => {
+                a[at..at + n].iter_mut().zip(&x[lane..]).for_each(|(a, &x)| *a = x as f64)
+            }
             (a, x) => a.copy_from(at, x, lane, n),
         }
     }
@@ -169,7 +185,13 @@ impl<'k> Fold<'k> {
                         None => self.accumulators[k].copy_from(0, lambda.result(scratch, k), 0, n),
                         Some(p) => {
                             let p = &machine.registers[p as usize];
-                            math::select(p, lambda.result(scratch, k), &self.accumulators[k], &mut self.next[k], n);
+                            math::select(
+                                p,
+                                lambda.result(scratch, k),
+                                &self.accumulators[k],
+                                &mut self.next[k],
+                                n,
+                            );
                             std::mem::swap(&mut self.accumulators[k], &mut self.next[k]);
                         }
                     }
@@ -178,7 +200,9 @@ impl<'k> Fold<'k> {
             _ => {
                 let Lanes::F64(sum) = &mut self.accumulators[0] else { unreachable!("sums are kept in f64") };
                 match (element(0), inside) {
-                    (Lanes::F32(x), None) => sum[..n].iter_mut().zip(x).for_each(|(sum, &x)| *sum += x as f64),
+                    (Lanes::F32(x), None) => {
+                        sum[..n].iter_mut().zip(x).for_each(|(sum, &x)| *sum += x as f64)
+                    }
                     (Lanes::F64(x), None) => sum[..n].iter_mut().zip(x).for_each(|(sum, &x)| *sum += x),
                     (Lanes::F32(x), Some(p)) => (sum[..n].iter_mut().zip(x).zip(p))
                         .for_each(|((sum, &x), &p)| *sum += if p != 0 { x as f64 } else { 0.0 }),
@@ -216,23 +240,27 @@ impl<'k> Fold<'k> {
     fn result(&self, k: usize, store: &Store, out: &mut Lanes, n: usize) {
         let accumulator = &self.accumulators[k];
         match self.kernel.reducer {
-            Reducer::Sum => math::convert(memplan_ir::ElementType::F64, store.element_type, accumulator, out, n),
+            Reducer::Sum => {
+                math::convert(memplan_ir::ElementType::F64, store.element_type, accumulator, out, n)
+            }
             Reducer::Lambda(_) => out.copy_from(0, accumulator, 0, n),
         }
     }
 }
 
 /// The kernel of a reduce, its operands pulled from `lower`.
-pub(crate) fn reduce(mut lower: Lower<'_>, name: Name, results: &[(usize, &ArrayShape)]) -> Result<ReduceKernel, Error> {
+pub(crate) fn reduce(
+    mut lower: Lower<'_>,
+    name: Name,
+    results: &[(usize, &ArrayShape)],
+) -> Result<ReduceKernel, Error> {
     let module = lower.module;
     let instruction = &module.instructions[name.instruction];
     let Op::Reduce { dimensions } = &instruction.op else { unreachable!("called for reduces") };
     let n = instruction.operands.len() / 2;
     let from = &array_shape(module, instruction.operands[0])?.dimensions;
-    let reduced: SmallVec<[i64; 6]> = (0..from.len() as i64)
-        .filter(|d| dimensions.contains(d))
-        .map(|d| from[d as usize])
-        .collect();
+    let reduced: SmallVec<[i64; 6]> =
+        (0..from.len() as i64).filter(|d| dimensions.contains(d)).map(|d| from[d as usize]).collect();
     let result = &results[0].1.dimensions;
     let outer = lower.linear_domain(result, fixed::POSITION);
     let inner = lower.linear_domain(&reduced, fixed::INNER);
@@ -247,7 +275,11 @@ pub(crate) fn reduce(mut lower: Lower<'_>, name: Name, results: &[(usize, &Array
 }
 
 /// The kernel of a reduce-window, its operands pulled from `lower`.
-pub(crate) fn reduce_window(mut lower: Lower<'_>, name: Name, results: &[(usize, &ArrayShape)]) -> Result<ReduceKernel, Error> {
+pub(crate) fn reduce_window(
+    mut lower: Lower<'_>,
+    name: Name,
+    results: &[(usize, &ArrayShape)],
+) -> Result<ReduceKernel, Error> {
     let module = lower.module;
     let instruction = &module.instructions[name.instruction];
     let Op::ReduceWindow(window) = &instruction.op else { unreachable!("called for reduce-windows") };
@@ -327,7 +359,16 @@ fn finish(
         })
         .collect::<Result<_, Error>>()?;
     let reducer = reducer(lower.module, name.instruction, results[0].1)?;
-    Ok(ReduceKernel { program: lower.program, outer: count, inner, initial, elements, inside, reducer, stores })
+    Ok(ReduceKernel {
+        program: lower.program,
+        outer: count,
+        inner,
+        initial,
+        elements,
+        inside,
+        reducer,
+        stores,
+    })
 }
 
 fn reducer(module: &memplan_ir::Module, id: InstructionId, shape: &ArrayShape) -> Result<Reducer, Error> {

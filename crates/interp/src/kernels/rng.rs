@@ -23,7 +23,11 @@ pub(crate) struct BitsKernel {
 }
 
 impl BitsKernel {
-    pub(crate) fn new(operand: &Operand, results: &[(usize, &ArrayShape)], algorithm: RngAlgorithm) -> Result<BitsKernel, Error> {
+    pub(crate) fn new(
+        operand: &Operand,
+        results: &[(usize, &ArrayShape)],
+        algorithm: RngAlgorithm,
+    ) -> Result<BitsKernel, Error> {
         Ok(BitsKernel {
             state: Dense::operand(operand)?,
             new_state: Dense::new(results[0].0, results[0].1)?,
@@ -62,7 +66,8 @@ impl Kernel for BitsKernel {
                 let high = if state.len() > 2 { state[2] } else { state[0] } as u64;
                 let counter = state[1] as u64 as u128 | (high as u128) << 64;
                 let n_counters = if is_wide { count.div_ceil(2) } else { count.div_ceil(4) };
-                let words = (0..n_counters).flat_map(|i| philox(counter.wrapping_add(i as u128), split(state[0] as u64)));
+                let words = (0..n_counters)
+                    .flat_map(|i| philox(counter.wrapping_add(i as u128), split(state[0] as u64)));
                 let words: Vec<u32> = words.collect();
                 let end = counter.wrapping_add(n_counters as u128);
                 state[1] = end as u64 as i64;
@@ -93,7 +98,12 @@ pub(crate) struct RngKernel {
 }
 
 impl RngKernel {
-    pub(crate) fn new(operands: &[Operand], result: &ArrayShape, distribution: RngDistribution, key: u64) -> Result<RngKernel, Error> {
+    pub(crate) fn new(
+        operands: &[Operand],
+        result: &ArrayShape,
+        distribution: RngDistribution,
+        key: u64,
+    ) -> Result<RngKernel, Error> {
         Ok(RngKernel {
             parameters: [Dense::operand(&operands[0])?, Dense::operand(&operands[1])?],
             result: Dense::new(0, result)?,

@@ -59,7 +59,13 @@ struct Target {
 }
 
 impl Kernel for ScatterKernel {
-    fn run(&self, memory: &mut Memory, operands: &[Place], results: &[Place], scratch: Place) -> Result<(), Error> {
+    fn run(
+        &self,
+        memory: &mut Memory,
+        operands: &[Place],
+        results: &[Place],
+        scratch: Place,
+    ) -> Result<(), Error> {
         for initial in &self.initial {
             initial.run(memory, operands, results, scratch)?;
         }
@@ -80,7 +86,13 @@ impl Kernel for ScatterKernel {
 }
 
 impl Kernel for SelectAndScatterKernel {
-    fn run(&self, memory: &mut Memory, operands: &[Place], results: &[Place], scratch: Place) -> Result<(), Error> {
+    fn run(
+        &self,
+        memory: &mut Memory,
+        operands: &[Place],
+        results: &[Place],
+        scratch: Place,
+    ) -> Result<(), Error> {
         self.initial.run(memory, operands, results, scratch)?;
         let mut machine = Machine::new(&self.program, memory, operands)?;
         let mut select = self.select.machine()?;
@@ -163,7 +175,8 @@ impl Targets {
             Some(bits) => At::Packed(&picked[k], bits),
         };
         for (k, target) in self.arrays.iter().enumerate() {
-            let (current, given) = (self.combine.parameters[k], self.combine.parameters[k + self.arrays.len()]);
+            let (current, given) =
+                (self.combine.parameters[k], self.combine.parameters[k + self.arrays.len()]);
             let bytes = memory.bytes(results[target.result]);
             load(target.element_type, bytes, at(k), n, &mut lambda.registers[current as usize]);
             lambda.registers[given as usize].pick(update(k), lanes);
@@ -191,14 +204,18 @@ pub(crate) fn scatter<'m>(
     let operand = |k: usize| Name { scope: name.scope, instruction: instruction.operands[k], leaf: 0 };
     let indices = array_shape(module, instruction.operands[n])?;
     let updates = array_shape(module, instruction.operands[n + 1])?;
-    let (targets_at, updates_at, inside) = scatter_rows(&mut l, s, &results[0].1.dimensions, indices, updates, operand(n))?;
+    let (targets_at, updates_at, inside) =
+        scatter_rows(&mut l, s, &results[0].1.dimensions, indices, updates, operand(n))?;
     let count = updates.element_count().unwrap_or(0) as usize;
     let domain = l.rows_domain(&updates.dimensions, updates_at);
     let update_registers = match count {
         0 => Vec::new(),
         _ => (0..n).map(|k| l.value(operand(n + 1 + k), domain)).collect::<Result<_, _>>()?,
     };
-    let arrays = results.iter().map(|&(result, shape)| target(&mut l, &targets_at, result, shape)).collect::<Result<_, _>>()?;
+    let arrays = results
+        .iter()
+        .map(|&(result, shape)| target(&mut l, &targets_at, result, shape))
+        .collect::<Result<_, _>>()?;
     let initial = (results.iter().enumerate())
         .map(|(k, &(result, shape))| initial(lower, operand(k), result, shape))
         .collect::<Result<_, _>>()?;
@@ -240,17 +257,17 @@ fn scatter_rows(
     for (d, &extent) in (0i64..).zip(extents) {
         let mut terms: SmallVec<[(Ix, i64); 3]> = smallvec![];
         let mut size = 1;
-        if !s.inserted_window_dims.contains(&d) && !s.input_batching_dims.contains(&d) {
-            if let Some((&row, extent)) = window.next() {
-                terms.push((row, 1));
-                size = extent;
-            }
+        if !s.inserted_window_dims.contains(&d)
+            && !s.input_batching_dims.contains(&d)
+            && let Some((&row, extent)) = window.next()
+        {
+            terms.push((row, 1));
+            size = extent;
         }
-        if let Some(k) = s.scatter_dims_to_operand_dims.iter().position(|&m| m == d) {
-            if let Some(&start) = starts.get(k) {
-                inside.push(l.in_range(Ix::Reg(start), 0, extent - size + 1));
-                terms.push((l.clamped(Ix::Reg(start), extent - size + 1), 1));
-            }
+        let component = s.scatter_dims_to_operand_dims.iter().position(|&m| m == d);
+        if let Some(&start) = component.and_then(|k| starts.get(k)) {
+            inside.push(l.in_range(Ix::Reg(start), 0, extent - size + 1));
+            terms.push((l.clamped(Ix::Reg(start), extent - size + 1), 1));
         }
         if let Some(k) = s.input_batching_dims.iter().position(|&m| m == d) {
             let of = s.scatter_indices_batching_dims[k];
@@ -280,7 +297,9 @@ pub(crate) fn select_and_scatter<'m>(
     let mut l = lower()?;
     let module = l.module;
     let instruction = &module.instructions[name.instruction];
-    let Op::SelectAndScatter(window) = &instruction.op else { unreachable!("called for select-and-scatters") };
+    let Op::SelectAndScatter(window) = &instruction.op else {
+        unreachable!("called for select-and-scatters")
+    };
     let operand = |k: usize| Name { scope: name.scope, instruction: instruction.operands[k], leaf: 0 };
     let sources = array_shape(module, instruction.operands[1])?;
     let sizes: SmallVec<[i64; 6]> = window.dimensions.iter().map(|w| w.size).collect();
@@ -292,7 +311,8 @@ pub(crate) fn select_and_scatter<'m>(
     let count = if is_empty { 0 } else { sources.element_count().unwrap_or(0) as usize };
     let domain = l.rows_domain(&shape.dimensions, rows.clone());
     let zero = l.index(Ix::Constant(0));
-    let (element, source) = if is_empty { (zero, zero) } else { (l.value(operand(0), domain)?, l.value(operand(1), outer)?) };
+    let (element, source) =
+        if is_empty { (zero, zero) } else { (l.value(operand(0), domain)?, l.value(operand(1), outer)?) };
     let target = target(&mut l, &rows, result, shape)?;
     Ok(SelectAndScatterKernel {
         initial: filled(lower()?, operand(2), result, shape)?,

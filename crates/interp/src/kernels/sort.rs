@@ -28,7 +28,10 @@ impl SortKernel {
     ) -> Result<SortKernel, Error> {
         Ok(SortKernel {
             operands: operands.iter().map(Dense::operand).collect::<Result<_, _>>()?,
-            results: results.iter().map(|&(number, shape)| Dense::new(number, shape)).collect::<Result<_, _>>()?,
+            results: results
+                .iter()
+                .map(|&(number, shape)| Dense::new(number, shape))
+                .collect::<Result<_, _>>()?,
             dimension: dimension as usize,
             comparator,
         })
@@ -97,7 +100,11 @@ pub(crate) struct TopKKernel {
 }
 
 impl TopKKernel {
-    pub(crate) fn new(operand: &Operand, results: &[(usize, &ArrayShape)], is_largest: bool) -> Result<TopKKernel, Error> {
+    pub(crate) fn new(
+        operand: &Operand,
+        results: &[(usize, &ArrayShape)],
+        is_largest: bool,
+    ) -> Result<TopKKernel, Error> {
         Ok(TopKKernel {
             operand: Dense::operand(operand)?,
             values: Dense::new(results[0].0, results[0].1)?,
@@ -112,7 +119,9 @@ impl Kernel for TopKKernel {
     fn scratch_bytes(&self) -> usize {
         let line = self.operand.shape.dimensions.last().map_or(0, |&n| n as usize);
         let width = width(Class::of(self.operand.shape.element_type));
-        self.operand.count() * width + self.values.count() * (width + size_of::<i64>()) + line * size_of::<usize>()
+        self.operand.count() * width
+            + self.values.count() * (width + size_of::<i64>())
+            + line * size_of::<usize>()
     }
 
     fn run(&self, memory: &mut Memory, operands: &[Place], results: &[Place], _: Place) -> Result<(), Error> {
@@ -129,15 +138,13 @@ impl Kernel for TopKKernel {
         };
         let mut values = Lanes::new(Class::of(self.values.shape.element_type), self.values.count());
         let mut indices = Lanes::new(Class::Int, self.indices.count());
-        if n > 0 {
-            for line in 0..self.operand.count() / n {
-                let mut order: Vec<usize> = (line * n..(line + 1) * n).collect();
-                // Stable, so that of equal values the first comes first.
-                order.sort_by(|&a, &b| if self.is_largest { compare(b, a) } else { compare(a, b) });
-                for (i, &from) in order[..k].iter().enumerate() {
-                    values.copy_from(line * k + i, &keys, from, 1);
-                    indices.int_mut()[line * k + i] = (from - line * n) as i64;
-                }
+        for line in 0..self.operand.count().checked_div(n).unwrap_or(0) {
+            let mut order: Vec<usize> = (line * n..(line + 1) * n).collect();
+            // Stable, so that of equal values the first comes first.
+            order.sort_by(|&a, &b| if self.is_largest { compare(b, a) } else { compare(a, b) });
+            for (i, &from) in order[..k].iter().enumerate() {
+                values.copy_from(line * k + i, &keys, from, 1);
+                indices.int_mut()[line * k + i] = (from - line * n) as i64;
             }
         }
         self.values.write_lanes(memory, results, &values);
@@ -157,7 +164,13 @@ fn merge_sort(order: &mut Vec<usize>, n: usize, compare: &mut Compare<'_>) -> Re
         let mut merges: Vec<Merge> = (0..order.len())
             .step_by(n)
             .flat_map(|line| (line..line + n).step_by(2 * width).map(move |at| (at, line + n)))
-            .map(|(at, end)| Merge { left: at, middle: (at + width).min(end), right: (at + width).min(end), end: (at + 2 * width).min(end), out: at })
+            .map(|(at, end)| Merge {
+                left: at,
+                middle: (at + width).min(end),
+                right: (at + width).min(end),
+                end: (at + 2 * width).min(end),
+                out: at,
+            })
             .collect();
         let mut takes = Vec::new();
         // A few registers of merges at a time: those that are finished drop out.
@@ -169,7 +182,8 @@ fn merge_sort(order: &mut Vec<usize>, n: usize, compare: &mut Compare<'_>) -> Re
                     break;
                 }
                 // The right one goes first only if it must: that is what makes it stable.
-                let pairs: Vec<[usize; 2]> = active.iter().map(|&m| [order[merges[m].right], order[merges[m].left]]).collect();
+                let pairs: Vec<[usize; 2]> =
+                    active.iter().map(|&m| [order[merges[m].right], order[merges[m].left]]).collect();
                 compare(&pairs, &mut takes)?;
                 for (&m, &takes_right) in active.iter().zip(&takes) {
                     let merge = &mut merges[m];
@@ -182,7 +196,8 @@ fn merge_sort(order: &mut Vec<usize>, n: usize, compare: &mut Compare<'_>) -> Re
             for m in merges.iter() {
                 let left = m.middle - m.left;
                 merged[m.out..m.out + left].copy_from_slice(&order[m.left..m.middle]);
-                merged[m.out + left..m.out + left + (m.end - m.right)].copy_from_slice(&order[m.right..m.end]);
+                merged[m.out + left..m.out + left + (m.end - m.right)]
+                    .copy_from_slice(&order[m.right..m.end]);
             }
         }
         std::mem::swap(order, &mut merged);
