@@ -16,7 +16,7 @@
 //! * when it is *dead*: it reaches neither the condition, nor a side effect, nor what is taken out after the loop;
 //! * when it is *constant*: each iteration passes it on, or makes the same value again, and it started as a constant, a
 //!   broadcast of one, or an iota: body and condition make their own (*constant sinking*);
-//! * when it is *the same* as another: both pass on the same value, or count in the same steps from the same start.
+//! * when it is *the same* as another: both start alike, and each iteration does the same to both, with the same.
 //!
 //! What a loop passes on unchanged is taken from before the loop by those who take it out after it. A loop that never
 //! runs is its initial state; one that runs once is its body.
@@ -25,8 +25,9 @@
 //! whole. Requires nothing, finds more after inlining and simplification. *Changed* means that a loop was rewritten.
 
 use cranelift_entity::EntitySet;
-use memplan_ir::{BinaryOp, ComputationId, InstructionId, Literal, Module, Op, Shape};
+use memplan_ir::{ComputationId, Instruction, InstructionId, Literal, Module, Op, Opcode, Shape, ShapeId};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use crate::call_inliner::inline;
 use crate::copy_computation::{
@@ -167,7 +168,7 @@ fn fates(
     // Whoever takes out what is passed on can take it from before the loop.
     let wanted = (0..n).map(|i| !passes_on[i] && !unused.get(i).copied().unwrap_or(false)).collect();
     let live = live_elements(r, body, condition, next, wanted);
-    let mut first_alike: FxHashMap<(InstructionId, Option<InstructionId>), usize> = FxHashMap::default();
+    let mut first_alike: FxHashMap<Step, usize> = FxHashMap::default();
     (0..n)
         .map(|i| {
             if !live[i] {
@@ -177,16 +178,26 @@ fn fates(
             if stays && is_repeatable(r, init[i]) {
                 return Fate::Made(init[i]);
             }
-            let step = if passes_on[i] { None } else { counter_step(r, body, next[i], i) };
-            if !passes_on[i] && step.is_none() {
-                return Fate::Kept;
-            }
-            match *first_alike.entry((init[i], step)).or_insert(i) {
-                first if first == i => Fate::Kept,
-                first => Fate::SameAs(first),
-            }
+            let first = *first_alike.entry(step(r, body, init[i], next[i], i)).or_insert(i);
+            let does_same = |a: &Instruction, b: &Instruction| a.op == b.op && a.called == b.called;
+            let is_same = first != i && (passes_on[i] || does_same(r.get(next[first]), r.get(next[i])));
+            if is_same { Fate::SameAs(first) } else { Fate::Kept }
         })
         .collect()
+}
+
+/// How an element starts, and what the next one is computed from; `None` stands for the element itself. Two elements
+/// of one step and one operation are the same in the first iteration, and so in each.
+type Step = (InstructionId, Opcode, ShapeId, SmallVec<[Option<InstructionId>; 6]>);
+
+fn step(r: &Rewriter<'_>, body: ComputationId, init: InstructionId, next: InstructionId, i: usize) -> Step {
+    let instruction = r.get(next);
+    if state_element(r, body, next) == Some(i) {
+        return (init, instruction.opcode(), instruction.shape, SmallVec::from_elem(None, 1));
+    }
+    let other_than_itself = |&operand: &InstructionId| (state_element(r, body, operand) != Some(i)).then_some(operand);
+    let operands = instruction.operands.iter().map(other_than_itself).collect();
+    (init, instruction.opcode(), instruction.shape, operands)
 }
 
 /// The elements that reach the condition, a side effect of the body, or an element that is wanted after the loop.
@@ -224,19 +235,6 @@ fn live_elements(
             None => return live,
         }
     }
-}
-
-/// The constant that is added to element `i` in each iteration.
-fn counter_step(
-    r: &Rewriter<'_>,
-    body: ComputationId,
-    next: InstructionId,
-    i: usize,
-) -> Option<InstructionId> {
-    let Op::Binary(BinaryOp::Add) = r.op(next) else { return None };
-    let (a, b) = (r.operand(next, 0), r.operand(next, 1));
-    let is_counter = state_element(r, body, a) == Some(i) && matches!(r.op(b), Op::Constant(_));
-    is_counter.then_some(b)
 }
 
 /// Whether a value may be made in every iteration rather than carried: it reads nothing from memory, or next to

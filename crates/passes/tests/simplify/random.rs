@@ -241,7 +241,7 @@ impl Program {
             let interior = if self.below(4) == 0 { 1 } else { 0 };
             let extent = low + high + d + (d - 1) * interior;
             let (low, high, interior, extent) =
-                if extent < 1 || extent > 8 { (0, 0, 0, d) } else { (low, high, interior, extent) };
+                if !(1..=8).contains(&extent) { (0, 0, 0, d) } else { (low, high, interior, extent) };
             padding.push(format!("{low}_{high}_{interior}"));
             dimensions.push(extent);
         }
