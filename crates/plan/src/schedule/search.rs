@@ -7,12 +7,12 @@
 
 use super::graph::{Graph, Node};
 use super::profile::Profile;
-use super::window::{MAX_WINDOW, Window};
+use super::window::{Effort, MAX_WINDOW, Window};
 
-/// States that an exact search of a window may visit: enough for most windows, some milliseconds.
-const MAX_STATES: usize = 3000;
-/// Width of the beam search that follows.
-const BEAM: usize = 24;
+/// For a whole segment, where an exact search proves something: some ten milliseconds.
+const SEGMENT: Effort = Effort { committing: 1000, exact: 5000, width: 16 };
+/// For a window within a segment, one of many: one or two milliseconds.
+const WINDOW: Effort = Effort { committing: 300, exact: 0, width: 6 };
 
 /// An order, and whether its peak is known to be the lowest.
 pub(crate) struct Improved {
@@ -71,7 +71,7 @@ impl Search<'_> {
         // The segment goes from one cut to the next; the cut itself leads it.
         let segment = after.checked_sub(1).map_or(0, |i| self.cuts[i])..self.cuts[after];
         if segment.len() <= MAX_WINDOW {
-            return self.try_window(segment, peak);
+            return self.try_window(segment, peak, SEGMENT);
         }
         for size in [32, 96, MAX_WINDOW] {
             for share in [2, 4, 1] {
@@ -82,7 +82,7 @@ impl Search<'_> {
                     _ => size / 4,
                 };
                 let start = place.saturating_sub(lead).max(segment.start).min(segment.end - size);
-                if let Step::Lower = self.try_window(start..start + size, peak) {
+                if let Step::Lower = self.try_window(start..start + size, peak, WINDOW) {
                     return Step::Lower;
                 }
             }
@@ -90,12 +90,12 @@ impl Search<'_> {
         Step::Stuck
     }
 
-    fn try_window(&mut self, range: std::ops::Range<usize>, limit: u64) -> Step {
+    fn try_window(&mut self, range: std::ops::Range<usize>, limit: u64, effort: Effort) -> Step {
         let live = self.profile.before[range.start];
         let is_inside = |storage| self.profile.ends_inside(storage, &range);
         let nodes = &self.profile.order[range.clone()];
         let window = Window::new(self.graph, nodes, live, is_inside, &mut self.place);
-        let found = window.search(limit, MAX_STATES, BEAM);
+        let found = window.search(limit, effort);
         self.steps += found.steps;
         match found.order {
             Some(places) => {

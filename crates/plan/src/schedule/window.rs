@@ -70,6 +70,17 @@ struct WindowStorage {
     stays: bool,
 }
 
+/// How hard to search a window.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Effort {
+    /// Most states of the search that commits.
+    pub(crate) committing: usize,
+    /// Most states of the exact search.
+    pub(crate) exact: usize,
+    /// States per level of the beam search.
+    pub(crate) width: usize,
+}
+
 /// What a search of a window found.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Found {
@@ -150,15 +161,15 @@ impl Window {
         Window { nodes, storages, start: live }
     }
 
-    /// Looks for an order with a peak below `limit`: committing, then exactly, each within `max_states` states, then
-    /// with a beam of `width` states.
-    pub(crate) fn search(&self, limit: u64, max_states: usize, width: usize) -> Found {
+    /// Looks for an order with a peak below `limit`: committing, then, where `effort` says so, exactly, then with a
+    /// beam.
+    pub(crate) fn search(&self, limit: u64, effort: Effort) -> Found {
         let floor = self.floor();
         if floor >= limit {
             return Found { order: None, is_exhaustive: true, steps: self.nodes.len() as u64 };
         }
         let mut steps = 0;
-        for commits in [true, false] {
+        for (commits, max_states) in [(true, effort.committing), (false, effort.exact)] {
             let mut search = Search::new(self, limit, floor);
             let order = search.best_first(max_states, commits);
             steps += search.steps;
@@ -169,7 +180,7 @@ impl Window {
             }
         }
         let mut search = Search::new(self, limit, floor);
-        let order = search.beam(width);
+        let order = search.beam(effort.width);
         Found { order, is_exhaustive: false, steps: steps + search.steps }
     }
 
@@ -221,6 +232,8 @@ struct Search<'w> {
     /// The state of each set of nodes.
     seen: FxHashMap<Set, u32>,
     moves: Vec<u8>,
+    /// Scratch space for the states on a way.
+    way: Vec<u32>,
     steps: u64,
 }
 
@@ -232,6 +245,7 @@ impl<'w> Search<'w> {
             states: Vec::new(),
             seen: FxHashMap::default(),
             moves: Vec::new(),
+            way: Vec::new(),
             steps: 0,
         };
         let ready = (0..window.nodes.len()).filter(|&i| window.nodes[i].predecessors == 0);
@@ -400,8 +414,17 @@ impl<'w> Search<'w> {
     }
 
     /// Whether a state on the way here was superseded by one that is not.
-    fn is_superseded(&self, index: u32) -> bool {
-        let mut way: Vec<u32> = vec![index];
+    fn is_superseded(&mut self, index: u32) -> bool {
+        let mut way = std::mem::take(&mut self.way);
+        way.clear();
+        way.push(index);
+        let is_superseded = self.leaves_way(&mut way);
+        self.way = way;
+        is_superseded
+    }
+
+    fn leaves_way(&self, way: &mut Vec<u32>) -> bool {
+        let index = way[0];
         let mut at = self.states[index as usize].parent;
         while at != NONE {
             let by = self.states[at as usize].superseded_by;
