@@ -43,9 +43,8 @@ entity_impl!(BinId, "bin");
 /// tenth of a second.
 const MAX_LOOKS: usize = 20_000_000;
 
-/// Most bins to try for one temp, and most temps to try at one peak: keeps one step from being quadratic in programs
-/// with very many small results.
-const MAX_TRIES: usize = 64;
+/// Most bins to try for one temp: keeps one step from being quadratic in programs with very many results.
+const MAX_TRIES: usize = 1024;
 
 /// Chooses temps for holes: (candidate, allocation, offset).
 pub(crate) fn place(
@@ -71,18 +70,25 @@ pub(crate) fn place(
             .filter(|&i| candidates[i].space == space && candidates[i].size <= largest)
             .collect();
         waiting.sort_by_key(|&i| std::cmp::Reverse(candidates[i].size));
-        let mut is_placed = vec![false; candidates.len()];
+        // What fits nowhere now fits nowhere later, since holes only fill up.
+        let mut is_settled = vec![false; candidates.len()];
         let mut looks = 0;
         while looks < MAX_LOOKS {
             looks += waiting.len();
             let peak = curve.peak();
-            let at_peak =
-                waiting.iter().copied().filter(|&i| !is_placed[i] && is_live_at(candidates[i].busy, peak));
-            let moved = at_peak.take(MAX_TRIES).find_map(|i| Some((i, find_hole(&mut bins, candidates, i)?)));
+            let moved = waiting.iter().copied().find_map(|i| {
+                if is_settled[i] || !is_live_at(candidates[i].busy, peak) {
+                    return None;
+                }
+                is_settled[i] = true;
+                Some((i, find_hole(&mut bins, candidates, i)?))
+            });
             let Some((i, (allocation, offset))) = moved else { break };
-            is_placed[i] = true;
             curve.remove(&candidates[i]);
             placed.push((i, allocation, offset));
+            if placed.len().is_multiple_of(64) {
+                waiting.retain(|&i| !is_settled[i]);
+            }
         }
     }
     placed
