@@ -13,6 +13,7 @@
 //! nothing. *Changed* means that a conditional was replaced.
 
 use memplan_ir::{ComputationId, ElementType, InstructionId, Module, Op, Shape};
+use rustc_hash::FxHashMap;
 
 use crate::call_inliner::inline;
 use crate::copy_computation::{copy_computation, part_of, state_element, uses_elements_only};
@@ -97,7 +98,9 @@ fn with_fewer_results(r: &mut Rewriter<'_>, id: InstructionId, unused: &[bool]) 
         let results: Vec<InstructionId> = kept.iter().map(|&i| r.operand(root, i)).collect();
         let state = r.shape(r.module().computations[*branch].parameters[0]).clone();
         *branch =
-            copy_computation(r, *branch, state, &results, true, &mut |r, site| site.take(r, site.index));
+            copy_computation(r, *branch, state, &results, true, &FxHashMap::default(), &mut |r, site| {
+                site.take(r, site.index)
+            });
     }
     let operands = r.operands(id).to_vec();
     let new = r.emit_call(Op::Conditional, operands, branches, part_of(&shape, &kept));
@@ -135,10 +138,11 @@ fn with_smaller_operands(r: &mut Rewriter<'_>, id: InstructionId) -> Option<Inst
         let state = r.shape(r.module().computations[branches[i]].parameters[0]).clone();
         let root = r.root_of(branches[i]);
         let small = part_of(&state, used);
-        branches[i] = copy_computation(r, branches[i], small, &[root], false, &mut |r, site| {
-            let index = used.binary_search(&site.index).expect("what is taken out is used");
-            site.take(r, index)
-        });
+        branches[i] =
+            copy_computation(r, branches[i], small, &[root], false, &FxHashMap::default(), &mut |r, site| {
+                let index = used.binary_search(&site.index).expect("what is taken out is used");
+                site.take(r, index)
+            });
         let elements: Vec<InstructionId> = used.iter().map(|&e| r.operand(operands[i + 1], e)).collect();
         let shape = part_of(r.shape(operands[i + 1]), used);
         operands[i + 1] = r.emit(Op::Tuple, elements, shape);

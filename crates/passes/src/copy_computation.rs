@@ -2,6 +2,7 @@
 
 use cranelift_entity::{EntitySet, SecondaryMap};
 use memplan_ir::{ComputationId, InstructionId, Op, PackedOption, Shape};
+use rustc_hash::FxHashMap;
 
 use crate::rewrite::Rewriter;
 
@@ -9,16 +10,18 @@ use crate::rewrite::Rewriter;
 /// tuple of them, or with `tuple` false the only one. Side effects come along.
 ///
 /// Whatever takes elements out of the old parameter is replaced by what `element` makes of it; nothing else may use
-/// that parameter. Linear in what is looked at and copied.
+/// that parameter. What `brought` names is not computed, but taken out of the new parameter at the index given. Linear
+/// in what is looked at and copied.
 pub(crate) fn copy_computation(
     r: &mut Rewriter<'_>,
     old: ComputationId,
     state: Shape,
     results: &[InstructionId],
     tuple: bool,
+    brought: &FxHashMap<InstructionId, usize>,
     element: &mut impl FnMut(&mut Rewriter<'_>, Site) -> InstructionId,
 ) -> ComputationId {
-    let needed = needed_for(r, old, results);
+    let needed = needed_for(r, old, results, brought);
     let computation = &r.module().computations[old];
     let (name, thread) = (computation.name.clone(), computation.execution_thread.clone());
     let old_parameter = computation.parameters[0];
@@ -33,9 +36,10 @@ pub(crate) fn copy_computation(
         if !needed.contains(id) || id == old_parameter {
             continue;
         }
-        let copy = match state_element(r, old, id) {
-            Some(index) => element(r, Site { new, parameter, id, index }),
-            None => {
+        let copy = match (brought.get(&id), state_element(r, old, id)) {
+            (Some(&index), _) => Site { new, parameter, id, index }.take(r, index),
+            (None, Some(index)) => element(r, Site { new, parameter, id, index }),
+            (None, None) => {
                 let mut copy = r.get(id).clone();
                 for operand in copy.operands.iter_mut().chain(&mut copy.control_predecessors) {
                     *operand = copies[*operand].expect("operands are copied before users");
@@ -81,6 +85,7 @@ impl Site {
         let mut copy = r.get(self.id).clone();
         copy.op = Op::GetTupleElement { index: index as u32 };
         copy.operands = [self.parameter].into_iter().collect();
+        copy.called.clear();
         r.append(self.new, copy)
     }
 }
@@ -131,12 +136,13 @@ fn needed_for(
     r: &mut Rewriter<'_>,
     computation: ComputationId,
     results: &[InstructionId],
+    brought: &FxHashMap<InstructionId, usize>,
 ) -> EntitySet<InstructionId> {
     let mut needed = EntitySet::new();
     let mut stack = fixed_instructions(r, computation);
     stack.extend(results);
     while let Some(id) = stack.pop() {
-        if needed.insert(id) {
+        if needed.insert(id) && !brought.contains_key(&id) {
             stack.extend(r.operands(id).iter().chain(&r.get(id).control_predecessors));
         }
     }

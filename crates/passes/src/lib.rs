@@ -23,6 +23,7 @@ mod side_effects;
 mod trip_count;
 mod tuple_simplifier;
 mod tuple_uses;
+mod while_invariant_code_motion;
 mod while_simplifier;
 
 pub use algebraic::ALGEBRAIC_SIMPLIFIER;
@@ -40,10 +41,11 @@ pub use pass::{Context, Pass, PassError, PassRun, RunOptions, run};
 pub use pipeline::{SIMPLIFY, simplification_pipeline};
 pub use trip_count::trip_count;
 pub use tuple_simplifier::TUPLE_SIMPLIFIER;
+pub use while_invariant_code_motion::{MAX_FREE_BYTES, WHILE_INVARIANT_CODE_MOTION};
 pub use while_simplifier::WHILE_SIMPLIFIER;
 
 /// Every pass by name, in alphabetical order.
-pub const ALL: &[Pass] = &[ALGEBRAIC_SIMPLIFIER, CALL_INLINER, CONDITIONAL_SIMPLIFIER, CONSTANT_FOLDING, COPY_INSERTION, CSE, DCE, FLATTEN_CALL_GRAPH, FUSION, REMAT, SCATTER_TO_SELECT, SIMPLIFY, TUPLE_SIMPLIFIER, WHILE_SIMPLIFIER];
+pub const ALL: &[Pass] = &[ALGEBRAIC_SIMPLIFIER, CALL_INLINER, CONDITIONAL_SIMPLIFIER, CONSTANT_FOLDING, COPY_INSERTION, CSE, DCE, FLATTEN_CALL_GRAPH, FUSION, REMAT, SCATTER_TO_SELECT, SIMPLIFY, TUPLE_SIMPLIFIER, WHILE_INVARIANT_CODE_MOTION, WHILE_SIMPLIFIER];
 
 /// The pass with a name.
 pub fn find(name: &str) -> Option<&'static Pass> {

@@ -4,7 +4,7 @@ use memplan_ir::Module;
 
 use crate::{
     ALGEBRAIC_SIMPLIFIER, CALL_INLINER, CONDITIONAL_SIMPLIFIER, CONSTANT_FOLDING, CSE, Context, DCE, Pass,
-    PassError, TUPLE_SIMPLIFIER, WHILE_SIMPLIFIER,
+    PassError, TUPLE_SIMPLIFIER, WHILE_INVARIANT_CODE_MOTION, WHILE_SIMPLIFIER,
 };
 
 /// One round. Inlining comes first, since everything else looks at one computation at a time.
@@ -15,6 +15,7 @@ const ROUND: &[Pass] = &[
     CONSTANT_FOLDING,
     CSE,
     CONDITIONAL_SIMPLIFIER,
+    WHILE_INVARIANT_CODE_MOTION,
     WHILE_SIMPLIFIER,
     DCE,
 ];

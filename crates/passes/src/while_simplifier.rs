@@ -195,7 +195,8 @@ fn step(r: &Rewriter<'_>, body: ComputationId, init: InstructionId, next: Instru
     if state_element(r, body, next) == Some(i) {
         return (init, instruction.opcode(), instruction.shape, SmallVec::from_elem(None, 1));
     }
-    let other_than_itself = |&operand: &InstructionId| (state_element(r, body, operand) != Some(i)).then_some(operand);
+    let other_than_itself =
+        |&operand: &InstructionId| (state_element(r, body, operand) != Some(i)).then_some(operand);
     let operands = instruction.operands.iter().map(other_than_itself).collect();
     (init, instruction.opcode(), instruction.shape, operands)
 }
@@ -268,7 +269,7 @@ fn rebuild(
 ) -> ComputationId {
     let state = r.module().computations[old].parameters[0];
     let shape = part_of(r.shape(state), kept);
-    copy_computation(r, old, shape, results, tuple, &mut |r, site| {
+    copy_computation(r, old, shape, results, tuple, &FxHashMap::default(), &mut |r, site| {
         let index = match fates[site.index] {
             Fate::Made(outer) => return make(r, site.new, outer),
             Fate::SameAs(other) => other,

@@ -104,9 +104,7 @@ fn simplify(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
         Op::Convolution(_) => convolution::convolution(r, id),
         _ => None,
     };
-    simplified
-        .or_else(|| elementwise::of_broadcasts(r, id))
-        .or_else(|| elementwise::of_reshapes(r, id))
+    simplified.or_else(|| elementwise::of_broadcasts(r, id)).or_else(|| elementwise::of_reshapes(r, id))
 }
 
 /// An array without elements: any value will do.

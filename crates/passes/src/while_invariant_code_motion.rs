@@ -1,0 +1,287 @@
+//! `while-invariant-code-motion`: computes before a loop what each iteration would compute again.
+//!
+//! ```text
+//! body { s = (s32[], f32[4], f32[]) parameter(0)        n = f32[] exponential(c)
+//!        x = get-tuple-element(s), index=1              t = (s32[], f32[4], f32[]) tuple(i, p, n)
+//!        c = get-tuple-element(s), index=2        =>    body { s = (s32[], f32[4], f32[]) parameter(0)
+//!        n = f32[] exponential(c)                              x = get-tuple-element(s), index=1
+//!        b = f32[4] broadcast(n)                               n = get-tuple-element(s), index=2
+//!        y = f32[4] multiply(x, b) ... }                       b = f32[4] broadcast(n)
+//!                                                              y = f32[4] multiply(x, b) ... }
+//! ```
+//!
+//! What is computed before the loop is an array that lives as long as the loop does. So a value moves only
+//!
+//! * when it takes next to nothing (see [`MAX_FREE_BYTES`]), or
+//! * when it *replaces* what it is computed from: an array that is passed on by the loop for this value only, that
+//!   nothing else keeps alive, and that is no smaller.
+//!
+//! Leaves alone: broadcasts, iotas and constants, which are better made where they are used; control flow, custom calls
+//! and collectives; loops with side effects. Requires nothing. *Changed* means that something was moved.
+
+use cranelift_entity::SecondaryMap;
+use memplan_analysis::is_elementwise;
+use memplan_ir::{ComputationId, InstructionId, Literal, Module, Op, Shape};
+use rustc_hash::FxHashMap;
+
+use crate::copy_computation::{copy_computation, state_element, uses_elements_only};
+use crate::rewrite::Rewriter;
+use crate::{Context, Pass, PassError};
+
+/// Computes before loops what does not change in them.
+pub const WHILE_INVARIANT_CODE_MOTION: Pass = Pass {
+    name: "while-invariant-code-motion",
+    description: "compute before a loop what each iteration would compute again, where that takes no memory",
+    run,
+};
+
+/// A value of at most this many bytes may live through a loop: it takes less than the alignment of a buffer on any
+/// target.
+pub const MAX_FREE_BYTES: u64 = 64;
+
+fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let mut rewriter = Rewriter::new(module);
+    rewriter.sweep(|r, id| match r.op(id) {
+        Op::While if !r.is_pinned(id) => hoist(r, id),
+        Op::GetTupleElement { index } => crate::tuple_simplifier::element_of_tuple(r, id, *index),
+        _ => None,
+    });
+    Ok(rewriter.finish())
+}
+
+/// What an instruction of a loop body depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Source {
+    /// Something that changes from iteration to iteration.
+    #[default]
+    Varying,
+    /// Nothing.
+    Constant,
+    /// One element of the state that is passed on.
+    Element(u32),
+    /// Several such elements.
+    Elements,
+}
+
+fn hoist(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+    let (body, condition) = (r.get(id).called[0], r.get(id).called[1]);
+    let init = r.operand(id, 0);
+    let root = r.root_of(body);
+    let is_plain = matches!(r.op(init), Op::Tuple)
+        && matches!(r.op(root), Op::Tuple)
+        && uses_elements_only(r, body)
+        && uses_elements_only(r, condition);
+    if !is_plain {
+        return None;
+    }
+    let instructions = r.live_instructions_of(body);
+    let sources = sources(r, body, root, &instructions);
+    let moved = moved_values(r, init, body, condition, &instructions, &sources);
+    if moved.is_empty() {
+        return None;
+    }
+    let mut state = r.operands(init).to_vec();
+    let n_old = state.len();
+    state.extend(compute_before(r, id, body, init, &instructions, &moved));
+    Some(with_more_state(r, id, root, state, n_old, &moved))
+}
+
+fn sources(
+    r: &Rewriter<'_>,
+    body: ComputationId,
+    root: InstructionId,
+    instructions: &[InstructionId],
+) -> SecondaryMap<InstructionId, Source> {
+    let mut sources: SecondaryMap<InstructionId, Source> = SecondaryMap::new();
+    for &id in instructions {
+        sources[id] = match (state_element(r, body, id), r.op(id)) {
+            (Some(i), _) if state_element(r, body, r.operand(root, i)) == Some(i) => {
+                Source::Element(i as u32)
+            }
+            (None, Op::Constant(Literal::Array(_))) => Source::Constant,
+            (None, _) if is_movable(r, id) => {
+                let operands = r.operands(id).iter().map(|&operand| sources[operand]);
+                operands.fold(Source::Constant, join)
+            }
+            _ => Source::Varying,
+        };
+    }
+    sources
+}
+
+fn join(a: Source, b: Source) -> Source {
+    match (a, b) {
+        (Source::Varying, _) | (_, Source::Varying) => Source::Varying,
+        (Source::Constant, other) | (other, Source::Constant) => other,
+        (Source::Element(a), Source::Element(b)) if a == b => Source::Element(a),
+        _ => Source::Elements,
+    }
+}
+
+/// Operations that compute the same wherever they stand, and that are worth computing once.
+fn is_movable(r: &Rewriter<'_>, id: InstructionId) -> bool {
+    let is_function = is_elementwise(r.get(id))
+        || matches!(
+            r.op(id),
+            Op::Reshape { .. }
+                | Op::Transpose { .. }
+                | Op::Reverse { .. }
+                | Op::Slice { .. }
+                | Op::DynamicSlice { .. }
+                | Op::Concatenate { .. }
+                | Op::Pad { .. }
+                | Op::Gather(_)
+                | Op::Reduce { .. }
+                | Op::Dot(_)
+                | Op::Convolution(_)
+        );
+    is_function && !r.is_pinned(id) && !matches!(r.op(id), Op::StochasticConvert) && r.array(id).is_some()
+}
+
+/// The values to compute before the loop, in order.
+fn moved_values(
+    r: &mut Rewriter<'_>,
+    init: InstructionId,
+    body: ComputationId,
+    condition: ComputationId,
+    instructions: &[InstructionId],
+    sources: &SecondaryMap<InstructionId, Source>,
+) -> Vec<InstructionId> {
+    let n = r.operands(init).len();
+    let is_computed =
+        |r: &Rewriter<'_>, id: InstructionId| state_element(r, body, id).is_none() && is_movable(r, id);
+    // Where what varies meets what does not: these values would have to be brought into the loop.
+    let mut is_brought: SecondaryMap<InstructionId, bool> = SecondaryMap::new();
+    // Bytes that would be brought in place of an element; `None` when the element has to be there as well.
+    let mut brought_for: Vec<Option<u64>> = vec![Some(0); n];
+    let root = r.root_of(body);
+    for i in r.live_instructions_of(condition) {
+        if let Some(element) = state_element(r, condition, i) {
+            brought_for[element] = None;
+        }
+    }
+    for &user in instructions.iter().filter(|&&user| sources[user] == Source::Varying && user != root) {
+        for &operand in r.operands(user) {
+            match (sources[operand], state_element(r, body, operand)) {
+                (Source::Element(i), Some(_)) => brought_for[i as usize] = None,
+                (Source::Element(_) | Source::Elements, None) => is_brought[operand] = true,
+                _ => {}
+            }
+        }
+    }
+    let brought: Vec<InstructionId> =
+        instructions.iter().copied().filter(|&id| is_brought[id] && is_computed(r, id)).collect();
+    for &id in &brought {
+        if let Source::Element(i) = sources[id] {
+            let bytes = bytes(r, id);
+            brought_for[i as usize] =
+                brought_for[i as usize].zip(bytes).and_then(|(sum, b)| sum.checked_add(b));
+        }
+    }
+    // A value of several elements keeps all of them.
+    for &id in instructions.iter().filter(|&&id| sources[id] == Source::Elements) {
+        for &operand in r.operands(id) {
+            if let Source::Element(i) = sources[operand] {
+                brought_for[i as usize] = None;
+            }
+        }
+    }
+    let replaces = |r: &Rewriter<'_>, i: u32| {
+        let element = r.operand(init, i as usize);
+        let dies = r.uses(element) == 1 && !matches!(r.op(element), Op::Parameter { .. } | Op::Constant(_));
+        dies && brought_for[i as usize]
+            .zip(bytes(r, element))
+            .is_some_and(|(brought, element)| brought <= element)
+    };
+    let moves = |&id: &InstructionId| {
+        bytes(r, id).is_some_and(|bytes| bytes <= MAX_FREE_BYTES)
+            || matches!(sources[id], Source::Element(i) if replaces(r, i))
+    };
+    brought.into_iter().filter(moves).collect()
+}
+
+fn bytes(r: &Rewriter<'_>, id: InstructionId) -> Option<u64> {
+    let array = r.array(id)?;
+    array.element_count()?.checked_mul(u64::from(array.element_type.byte_width()))
+}
+
+/// Copies the values, and what they are computed from, to where the loop stands.
+fn compute_before(
+    r: &mut Rewriter<'_>,
+    id: InstructionId,
+    body: ComputationId,
+    init: InstructionId,
+    instructions: &[InstructionId],
+    moved: &[InstructionId],
+) -> Vec<InstructionId> {
+    let parent = r.get(id).parent;
+    let mut is_needed: SecondaryMap<InstructionId, bool> = SecondaryMap::new();
+    moved.iter().for_each(|&value| is_needed[value] = true);
+    for &i in instructions.iter().rev() {
+        if is_needed[i] && state_element(r, body, i).is_none() {
+            r.operands(i).iter().for_each(|&operand| is_needed[operand] = true);
+        }
+    }
+    let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
+    for &i in instructions.iter().filter(|&&i| is_needed[i]) {
+        let copy = match state_element(r, body, i) {
+            Some(element) => r.operand(init, element),
+            None => {
+                let mut copy = r.get(i).clone();
+                copy.name = r.fresh_name(copy.opcode().into());
+                copy.parent = parent;
+                copy.operands.iter_mut().for_each(|operand| *operand = copies[operand]);
+                r.insert(copy)
+            }
+        };
+        copies.insert(i, copy);
+    }
+    moved.iter().map(|value| copies[value]).collect()
+}
+
+/// The same loop over a state to which the moved values were added. Its first elements are the old state.
+fn with_more_state(
+    r: &mut Rewriter<'_>,
+    id: InstructionId,
+    root: InstructionId,
+    state: Vec<InstructionId>,
+    n_old: usize,
+    moved: &[InstructionId],
+) -> InstructionId {
+    let (body, condition) = (r.get(id).called[0], r.get(id).called[1]);
+    let old_shape = r.shape(id).clone();
+    let wider = |r: &Rewriter<'_>, shape: &Shape| {
+        let old = shape.as_tuple().expect("the state is a tuple").iter().cloned();
+        Shape::Tuple(old.chain(moved.iter().map(|&value| r.shape(value).clone())).collect())
+    };
+    let brought: FxHashMap<InstructionId, usize> =
+        moved.iter().enumerate().map(|(k, &value)| (value, n_old + k)).collect();
+    let mut results = r.operands(root).to_vec();
+    results.extend(moved);
+    let body_shape = wider(r, &r.shape(r.module().computations[body].parameters[0]).clone());
+    let body = copy_computation(r, body, body_shape, &results, true, &brought, &mut |r, site| {
+        site.take(r, site.index)
+    });
+    let verdict = r.root_of(condition);
+    let condition_shape = wider(r, &r.shape(r.module().computations[condition].parameters[0]).clone());
+    let condition = copy_computation(
+        r,
+        condition,
+        condition_shape,
+        &[verdict],
+        false,
+        &FxHashMap::default(),
+        &mut |r, site| site.take(r, site.index),
+    );
+    let init_shape = Shape::Tuple(state.iter().map(|&element| r.shape(element).clone()).collect());
+    let init = r.emit(Op::Tuple, state, init_shape);
+    let new_shape = wider(r, &old_shape);
+    let new = r.emit_call(Op::While, [init], [body, condition], new_shape);
+    let parts = old_shape.as_tuple().expect("the state is a tuple").to_vec();
+    let results: Vec<InstructionId> = parts
+        .into_iter()
+        .enumerate()
+        .map(|(i, part)| r.emit(Op::GetTupleElement { index: i as u32 }, [new], part))
+        .collect();
+    r.emit(Op::Tuple, results, old_shape)
+}
