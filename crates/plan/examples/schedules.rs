@@ -42,7 +42,7 @@ fn row(file: &str, target: &Target) -> Result<(), Box<dyn Error>> {
         format!("{:>10.3} {:>10.3} {:>10.3}", mb(totals.peak_live.0), mb(totals.temp.0), mb(totals.total.0))
     };
     let name: Vec<&str> = file.rsplit('/').take(2).collect();
-    println!("{} {}: {} nodes, {time:.1?}", name[name.len() - 1], name[0], entry.n_nodes);
+    println!("{} {}: {} nodes, {time:.1?}, {} steps, {}", name[name.len() - 1], name[0], entry.n_nodes, entry.steps, if entry.is_optimal { "optimal" } else { "not proved" });
     for (method, peak) in &entry.candidates {
         println!("  {method:?} {:.3}", mb(peak.0));
     }

@@ -189,6 +189,14 @@ impl Graph {
         touches.filter(|&&s| self.dies(remaining, s)).map(|&s| self.storages[s as usize].bytes).sum()
     }
 
+    /// Bytes that a node needs when it takes over all it can.
+    pub(crate) fn least_needed(&self, node: Node) -> u64 {
+        let taken = self.take_overs(node).map(|(result, n_results, operands)| {
+            self.storages[result as usize].bytes * operands.len().min(n_results) as u64
+        });
+        self.needed_bytes[node as usize] - taken.sum::<u64>()
+    }
+
     /// Runs a node, and returns the bytes live while it runs.
     pub(crate) fn run(&self, state: &mut State, node: Node) -> u64 {
         let (during, after) = self.levels(state.live, node, |s| self.dies(&state.remaining, s));

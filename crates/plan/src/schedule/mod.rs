@@ -7,6 +7,7 @@
 //! For each computation several one-pass orders ([`starts`]) are made and replayed, and the best is improved
 //! ([`search`]) within a budget of steps, so that the same input gives the same schedule on every machine.
 
+mod cut;
 mod graph;
 mod problem;
 mod profile;

@@ -69,12 +69,17 @@ impl Profile {
         (range.contains(&(first as usize)), range.contains(&(last as usize)))
     }
 
-    /// Puts the nodes at the places of a range into another order: `places` are offsets from its start.
-    pub(crate) fn reorder(&mut self, graph: &Graph, range: std::ops::Range<usize>, places: &[u8]) {
-        let old: Vec<Node> = self.order[range.clone()].to_vec();
-        for (place, &from) in range.clone().zip(places) {
-            self.order[place] = old[from as usize];
-        }
+    /// The place of each node.
+    pub(crate) fn places(&self) -> Vec<u32> {
+        let mut places = vec![0; self.order.len()];
+        self.order.iter().zip(0..).for_each(|(&node, place)| places[node as usize] = place);
+        places
+    }
+
+    /// Puts the nodes from a place on into another order.
+    pub(crate) fn reorder(&mut self, graph: &Graph, start: usize, nodes: &[Node]) {
+        let range = start..start + nodes.len();
+        self.order[range.clone()].copy_from_slice(nodes);
         // Lives that begin or end here do so at another place now.
         let mut touched: Vec<(StorageIndex, u32)> = Vec::new();
         for place in range.clone() {

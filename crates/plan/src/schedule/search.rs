@@ -3,16 +3,23 @@
 //! A node that every other node must precede or follow has the same place in every order: it cuts the problem into
 //! segments that have nothing to do with each other. The segment with the peak is searched exactly when it is small.
 //! Otherwise windows around the peak are: what is best within them is found exactly, or with a beam where there are
-//! too many states. Each success moves the peak elsewhere, until nothing helps or the budget is used up.
+//! too many states. Where that does not help, a minimum cut tells what should have run before the peak and what after,
+//! however far away. Each success moves the peak elsewhere, until nothing helps or the budget is used up.
 
+use rustc_hash::FxHashMap;
+
+use super::cut;
 use super::graph::{Graph, Node};
 use super::profile::Profile;
 use super::window::{Effort, MAX_WINDOW, Window};
 
 /// For a whole segment, where an exact search proves something: some ten milliseconds.
 const SEGMENT: Effort = Effort { committing: 1000, exact: 5000, width: 16 };
-/// For a window within a segment, one of many: one or two milliseconds.
-const WINDOW: Effort = Effort { committing: 300, exact: 0, width: 6 };
+/// For a window within a segment, one of many: a millisecond or two at first, then some ten.
+const WINDOW: [Effort; 2] =
+    [Effort { committing: 300, exact: 0, width: 6 }, Effort { committing: 2000, exact: 0, width: 24 }];
+/// How many places to either side of the peak nodes may be moved across it.
+const REACH: usize = 10_000;
 
 /// An order, and whether its peak is known to be the lowest.
 pub(crate) struct Improved {
@@ -31,6 +38,7 @@ pub(crate) fn improve(graph: &Graph, order: Vec<Node>, budget: u64) -> Improved 
         profile: Profile::new(graph, order),
         place: vec![0; graph.len()],
         steps: graph.len() as u64,
+        budget,
     };
     let mut is_optimal = graph.len() == 0;
     while search.steps < budget && !is_optimal {
@@ -58,6 +66,7 @@ struct Search<'a> {
     /// Scratch space for [`Window::new`].
     place: Vec<u8>,
     steps: u64,
+    budget: u64,
 }
 
 impl Search<'_> {
@@ -73,21 +82,62 @@ impl Search<'_> {
         if segment.len() <= MAX_WINDOW {
             return self.try_window(segment, peak, SEGMENT);
         }
-        for size in [32, 96, MAX_WINDOW] {
-            for share in [2, 4, 1] {
+        for effort in WINDOW {
+            for size in [32, 96, MAX_WINDOW] {
                 // The peak stands in the middle, in the last quarter, or in the first.
-                let lead = match share {
-                    2 => size / 2,
-                    4 => size - size / 4,
-                    _ => size / 4,
-                };
-                let start = place.saturating_sub(lead).max(segment.start).min(segment.end - size);
-                if let Step::Lower = self.try_window(start..start + size, peak, WINDOW) {
-                    return Step::Lower;
+                for lead in [size / 2, size - size / 4, size / 4] {
+                    let start = place.saturating_sub(lead).max(segment.start).min(segment.end - size);
+                    if let Step::Lower = self.try_window(start..start + size, peak, effort) {
+                        return Step::Lower;
+                    }
+                    if self.steps > self.budget {
+                        return Step::Stuck;
+                    }
                 }
+            }
+            match self.try_cut(segment.clone(), place) {
+                Step::Stuck => {}
+                step => return step,
             }
         }
         Step::Stuck
+    }
+
+    /// Moves nodes across the place of the peak so that the least is live there, far as they may have to go.
+    fn try_cut(&mut self, segment: std::ops::Range<usize>, place: usize) -> Step {
+        let start = place.saturating_sub(REACH).max(segment.start);
+        let range = start..(place + REACH).min(segment.end);
+        let peak = self.profile.peak();
+        let cut = cut::least_live(self.graph, &self.profile, place, range.clone());
+        self.steps += self.graph.len() as u64 + cut.steps;
+        let node = self.profile.order[place];
+        if range == (0..self.graph.len()) && cut.bytes + self.graph.least_needed(node) >= peak {
+            return Step::Optimal;
+        }
+        let old: Vec<Node> = self.profile.order[range.clone()].to_vec();
+        let new = self.split(&old, &cut.runs_before, place - start);
+        self.profile.reorder(self.graph, start, &new);
+        if self.profile.peak() < peak {
+            return Step::Lower;
+        }
+        self.profile.reorder(self.graph, start, &old);
+        Step::Stuck
+    }
+
+    /// First what is to run before a place, then the rest; what moves back behind it goes right before its first user.
+    fn split(&mut self, nodes: &[Node], runs_before: &[bool], place: usize) -> Vec<Node> {
+        let mut index: FxHashMap<Node, usize> = FxHashMap::default();
+        nodes.iter().enumerate().for_each(|(i, &node)| {
+            index.insert(node, i);
+        });
+        let mut late: Vec<usize> = (0..nodes.len()).collect();
+        for i in (0..place).rev().filter(|&i| !runs_before[i]) {
+            let users = self.graph.successors.row(nodes[i]).iter().filter_map(|user| index.get(user));
+            late[i] = users.map(|&user| late[user]).min().unwrap_or(nodes.len());
+        }
+        let mut order: Vec<usize> = (0..nodes.len()).collect();
+        order.sort_by_key(|&i| (!runs_before[i], if runs_before[i] { i } else { late[i] }, i));
+        order.into_iter().map(|i| nodes[i]).collect()
     }
 
     fn try_window(&mut self, range: std::ops::Range<usize>, limit: u64, effort: Effort) -> Step {
@@ -99,7 +149,8 @@ impl Search<'_> {
         self.steps += found.steps;
         match found.order {
             Some(places) => {
-                self.profile.reorder(self.graph, range, &places);
+                let nodes: Vec<Node> = places.iter().map(|&i| nodes[i as usize]).collect();
+                self.profile.reorder(self.graph, range.start, &nodes);
                 Step::Lower
             }
             None if found.is_exhaustive => Step::Optimal,
