@@ -4,4 +4,5 @@ mod corpus;
 mod equivalence;
 mod filetests;
 mod random;
+mod random_loops;
 mod scaling;
