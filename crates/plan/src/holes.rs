@@ -43,7 +43,7 @@ entity_impl!(BinId, "bin");
 /// tenth of a second.
 const MAX_LOOKS: usize = 20_000_000;
 
-/// Most bins to try for one temp: keeps one step from being quadratic in programs with very many results.
+/// Most bins to try for one temp, and temps of one peak to compare: keeps one step from being quadratic in programs with very many results.
 const MAX_TRIES: usize = 1024;
 
 /// Chooses temps for holes: (candidate, allocation, offset).
@@ -76,16 +76,34 @@ pub(crate) fn place(
         while looks < MAX_LOOKS {
             looks += waiting.len();
             let peak = curve.peak();
-            let moved = waiting.iter().copied().find_map(|i| {
-                if is_settled[i] || !is_live_at(candidates[i].busy, peak) {
-                    return None;
+            let mut best: Option<(u32, usize, Hole)> = None;
+            let mut n_tried = 0;
+            for &i in &waiting {
+                // The largest that fits moves; among equals, the one that is live at most of the instants at the peak.
+                if best.as_ref().is_some_and(|(_, b, _)| candidates[*b].size > candidates[i].size)
+                    || n_tried > MAX_TRIES
+                {
+                    break;
                 }
-                is_settled[i] = true;
-                Some((i, find_hole(&mut bins, candidates, i)?))
-            });
-            let Some((i, (allocation, offset))) = moved else { break };
+                if is_settled[i] || !is_live_at(candidates[i].busy, peak) {
+                    continue;
+                }
+                n_tried += 1;
+                match find_hole(&bins, candidates, i) {
+                    None => is_settled[i] = true,
+                    Some(hole) => {
+                        let n_peaks = curve.peaks_during(candidates[i].busy);
+                        if best.as_ref().is_none_or(|(most, ..)| n_peaks > *most) {
+                            best = Some((n_peaks, i, hole));
+                        }
+                    }
+                }
+            }
+            let Some((_, i, hole)) = best else { break };
+            is_settled[i] = true;
             curve.remove(&candidates[i]);
-            placed.push((i, allocation, offset));
+            bins[hole.bin].guests.push((i, hole.offset, hole.offset + candidates[i].size));
+            placed.push((i, bins[hole.bin].bin.allocation, hole.offset));
             if placed.len().is_multiple_of(64) {
                 waiting.retain(|&i| !is_settled[i]);
             }
@@ -127,24 +145,23 @@ impl Filled<'_> {
     }
 }
 
-/// Puts a candidate into the smallest bin with room for it.
-fn find_hole(
-    bins: &mut [Filled<'_>],
-    candidates: &[Candidate<'_>],
-    i: usize,
-) -> Option<(AllocationId, Bytes)> {
+/// Room for a candidate.
+#[derive(Clone, Copy, Debug)]
+struct Hole {
+    bin: usize,
+    offset: Bytes,
+}
+
+/// Room in the smallest bin that has some for a candidate.
+fn find_hole(bins: &[Filled<'_>], candidates: &[Candidate<'_>], i: usize) -> Option<Hole> {
     let candidate = &candidates[i];
     let first = bins.partition_point(|filled| filled.bin.size < candidate.size);
-    for filled in bins[first..].iter_mut().take(MAX_TRIES) {
+    bins[first..].iter().enumerate().take(MAX_TRIES).find_map(|(n, filled)| {
         if interfere(&filled.bin.busy, candidate.busy) {
-            continue;
+            return None;
         }
-        if let Some(offset) = filled.lowest_fit(candidates, candidate) {
-            filled.guests.push((i, offset, offset + candidate.size));
-            return Some((filled.bin.allocation, offset));
-        }
-    }
-    None
+        Some(Hole { bin: first + n, offset: filled.lowest_fit(candidates, candidate)? })
+    })
 }
 
 fn is_live_at(busy: &[LiveRange], time: Time) -> bool {
@@ -163,10 +180,30 @@ fn interfere(a: &[LiveRange], b: &[LiveRange]) -> bool {
 /// Bytes live at every instant, with range updates and the peak in logarithmic time: a segment tree of maxima.
 struct Curve {
     leaves: usize,
-    /// Maximum of each node's subtree, without what is pending above it.
-    max: Vec<i128>,
-    /// Added to the whole subtree.
+    nodes: Vec<Highest>,
+    /// Added to the whole subtree, and not yet in the maximum of the nodes above.
     pending: Vec<i128>,
+}
+
+/// The most bytes within a range of instants, and at how many of them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Highest {
+    bytes: i128,
+    count: u32,
+}
+
+impl Highest {
+    fn or(self, other: Highest) -> Highest {
+        match self.bytes.cmp(&other.bytes) {
+            std::cmp::Ordering::Less => other,
+            std::cmp::Ordering::Greater => self,
+            std::cmp::Ordering::Equal => Highest { bytes: self.bytes, count: self.count + other.count },
+        }
+    }
+
+    fn raised(self, bytes: i128) -> Highest {
+        Highest { bytes: self.bytes + bytes, count: self.count }
+    }
 }
 
 impl Curve {
@@ -179,26 +216,55 @@ impl Curve {
                 deltas[(range.end as usize).min(leaves)] -= i128::from(candidate.size.0);
             }
         }
-        let mut max = vec![0i128; 2 * leaves];
+        let mut nodes = vec![Highest::default(); 2 * leaves];
         let mut live = 0;
         for (leaf, delta) in deltas[..leaves].iter().enumerate() {
             live += delta;
-            max[leaves + leaf] = live;
+            nodes[leaves + leaf] = Highest { bytes: live, count: 1 };
         }
         for node in (1..leaves).rev() {
-            max[node] = max[2 * node].max(max[2 * node + 1]);
+            nodes[node] = nodes[2 * node].or(nodes[2 * node + 1]);
         }
-        Curve { leaves, max, pending: vec![0; 2 * leaves] }
+        Curve { leaves, nodes, pending: vec![0; 2 * leaves] }
+    }
+
+    fn highest(&self, node: usize) -> Highest {
+        self.nodes[node].raised(self.pending[node])
     }
 
     /// The first instant with the most bytes.
     fn peak(&self) -> Time {
         let mut node = 1;
         while node < self.leaves {
-            let total = |n: usize| self.max[n] + self.pending[n];
-            node = if total(2 * node) >= total(2 * node + 1) { 2 * node } else { 2 * node + 1 };
+            let (left, right) = (self.highest(2 * node), self.highest(2 * node + 1));
+            node = if left.bytes >= right.bytes { 2 * node } else { 2 * node + 1 };
         }
         (node - self.leaves) as Time
+    }
+
+    /// At how many instants of some ranges the most bytes of all are live.
+    fn peaks_during(&self, busy: &[LiveRange]) -> u32 {
+        let most = self.highest(1).bytes;
+        let found = busy.iter().filter_map(|range| self.within(1, 0, self.leaves, range));
+        found.filter(|highest| highest.bytes == most).map(|highest| highest.count).sum()
+    }
+
+    fn within(&self, node: usize, low: usize, high: usize, range: &LiveRange) -> Option<Highest> {
+        let (start, end) = (range.start as usize, range.end as usize);
+        if end <= low || high <= start {
+            return None;
+        }
+        if start <= low && high <= end {
+            return Some(self.highest(node));
+        }
+        let middle = low.midpoint(high);
+        let halves =
+            (self.within(2 * node, low, middle, range), self.within(2 * node + 1, middle, high, range));
+        let both = match halves {
+            (Some(left), Some(right)) => left.or(right),
+            (left, right) => left.or(right)?,
+        };
+        Some(both.raised(self.pending[node]))
     }
 
     fn remove(&mut self, candidate: &Candidate<'_>) {
@@ -219,7 +285,6 @@ impl Curve {
         let middle = low.midpoint(high);
         self.add(2 * node, low, middle, range, bytes);
         self.add(2 * node + 1, middle, high, range, bytes);
-        let total = |n: usize| self.max[n] + self.pending[n];
-        self.max[node] = total(2 * node).max(total(2 * node + 1));
+        self.nodes[node] = self.highest(2 * node).or(self.highest(2 * node + 1));
     }
 }
