@@ -1,0 +1,92 @@
+//! From text to a checked plan: how long each stage takes, on the largest program of the corpus where there is one, and
+//! on generated programs of growing size.
+//!
+//! `cargo bench --bench pipeline`
+
+#![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
+
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+use memplan::memory::Target;
+use memplan::plan::{PlanOptions, plan};
+use memplan::{LEGALIZE, check, hlo, ir, passes};
+
+fn main() {
+    println!(
+        "{:<28} {:>10} {:>12} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "program", "MB", "instructions", "parse", "verify", "plan", "check", "total"
+    );
+    let shared = std::env::var("MEMPLAN_SHARED").unwrap_or_else(|_| "../shared".to_string());
+    for name in ["gpt2_train_unrolled/tpu", "resnet50_train/gpu"] {
+        match std::fs::read_to_string(format!("{shared}/corpus/{name}.hlo.txt")) {
+            Ok(text) => measure(name, &text),
+            Err(_) => println!("{name:<28} skipped: no corpus"),
+        }
+    }
+    for n in [10_000, 100_000, 1_000_000] {
+        measure(&format!("generated {n}"), &generate(n));
+    }
+}
+
+/// Best of three runs of each stage.
+fn measure(name: &str, text: &str) {
+    let target = Target::find("gpu-h100").expect("a built-in target");
+    let mut best = [Duration::MAX; 4];
+    let mut n = 0;
+    for _ in 0..3 {
+        let mut times = [Duration::ZERO; 4];
+        let mut stage = 0;
+        let mut clock = Instant::now();
+        let mut lap = || {
+            times[stage] = clock.elapsed();
+            stage += 1;
+            clock = Instant::now();
+        };
+        let mut module = hlo::parse(text).expect("the program parses");
+        lap();
+        ir::verify(&module).expect("the program is valid");
+        lap();
+        let context = passes::Context { target: &target };
+        passes::run(&mut module, &LEGALIZE, &context, passes::RunOptions::default())
+            .expect("it can be made legal");
+        let mut planned = plan(&module, &target, &PlanOptions::default()).expect("it can be planned");
+        planned.schedule.apply(&mut module);
+        planned.plan.fingerprint = ir::fingerprint(&module);
+        lap();
+        check::check(&module, &planned.schedule, &target, &planned.plan).expect("the plan is right");
+        lap();
+        n = module.instruction_count();
+        for (best, time) in best.iter_mut().zip(times) {
+            *best = time.min(*best);
+        }
+    }
+    let ms = |time: Duration| format!("{:.1} ms", time.as_secs_f64() * 1e3);
+    let [parse, verify, plan, check] = best.map(ms);
+    println!(
+        "{name:<28} {:>10.2} {n:>12} {parse:>9} {verify:>9} {plan:>9} {check:>9} {:>9}",
+        text.len() as f64 / 1e6,
+        ms(best.iter().sum())
+    );
+}
+
+/// A scheduled program like a training step: a forward chain whose values are read again, last first, on the way back.
+fn generate(n: usize) -> String {
+    let mut text = String::from(
+        "HloModule generated, is_scheduled=true\n\nENTRY main {\n  v0 = f32[64,64]{1,0} parameter(0)\n",
+    );
+    let half = n / 2;
+    for i in 1..half {
+        let op = ["tanh", "exponential", "negate", "cosine"][i % 4];
+        writeln!(text, "  v{i} = f32[64,64]{{1,0}} {op}(v{})", i - 1).expect("writing to a string");
+    }
+    writeln!(text, "  g0 = f32[64,64]{{1,0}} negate(v{})", half - 1).expect("writing to a string");
+    for i in 1..half {
+        // Most residuals are short-lived, every 64th waits for its turn on the way back.
+        let residual = if i % 64 == 0 { half - i } else { half - 1 };
+        writeln!(text, "  g{i} = f32[64,64]{{1,0}} multiply(g{}, v{residual})", i - 1)
+            .expect("writing to a string");
+    }
+    writeln!(text, "  ROOT out = f32[64,64]{{1,0}} negate(g{})\n}}", half - 1).expect("writing to a string");
+    text
+}
