@@ -5,6 +5,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::Bytes;
+
 /// Which operations of a target may share a kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -25,6 +27,11 @@ pub struct FusionRules {
     pub dot: ContractionRules,
     /// Convolutions.
     pub convolution: ContractionRules,
+    /// Bytes of fast memory that one core has for a block of rows of what it does not write out; 0: kernels do not walk
+    /// row by row.
+    pub row_block_bytes: Bytes,
+    /// Rows that matrix units multiply at once: the least that a block of rows has where there is a dot.
+    pub rows_per_block: u64,
     /// Whether the result of a reduction may be worked on in the kernel that reduces.
     pub reduce_epilogue: bool,
 }
@@ -52,6 +59,8 @@ impl Default for FusionRules {
             max_traffic_ratio: 4.0,
             dot: ContractionRules::default(),
             convolution: ContractionRules::default(),
+            row_block_bytes: Bytes::ZERO,
+            rows_per_block: 16,
             reduce_epilogue: true,
         }
     }

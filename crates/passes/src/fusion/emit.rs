@@ -1,6 +1,6 @@
 //! Turning groups of instructions into fusion instructions.
 
-use memplan_ir::{ComputationId, Fusion, FusionKind, Instruction, InstructionId, Module, Op};
+use memplan_ir::{ComputationId, Fusion, FusionKind, Instruction, InstructionId, Module, Op, Operands, Shape};
 use memplan_memory::Target;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -53,29 +53,42 @@ pub(super) fn emit(
         }
     }
     let mut inside: FxHashSet<InstructionId> = FxHashSet::default();
+    let mut several: Vec<InstructionId> = Vec::new();
     // Kernels were begun from the last to the first; names count from the first.
     for kernel in grouping.kernels.values().rev() {
         // An expensive operation alone is no fusion. Anything else is, so that nothing is left for a second run.
-        if kernel.hero.is_some() && kernel.members.len() == 1 {
+        if kernel.members.is_empty() || (kernel.hero.is_some() && kernel.members.len() == 1) {
             continue;
         }
-        emit_kernel(module, target, computation, kernel, names);
-        inside.extend(&kernel.members[1..]);
+        inside.extend(kernel.members.iter().filter(|member| !kernel.roots.contains(member)));
+        let fused = fused_computation(module, target, kernel, names);
+        match kernel.roots[..] {
+            [root] => replace(module, target, kernel, root, fused, names),
+            _ => several.push(replace_several(module, target, computation, kernel, fused, names)),
+        }
         changed = true;
     }
     module.computations[computation].instructions.retain(|id| !inside.contains(id));
+    if !several.is_empty() {
+        insert_before_users(module, computation, several);
+    }
     changed
 }
 
-/// Moves a kernel's root into a new computation, with copies of the other members, and calls it where the root stood.
-fn emit_kernel(module: &mut Module, target: &Target, parent: ComputationId, kernel: &Kernel, names: &mut Names) {
-    let root = kernel.root;
+/// A computation of a kernel's members, and what it must be called with.
+struct Fused {
+    computation: ComputationId,
+    operands: Operands,
+    opcode: String,
+}
+
+/// Copies a kernel's members into a new computation.
+fn fused_computation(module: &mut Module, target: &Target, kernel: &Kernel, names: &mut Names) -> Fused {
     let opcode = kernel.opcode(module).to_string().replace('-', "_");
     let fused = module.add_computation(names.fresh(&format!("fused_{opcode}")));
     let mut inner: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
-    let mut operands: SmallVec<[InstructionId; 3]> = SmallVec::new();
+    let mut operands = Operands::new();
     let is_member: FxHashSet<InstructionId> = kernel.members.iter().copied().collect();
-
     // Parameters first, in the order in which the members read them.
     for &member in kernel.members.iter().rev() {
         for i in 0..module.instructions[member].operands.len() {
@@ -103,22 +116,132 @@ fn emit_kernel(module: &mut Module, target: &Target, parent: ComputationId, kern
     for &member in kernel.members.iter().rev() {
         let mut copy = module.instructions[member].clone();
         copy.parent = fused;
-        for operand in &mut copy.operands {
-            *operand = inner[&*operand]; // a parameter, or a member that stands before
-        }
+        // Parameters, or members that stand before.
+        copy.operands.iter_mut().for_each(|operand| *operand = inner[operand]);
         inner.insert(member, module.add_instruction(copy));
     }
-    module.computations[fused].root = inner[&root];
+    module.computations[fused].root = match kernel.roots[..] {
+        [root] => inner[&root],
+        _ => {
+            let roots: Vec<InstructionId> = kernel.roots.iter().rev().map(|root| inner[root]).collect();
+            add_flat_tuple(module, fused, &roots, names)
+        }
+    };
+    Fused { computation: fused, operands, opcode }
+}
 
+/// A tuple of the arrays of several results, some of which may be tuples themselves.
+fn add_flat_tuple(module: &mut Module, parent: ComputationId, roots: &[InstructionId], names: &mut Names) -> InstructionId {
+    let mut arrays: Vec<InstructionId> = Vec::new();
+    for &root in roots {
+        let Some(elements) = module.shape(root).as_tuple().map(<[Shape]>::to_vec) else {
+            arrays.push(root);
+            continue;
+        };
+        for (index, element) in (0..).zip(elements) {
+            let shape = module.intern(element);
+            let name = names.fresh("get-tuple-element");
+            let get = Instruction::new(name, shape, Op::GetTupleElement { index }, [root], parent);
+            arrays.push(module.add_instruction(get));
+        }
+    }
+    let shape = Shape::Tuple(arrays.iter().map(|&array| module.shape(array).clone()).collect());
+    let shape = module.intern(shape);
+    module.add_instruction(Instruction::new(names.fresh("tuple"), shape, Op::Tuple, arrays, parent))
+}
+
+/// Calls a kernel with one result where its root stood.
+fn replace(module: &mut Module, target: &Target, kernel: &Kernel, root: InstructionId, fused: Fused, names: &mut Names) {
     let (kind, config) = kind_of(target, kernel);
-    let name = names.fresh(&format!("{}_fusion", stem_of(kind, &opcode)));
+    let name = names.fresh(&format!("{}_fusion", stem_of(kind, &fused.opcode)));
     let instruction = &mut module.instructions[root];
     instruction.name = name;
     instruction.op = Op::Fusion(Box::new(Fusion { kind, output_operand_aliasing: Vec::new() }));
-    instruction.operands = operands;
-    instruction.called = SmallVec::from_iter([fused]);
+    instruction.operands = fused.operands;
+    instruction.called = SmallVec::from_iter([fused.computation]);
     instruction.backend_config = config;
-    instruction.parent = parent;
+}
+
+/// Calls a kernel with several results, and makes each root an element of them. The call stands nowhere yet.
+fn replace_several(
+    module: &mut Module,
+    target: &Target,
+    parent: ComputationId,
+    kernel: &Kernel,
+    fused: Fused,
+    names: &mut Names,
+) -> InstructionId {
+    let first = *kernel.roots.last().expect("a kernel has a root");
+    let shape = module.instructions[module.computations[fused.computation].root].shape;
+    let call = Instruction {
+        shape,
+        metadata: module.instructions[first].metadata.clone(),
+        ..Instruction::new("", shape, Op::Tuple, [], parent)
+    };
+    let call = module.instructions.push(call);
+    let mut index = 0;
+    for &root in kernel.roots.iter().rev() {
+        let Some(elements) = module.shape(root).as_tuple().map(<[Shape]>::to_vec) else {
+            become_element(module, root, call, index);
+            index += 1;
+            continue;
+        };
+        // The tuple of a reduction of several arrays is put together again.
+        let mut arrays = Operands::new();
+        for element in elements {
+            let shape = module.intern(element);
+            let name = names.fresh("get-tuple-element");
+            let get = Instruction::new(name, shape, Op::GetTupleElement { index }, [call], parent);
+            arrays.push(module.instructions.push(get));
+            index += 1;
+        }
+        let instruction = &mut module.instructions[root];
+        (instruction.op, instruction.operands) = (Op::Tuple, arrays);
+        instruction.called.clear();
+    }
+    replace(module, target, kernel, call, fused, names);
+    call
+}
+
+fn become_element(module: &mut Module, id: InstructionId, of: InstructionId, index: u32) {
+    let instruction = &mut module.instructions[id];
+    instruction.op = Op::GetTupleElement { index };
+    instruction.operands = SmallVec::from_iter([of]);
+    instruction.called.clear();
+    instruction.backend_config = None;
+}
+
+/// Puts a computation's instructions, and what they newly read, into an order in which operands stand before users: the
+/// old one where that is possible.
+fn insert_before_users(module: &mut Module, computation: ComputationId, calls: Vec<InstructionId>) {
+    let listed = std::mem::take(&mut module.computations[computation].instructions);
+    let mut placed: FxHashSet<InstructionId> = FxHashSet::default();
+    let mut order = Vec::with_capacity(listed.len() + calls.len());
+    // Each instruction on the stack with the number of operands that have been looked at.
+    let mut stack: Vec<(InstructionId, usize)> = Vec::new();
+    for id in listed {
+        stack.push((id, 0));
+        while let Some((id, next)) = stack.pop() {
+            if placed.contains(&id) {
+                continue;
+            }
+            let instruction = &module.instructions[id];
+            let mut before = instruction.operands.iter().chain(&instruction.control_predecessors);
+            match before.nth(next) {
+                Some(&operand) => {
+                    stack.push((id, next + 1));
+                    if !placed.contains(&operand) {
+                        stack.push((operand, 0));
+                    }
+                }
+                None => {
+                    placed.insert(id);
+                    order.push(id);
+                }
+            }
+        }
+    }
+    module.computations[computation].instructions = order;
 }
 
 /// The kind that XLA gives such a fusion, and the name of the code generator where the target says one.

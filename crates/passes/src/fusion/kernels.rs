@@ -25,6 +25,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::report::Verdict;
+use super::rows;
 use crate::cost::{self, CostClass, Hero};
 
 /// A kernel of one computation.
@@ -33,11 +34,11 @@ pub(crate) struct KernelId(u32);
 entity_impl!(KernelId, "kernel");
 
 /// Instructions that are computed together.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Kernel {
-    /// The instruction whose result is written to memory.
-    pub(super) root: InstructionId,
-    /// All instructions, users before operands; the root is first.
+    /// The instructions whose results are written to memory, last in the text first.
+    pub(super) roots: SmallVec<[InstructionId; 1]>,
+    /// All instructions, users before operands.
     pub(crate) members: Vec<InstructionId>,
     /// The expensive operation, if there is one.
     pub(super) hero: Option<(InstructionId, Hero)>,
@@ -102,6 +103,12 @@ const UNREAD: Rank = Rank::MAX;
 /// How often the instructions of a computation may be duplicated, on average. Training steps need about 3.
 const MAX_GROWTH: usize = 16;
 
+/// Most kernels that become one because they read the same rows. Attention has three: maximum, sum and product.
+const MAX_MERGED: usize = 6;
+
+/// Most edges that are followed to see whether kernels wait for each other.
+const MAX_STEPS: usize = 4096;
+
 /// Groups the instructions of every computation that has buffers. Close to linear in the number of instructions that
 /// come out.
 pub(crate) fn group(module: &Module, graph: &CallGraph, target: &Target) -> Vec<(ComputationId, Grouping)> {
@@ -123,6 +130,8 @@ struct Grouper<'a> {
     last_read: SecondaryMap<InstructionId, Rank>,
     /// What keeping an instruction available takes: its own bytes, or less where it can be recomputed from less.
     sources: SecondaryMap<InstructionId, u64>,
+    /// Where each instruction stands in its computation.
+    positions: SecondaryMap<InstructionId, u32>,
     /// Instructions that others must run after.
     is_awaited: EntitySet<InstructionId>,
     /// Entry parameters that the caller lets the program overwrite.
@@ -148,6 +157,7 @@ impl<'a> Grouper<'a> {
             ranks: SecondaryMap::with_default(UNREAD),
             last_read: SecondaryMap::with_default(UNREAD),
             sources: SecondaryMap::new(),
+            positions: SecondaryMap::new(),
             is_awaited: EntitySet::new(),
             is_given_up: aliased.chain(config.buffer_donors.iter().map(|donor| donor.parameter)).collect(),
             root: module.computations[module.entry].root,
@@ -161,7 +171,8 @@ impl<'a> Grouper<'a> {
         self.root = body.root;
         self.standing = 0;
         self.growth = MAX_GROWTH.saturating_mul(body.instructions.len());
-        for &id in &body.instructions {
+        for (position, &id) in body.instructions.iter().enumerate() {
+            self.positions[id] = position as u32;
             self.sources[id] = self.source_bytes(id);
             let awaited = &self.module.instructions[id].control_predecessors;
             awaited.iter().for_each(|&before| _ = self.is_awaited.insert(before));
@@ -196,11 +207,13 @@ impl<'a> Grouper<'a> {
         let kernels = self.kernels_that_need(id);
         let needs = self.needs(id, &kernels);
         let verdict = self.verdict(id, &kernels, &needs);
-        // That parameters and the like are in memory is nobody's decision.
-        if cost::class_of(self.module, id) != CostClass::Free {
-            let users = self.users.of(id).iter();
-            self.grouping.decisions.extend(users.map(|&user| (id, user, verdict)));
+        if matches!(verdict, Verdict::Expensive { .. } | Verdict::Epilogue(_)) && self.check_rows(id, &kernels).is_some() {
+            self.join_by_rows(id, &kernels);
+            self.note(id, Verdict::Fused { kernels: 1 });
+            self.settle(id, self.last_read[id]);
+            return;
         }
+        self.note(id, verdict);
         let rank = match verdict {
             Verdict::Fused { .. } => {
                 kernels.iter().zip(needs).for_each(|(&kernel, need)| self.join(id, kernel, need));
@@ -215,6 +228,20 @@ impl<'a> Grouper<'a> {
             }
             _ => self.stand(id),
         };
+        self.settle(id, rank);
+    }
+
+    /// Notes what was decided about an instruction and each of its users.
+    fn note(&mut self, id: InstructionId, verdict: Verdict) {
+        // That parameters and the like are in memory is nobody's decision.
+        if cost::class_of(self.module, id) != CostClass::Free {
+            let users = self.users.of(id).iter();
+            self.grouping.decisions.extend(users.map(|&user| (id, user, verdict)));
+        }
+    }
+
+    /// Says when an instruction runs, and so reads its operands.
+    fn settle(&mut self, id: InstructionId, rank: Rank) {
         self.ranks[id] = rank;
         for &operand in &self.module.instructions[id].operands {
             self.last_read[operand] = self.last_read[operand].min(rank);
@@ -253,7 +280,7 @@ impl<'a> Grouper<'a> {
             feeds: None,
         };
         let kernel = self.grouping.kernels.push(Kernel {
-            root: id,
+            roots: SmallVec::from_iter([id]),
             members: vec![id],
             hero,
             operands: self.arrays_read(id).collect(),
@@ -282,6 +309,139 @@ impl<'a> Grouper<'a> {
         let (module, target) = (self.module, self.target);
         let operands = module.instructions[id].operands.iter().copied();
         operands.filter(move |&operand| !cost::is_embedded(module, target, operand))
+    }
+
+    /// Whether the kernels that need an expensive result can be one that walks over blocks of its rows, holding each
+    /// block on chip. Fusing them must save more than their own results take, or it is not worth the constraint.
+    fn check_rows(&self, id: InstructionId, kernels: &[KernelId]) -> Option<()> {
+        let rules = &self.target.fusion;
+        let is_walked = match &self.module.instructions[id].op {
+            Op::Dot(_) => rules.dot.prologue && rules.dot.epilogue,
+            Op::Reduce { .. } => true,
+            _ => false,
+        };
+        if !is_walked || kernels.len() > MAX_MERGED || self.check_consumers(id).is_err() || self.check_producer(id).is_err() {
+            return None;
+        }
+        let group: SmallVec<[&Kernel; 4]> = kernels.iter().map(|&kernel| &self.grouping.kernels[kernel]).collect();
+        if group.iter().any(|kernel| matches!(kernel.hero, Some((_, Hero::Update | Hero::Convolution)))) {
+            return None;
+        }
+        let merged = self.merged(kernels);
+        let n_members = merged.members.len() + 1;
+        if n_members > rules.max_instructions || merged.operands.len() > rules.max_operands || merged.roots.len() > rules.max_outputs {
+            return None;
+        }
+        let dependents: Vec<InstructionId> = merged.members.iter().rev().copied().collect();
+        let elements = rows::row_elements(self.module, id, &dependents, &merged.roots)?;
+        let array = self.module.shape(id).as_array()?;
+        let has_dot = dependents.iter().chain([&id]).any(|&member| matches!(self.module.instructions[member].op, Op::Dot(_)));
+        let block = if has_dot { rules.rows_per_block } else { 1 };
+        let on_chip = elements.saturating_mul(u64::from(array.element_type.byte_width())).saturating_mul(block);
+        if on_chip > rules.row_block_bytes.0 {
+            return None;
+        }
+        let bytes = |id: &InstructionId| cost::result_bytes(self.module, self.target, *id);
+        let results = merged.roots.iter().map(bytes).fold(0, u64::saturating_add);
+        (bytes(&id) >= results && !self.wait_for_each_other(kernels)).then_some(())
+    }
+
+    /// Makes one kernel of several, and adds the expensive instruction that all of them need.
+    fn join_by_rows(&mut self, id: InstructionId, kernels: &[KernelId]) {
+        let merged = self.merged(kernels);
+        let into = kernels[0];
+        for root in kernels.iter().flat_map(|&kernel| self.grouping.kernels[kernel].roots.clone()) {
+            self.grouping.rooted.remove(&root);
+            if !merged.roots.contains(&root) {
+                self.grouping.inside.insert(root);
+            }
+        }
+        for &root in &merged.roots {
+            self.grouping.rooted.insert(root, into);
+        }
+        for &member in &merged.members {
+            let of = &mut self.kernels_of[member];
+            of.retain(|kernel| !kernels.contains(kernel));
+            of.push(into);
+            of.sort_unstable();
+        }
+        for &kernel in kernels {
+            self.grouping.kernels[kernel] = Kernel::default();
+        }
+        self.grouping.kernels[into] = merged;
+        // A block of its rows is computed once, however it is read.
+        let need = Need { indexers: SmallVec::from_iter([id]), evaluations: 1, bijective: false, feeds: None };
+        self.join(id, into, need);
+        self.kernels_of[id] = SmallVec::from_iter([into]);
+        self.grouping.inside.insert(id);
+    }
+
+    /// Several kernels as one. What only they read of each other is not written to memory.
+    fn merged(&self, kernels: &[KernelId]) -> Kernel {
+        let [first, rest @ ..] = kernels else { unreachable!("an instruction with a verdict about kernels has some") };
+        let mut merged = self.grouping.kernels[*first].clone();
+        for kernel in rest.iter().map(|&kernel| &self.grouping.kernels[kernel]) {
+            merged.roots.extend(kernel.roots.iter().copied());
+            merged.members.extend(kernel.members.iter().copied().filter(|member| !merged.needs.contains_key(member)));
+            merged.needs.extend(kernel.members.iter().map(|member| (*member, kernel.needs[member].clone())));
+            merged.operands.extend(kernel.operands.iter().copied());
+            merged.hero = merged.hero.or(kernel.hero);
+        }
+        merged.members.sort_unstable_by_key(|&member| std::cmp::Reverse(self.positions[member]));
+        merged.roots.sort_unstable_by_key(|&root| std::cmp::Reverse(self.positions[root]));
+        merged.operands.retain(|operand| !merged.needs.contains_key(operand));
+        let is_read_outside = |root: &InstructionId| {
+            let users = self.users.of(*root);
+            users.is_empty() || *root == self.root
+                || users.iter().any(|&user| {
+                    let of = &self.kernels_of[user];
+                    of.is_empty() || of.iter().any(|kernel| !kernels.contains(kernel))
+                })
+        };
+        merged.roots = merged.roots.iter().copied().filter(is_read_outside).collect();
+        merged
+    }
+
+    /// Whether a way out of one of these kernels leads, through others, back into one of them. Long ways count as such.
+    fn wait_for_each_other(&self, kernels: &[KernelId]) -> bool {
+        let roots = |kernel: KernelId| self.grouping.kernels[kernel].roots.iter().copied();
+        let mut open: Vec<InstructionId> = kernels.iter().flat_map(|&kernel| roots(kernel)).collect();
+        let last = open.iter().map(|&root| self.positions[root]).max().unwrap_or(0);
+        let mut seen: FxHashSet<InstructionId> = open.iter().copied().collect();
+        let mut is_outside: FxHashSet<InstructionId> = FxHashSet::default();
+        let mut steps = 0;
+        while let Some(id) = open.pop() {
+            for &user in self.users.of(id) {
+                steps += 1;
+                if steps > MAX_STEPS {
+                    return true;
+                }
+                let of = &self.kernels_of[user];
+                let goes_in = of.iter().any(|kernel| kernels.contains(kernel));
+                if goes_in && is_outside.contains(&id) {
+                    return true;
+                }
+                // What is read by a kernel comes out at its roots; anything else at itself.
+                let exits: SmallVec<[InstructionId; 2]> = match of.is_empty() {
+                    true => SmallVec::from_iter([user]),
+                    false => of.iter().filter(|kernel| !kernels.contains(kernel)).flat_map(|&kernel| roots(kernel)).collect(),
+                };
+                for exit in exits {
+                    // Later than all of them, except through another kernel with several results, which ends later still.
+                    if self.positions[exit] < last || self.has_several_roots(exit) {
+                        is_outside.insert(exit);
+                        if seen.insert(exit) {
+                            open.push(exit);
+                        }
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    fn has_several_roots(&self, id: InstructionId) -> bool {
+        self.grouping.kernel_rooted_at(id).is_some_and(|kernel| kernel.roots.len() > 1)
     }
 
     /// At which indices each kernel would need an instruction. One walk over its users, however many kernels they are in.
@@ -493,7 +653,7 @@ impl<'a> Grouper<'a> {
     /// Whether fewer bytes live in memory, and not many more are moved.
     fn check_cost(&self, id: InstructionId, kernels: &[KernelId]) -> Result<(), Verdict> {
         let saved = cost::result_bytes(self.module, self.target, id);
-        let first_reader = kernels.iter().map(|&k| self.ranks[self.grouping.kernels[k].root]).max();
+        let first_reader = kernels.iter().map(|&k| self.ranks[self.grouping.kernels[k].roots[0]]).max();
         // Nothing else runs between it and its only reader, so its operands stay no longer than they would for itself.
         if kernels.len() == 1 && first_reader == Some(self.standing) {
             return Ok(());
@@ -572,7 +732,7 @@ fn fits_prologue(module: &Module, id: InstructionId) -> bool {
 impl Kernel {
     /// The opcode that names the kernel: its hero's, or its root's.
     pub(super) fn opcode(&self, module: &Module) -> Opcode {
-        let named = self.hero.map_or(self.root, |(hero, _)| hero);
+        let named = self.hero.map_or(self.roots[0], |(hero, _)| hero);
         module.instructions[named].opcode()
     }
 }

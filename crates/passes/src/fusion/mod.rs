@@ -21,6 +21,7 @@
 mod emit;
 mod kernels;
 mod report;
+mod rows;
 
 use memplan_analysis::CallGraph;
 use memplan_ir::Module;
