@@ -1,1 +1,20 @@
-//! Placeholder, being written.
+//! What tests of several crates share: a generator of modules, inputs for them, comparison of results, and headers and
+//! expectations in case files.
+//!
+//! It knows nothing but the IR, so that every crate above can use it without a circle.
+
+mod compare;
+mod features;
+mod fixture;
+mod generator;
+mod inputs;
+mod random;
+mod shared;
+
+pub use compare::{difference, first_difference};
+pub use features::{Features, features};
+pub use fixture::{Expectation, Fixture, FixtureError};
+pub use generator::{GenerateOptions, generate};
+pub use inputs::random_inputs;
+pub use random::Random;
+pub use shared::shared;

@@ -1,0 +1,91 @@
+//! Comparison of results.
+
+use memplan_ir::{ArrayLiteral, Literal};
+
+/// How far two results are apart: the largest difference of two floats, relative to the largest magnitude in their
+/// array (or 1 where that is less). Infinite where shapes, integers, infinities or NaNs differ.
+pub fn difference(found: &Literal, expected: &Literal) -> f64 {
+    match (found, expected) {
+        (Literal::Tuple(found), Literal::Tuple(expected)) if found.len() == expected.len() => {
+            found.iter().zip(expected).fold(0.0, |worst, (f, e)| difference(f, e).max(worst))
+        }
+        (Literal::Array(found), Literal::Array(expected)) => array_difference(found, expected),
+        (Literal::Token, Literal::Token) => 0.0,
+        _ => f64::INFINITY,
+    }
+}
+
+/// Where two results differ by more than `tolerance`: path and values, for a message. `None` when they agree.
+pub fn first_difference(found: &Literal, expected: &Literal, tolerance: f64) -> Option<String> {
+    match (found, expected) {
+        (Literal::Tuple(found), Literal::Tuple(expected)) if found.len() == expected.len() => {
+            let pairs = found.iter().zip(expected).enumerate();
+            pairs.into_iter().find_map(|(i, (found, expected))| {
+                first_difference(found, expected, tolerance).map(|rest| format!("{{{i}}} {rest}"))
+            })
+        }
+        _ if difference(found, expected) <= tolerance => None,
+        (Literal::Array(found), Literal::Array(expected)) => {
+            let (found, expected) = (elements(found), elements(expected));
+            Some(format!("is {found:?} instead of {expected:?}"))
+        }
+        _ => Some(format!("is {found:?} instead of {expected:?}")),
+    }
+}
+
+fn array_difference(found: &ArrayLiteral, expected: &ArrayLiteral) -> f64 {
+    if found.element_type != expected.element_type || found.dimensions != expected.dimensions {
+        return f64::INFINITY;
+    }
+    let (left, right) = (found.bytes(), expected.bytes());
+    if left == right {
+        return 0.0;
+    }
+    if !found.element_type.is_floating() {
+        return f64::INFINITY;
+    }
+    let (found, expected) = (elements(found), elements(expected));
+    let largest = expected.iter().filter(|x| x.is_finite()).fold(1f64, |m, x| m.max(x.abs()));
+    found.iter().zip(&expected).fold(0.0, |worst, (x, y)| {
+        let apart = match x == y || (x.is_nan() && y.is_nan()) {
+            true => 0.0,
+            false => (x - y).abs() / largest,
+        };
+        if apart.is_nan() { f64::INFINITY } else { apart.max(worst) }
+    })
+}
+
+/// Elements as numbers: floats by value, others by their bits.
+fn elements(array: &ArrayLiteral) -> Vec<f64> {
+    let width = array.element_type.byte_width() as usize;
+    let value = |bytes: &[u8]| {
+        let mut bits = [0; 8];
+        bits[..width.min(8)].copy_from_slice(&bytes[..width.min(8)]);
+        let bits = u64::from_le_bytes(bits);
+        match array.element_type.is_floating() {
+            true => array.element_type.decode_float(bits),
+            false => bits as f64,
+        }
+    };
+    array.bytes().chunks(width).map(value).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences() {
+        let pair = |a, b| Literal::Tuple(vec![Literal::f32(a), Literal::s32(b)]);
+        assert_eq!(difference(&pair(1.0, 2), &pair(1.0, 2)), 0.0);
+        assert_eq!(difference(&pair(1.5, 2), &pair(1.0, 2)), 0.5);
+        assert_eq!(difference(&pair(6.0, 2), &pair(4.0, 2)), 0.5);
+        assert_eq!(difference(&pair(1.0, 3), &pair(1.0, 2)), f64::INFINITY);
+        assert_eq!(difference(&pair(f32::NAN, 3), &pair(f32::NAN, 3)), 0.0);
+        assert_eq!(difference(&pair(f32::NAN, 3), &pair(1.0, 3)), f64::INFINITY);
+        assert_eq!(
+            first_difference(&pair(1.5, 2), &pair(1.0, 2), 0.1).as_deref(),
+            Some("{0} is [1.5] instead of [1.0]")
+        );
+    }
+}
