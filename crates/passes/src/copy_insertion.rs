@@ -533,6 +533,10 @@ impl<'a> Separate<'a> {
     /// Whether an instruction that reads the old class and writes the new one may do both in one buffer.
     fn reads_before_writing(&self, writer: Node, old: Class, new: Class) -> bool {
         let id = self.nodes[writer].id;
+        // A copy made by this pass reads its source element by element. It has no positions.
+        if self.class_of_copy.contains_key(&id) {
+            return true;
+        }
         let instruction = &self.module.instructions[id];
         let outputs =
             self.flow.positions.of(id).filter(|&position| {
@@ -546,10 +550,6 @@ impl<'a> Separate<'a> {
                 values.any(|value| self.class(value) == old)
             }
         };
-        // A copy made by this pass reads its source element by element.
-        if self.class_of_copy.contains_key(&id) {
-            return true;
-        }
         let readers =
             (0..instruction.operands.len()).filter(|&number| holds_old(&instruction.operands[number]));
         let mut readers = readers.peekable();
