@@ -42,13 +42,23 @@ fn row(file: &str, target: &Target) -> Result<(), Box<dyn Error>> {
         format!("{:>10.3} {:>10.3} {:>10.3}", mb(totals.peak_live.0), mb(totals.temp.0), mb(totals.total.0))
     };
     let name: Vec<&str> = file.rsplit('/').take(2).collect();
-    println!("{} {}: {} nodes, {time:.1?}, {} steps, {}", name[name.len() - 1], name[0], entry.n_nodes, entry.steps, if entry.is_optimal { "optimal" } else { "not proved" });
+    println!(
+        "{} {}: {} nodes, {time:.1?}, {} steps, {}",
+        name[name.len() - 1],
+        name[0],
+        entry.n_nodes,
+        entry.steps,
+        if entry.is_optimal { "optimal" } else { "not proved" }
+    );
     for (method, peak) in &entry.candidates {
         println!("  {method:?} {:.3}", mb(peak.0));
     }
     println!("  chosen {:?}, peak {:.3}", entry.chosen, mb(report.peak.0));
     println!("  as it was: peak, temp, total {}", line(&before));
     println!("  now:       peak, temp, total {}", line(&after));
+    if let Err(violations) = memplan_check::check(&module, &after.schedule, target, &after.plan) {
+        println!("  WRONG: {}", violations[0]);
+    }
     if after.plan.totals.total > before.plan.totals.total {
         println!("  WORSE total by {}", after.plan.totals.total - before.plan.totals.total);
     }

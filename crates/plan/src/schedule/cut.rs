@@ -51,7 +51,9 @@ pub(crate) fn least_live(graph: &Graph, profile: &Profile, place: usize, range: 
         vertices[node as usize].unwrap_or(outside)
     };
     let mut network = Network::new(range.len() + 2);
-    let mut bytes = 0;
+    // What nothing touches is there from the start to the end.
+    let untouched = graph.storages.iter().zip(0..).filter(|&(_, i)| graph.touched_by.row(i).is_empty());
+    let mut bytes: u64 = untouched.filter(|(s, _)| s.live_in).map(|(s, _)| s.bytes).sum();
     let mut is_seen = vec![false; graph.storages.len()];
     for &node in &profile.order[range.clone()] {
         for &before in graph.predecessors.row(node) {

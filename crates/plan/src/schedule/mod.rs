@@ -4,8 +4,14 @@
 //! written over an operand; what a called computation needs is live beside what its caller holds; results stay to
 //! the end; parameters that the caller gave up are bytes to reuse. Computations are scheduled callees first.
 //!
-//! For each computation several one-pass orders ([`starts`]) are made and replayed, and the best is improved
-//! ([`search`]) within a budget of steps, so that the same input gives the same schedule on every machine.
+//! For each computation several one-pass orders ([`starts`]) are made and replayed, and the best few are improved
+//! ([`search`]): exactly where few nodes are involved ([`window`]), by a minimum cut at the peak where nodes have far to
+//! go ([`cut`]). A budget counts steps, not seconds, so the same input gives the same schedule on every machine.
+//!
+//! What this does not see: offsets. An order with a lower peak may pack worse, above all where results as scratch
+//! memory are the reason; who wants the best plan plans a few schedules ([`ScheduleOptions::weigh`] makes others) and
+//! compares. Operands that several nodes read count for their caller throughout a call, although the call may be the
+//! last of them. Take-overs that involve buffers of several values are judged by the order of the text.
 
 mod cut;
 mod graph;
@@ -28,8 +34,8 @@ use problem::{Inner, Source};
 /// How to schedule.
 #[derive(Clone, Debug)]
 pub struct ScheduleOptions {
-    /// How many instructions may be run in replays and search states, over all computations. One-pass orders are
-    /// always made.
+    /// About how many moves the search may look at, over all computations; the default is a few tenths of a second.
+    /// One-pass orders are always made.
     pub budget: u64,
     /// What a value of so many bytes counts.
     pub weigh: fn(Role, Bytes) -> Bytes,
@@ -116,10 +122,12 @@ pub enum ScheduleError {
 
 impl Default for ScheduleOptions {
     fn default() -> ScheduleOptions {
-        ScheduleOptions { budget: 4_000_000, weigh: |_, bytes| bytes }
+        ScheduleOptions { budget: 12_000_000, weigh: |_, bytes| bytes }
     }
 }
 
+/// The most steps that a node is worth: more has not been seen to find anything in small programs.
+const STEPS_PER_NODE: u64 = 12_000;
 /// How many of the one-pass orders are improved.
 const N_IMPROVED: usize = 3;
 
@@ -147,10 +155,11 @@ pub fn schedule(
         let graph = problem.graph(&inner);
         let computation = problem.computation;
         let share = u128::from(options.budget) * graph.len() as u128 / u128::from(total.max(1));
-        let (order, found) = best_order(&graph, share as u64).map_err(|node| ScheduleError::Cycle {
-            computation: module.computations[computation].name.clone(),
-            instruction: problem.name(module, node),
-        })?;
+        let (order, found) = best_order(&graph, (share as u64).min(STEPS_PER_NODE * graph.len() as u64))
+            .map_err(|node| ScheduleError::Cycle {
+                computation: module.computations[computation].name.clone(),
+                instruction: problem.name(module, node),
+            })?;
         inner[computation] = problem.inner(&inner, found.peak.0);
         schedule.set(computation, problem.sequence(module, &order, &mut is_placed));
         report.peak = found.peak;

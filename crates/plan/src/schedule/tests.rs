@@ -2,7 +2,7 @@
 
 use super::graph::{Graph, Node, Parts, Storage, TakeOver};
 use super::profile::Profile;
-use super::{best_order, search, starts};
+use super::{best_order, cut, search, starts};
 
 /// A small generator of numbers (xorshift64*), so that cases are the same everywhere.
 struct Random(u64);
@@ -164,4 +164,44 @@ fn profile_follows_the_replay() {
             assert_eq!(profile.peak_place(), fresh.peak_place());
         }
     }
+}
+
+#[test]
+fn a_cut_finds_the_least_that_can_be_live() {
+    let mut random = Random(19);
+    let mut n_lower = 0;
+    for case in 0..300 {
+        let n = 1 + random.below(8) as usize;
+        let graph = random_graph(&mut random, n);
+        let order = starts::textual(&graph).expect("edges go from earlier to later nodes");
+        let profile = Profile::new(&graph, order.clone());
+        for place in 0..n {
+            let found = cut::least_live(&graph, &profile, place, 0..n);
+            let least = least_live_before(&graph, order[place]);
+            assert_eq!(found.bytes, least, "case {case}, place {place}: {graph:?}");
+            n_lower += u32::from(least < profile.before[place]);
+        }
+    }
+    assert!(n_lower > 50, "places where less can be live than in textual order: {n_lower}");
+}
+
+/// The least live before a node, over all sets of nodes that may have run by then.
+fn least_live_before(graph: &Graph, node: Node) -> u64 {
+    let has = |set: u32, node: Node| set >> node & 1 == 1;
+    let sets = (0..1u32 << graph.len()).filter(|&set| {
+        let is_closed = graph
+            .nodes()
+            .filter(|&after| has(set, after) || after == node)
+            .all(|after| graph.predecessors.row(after).iter().all(|&before| has(set, before)));
+        is_closed && !has(set, node)
+    });
+    let live = sets.map(|set| {
+        let mut state = graph.start();
+        let ran = graph.nodes().filter(|&node| has(set, node));
+        ran.for_each(|node| {
+            graph.run(&mut state, node);
+        });
+        state.live
+    });
+    live.min().expect("what a node depends on may run before it")
 }
