@@ -72,6 +72,7 @@ impl Program {
         for (i, (element_type, dimensions)) in [
             ("f32", vec![2, 3]),
             ("f32", vec![3, 1, 4]),
+            ("f32", vec![2, 3, 2]),
             ("s32", vec![6]),
             ("f32", vec![]),
             ("s32", vec![3, 2]),
@@ -122,10 +123,14 @@ impl Program {
         (self.random.next() % n as u64) as usize
     }
 
-    /// One of the arrays, more often a late one.
+    /// One of the arrays, half of the time the last one, so that operations follow each other in chains.
     fn any(&mut self) -> Array {
         let n = self.arrays.len();
-        let at = if self.below(3) == 0 { self.below(n) } else { n - 1 - self.below(n.min(8)) };
+        let at = match self.below(4) {
+            0 => self.below(n),
+            1 => n - 1 - self.below(n.min(8)),
+            _ => n - 1,
+        };
         self.arrays[at].clone()
     }
 
@@ -193,7 +198,7 @@ impl Program {
 
     fn broadcast(&mut self) {
         let x = self.any();
-        if x.rank() > 2 || x.dimensions.iter().product::<i64>() > 24 {
+        if x.rank() > 3 || x.dimensions.iter().product::<i64>() > 24 {
             return self.reduce();
         }
         let (mut dimensions, mut map) = (Vec::new(), Vec::new());

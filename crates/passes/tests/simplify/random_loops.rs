@@ -22,7 +22,8 @@ fn random_loops_keep_their_meaning() {
     let n_programs = std::env::var("N_PROGRAMS").map_or(N_PROGRAMS, |n| n.parse().expect("a number"));
     for seed in 0..n_programs {
         let source = program(&mut Random(seed));
-        let before = memplan_hlo::parse(&source).unwrap_or_else(|error| panic!("seed {seed}: {error}\n{source}"));
+        let before =
+            memplan_hlo::parse(&source).unwrap_or_else(|error| panic!("seed {seed}: {error}\n{source}"));
         verify(&before).unwrap_or_else(|errors| panic!("seed {seed}: {errors}\n{source}"));
         let after = run_twice(&before, &simplification_pipeline(), &context);
         let result = std::panic::catch_unwind(|| equivalence::check(&before, &after));
@@ -52,8 +53,10 @@ fn program(random: &mut Random) -> String {
     writeln!(text, "  saved = f32[4,2] dynamic-update-slice(stack, row, i, zero)").unwrap();
     writeln!(text, "  one = s32[] constant(1)\n  next = s32[] add(i, one)").unwrap();
     // Half of the elements are passed on as they are.
-    let results: Vec<&str> =
-        own.iter().map(|own| if random.next() % 2 == 0 { own.as_str() } else { pick(random, &names) }).collect();
+    let results: Vec<&str> = own
+        .iter()
+        .map(|own| if random.next() % 2 == 0 { own.as_str() } else { pick(random, &names) })
+        .collect();
     writeln!(text, "  ROOT t = {state} tuple(next, {}, saved)\n}}\n", results.join(", ")).unwrap();
 
     let trips = random.next() % 4;
@@ -109,7 +112,11 @@ fn compute(text: &mut String, random: &mut Random, mut names: Vec<String>, n: us
     for i in 0..n {
         let (a, b) = (pick(random, &names).to_string(), pick(random, &names).to_string());
         match random.next() % 6 {
-            0 => writeln!(text, "  k{i} = f32[] constant({})\n  v{i} = f32[2] broadcast(k{i}), dimensions={{}}", random.next() % 2),
+            0 => writeln!(
+                text,
+                "  k{i} = f32[] constant({})\n  v{i} = f32[2] broadcast(k{i}), dimensions={{}}",
+                random.next() % 2
+            ),
             1 => writeln!(text, "  v{i} = f32[2] cosine({a})"),
             2 => writeln!(text, "  v{i} = f32[2] negate({a})"),
             3 => writeln!(text, "  v{i} = f32[2] maximum({a}, {b})"),
