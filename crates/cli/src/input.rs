@@ -1,6 +1,7 @@
 //! Reading modules: HLO text or protobuf, told apart by content, from a file or standard input.
 
 use std::io::Read;
+use std::ops::Range;
 
 use memplan::hlo;
 use memplan::ir::{self, Module};
@@ -67,7 +68,7 @@ fn render_verify_errors(errors: &ir::VerifyErrors, name: &str, text: &str) -> St
             source = cause.source();
         }
         rendered.push('\n');
-        match culprit(&message).and_then(|culprit| locate(text, culprit)) {
+        match culprit(text, error) {
             Some(span) => rendered.push_str(&hlo::render_message(&message, span, name, text)),
             None => rendered.push_str(&format!("error: {message}")),
         }
@@ -75,15 +76,19 @@ fn render_verify_errors(errors: &ir::VerifyErrors, name: &str, text: &str) -> St
     rendered
 }
 
-/// The first name in backticks: what an error is about.
-fn culprit(message: &str) -> Option<&str> {
-    let rest = &message[message.find('`')? + 1..];
-    Some(&rest[..rest.find('`')?])
+/// Where in the text an error is: the definition of the instruction or computation it is about.
+fn culprit(text: &str, error: &ir::VerifyError) -> Option<Range<usize>> {
+    match error {
+        ir::VerifyError::Module(_) => None,
+        ir::VerifyError::Computation { name, .. } => locate(text, name, 0),
+        ir::VerifyError::Instruction { name, computation, .. } => {
+            locate(text, name, locate(text, computation, 0).map_or(0, |span| span.end))
+        }
+    }
 }
 
-/// Where an instruction or computation of that name is defined.
-fn locate(text: &str, name: &str) -> Option<std::ops::Range<usize>> {
-    let mut from = 0;
+/// Where an instruction or computation of that name is defined, from an offset on.
+fn locate(text: &str, name: &str, mut from: usize) -> Option<Range<usize>> {
     while let Some(found) = text.get(from..)?.find(name) {
         let (start, end) = (from + found, from + found + name.len());
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');

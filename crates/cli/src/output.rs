@@ -31,7 +31,11 @@ pub(crate) fn write_file(path: &Path, contents: &[u8]) -> Result<(), Failure> {
         return std::fs::write(path, contents).map_err(failed);
     }
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+    let mut builder = tempfile::Builder::new();
+    // Temporary files are private; a result is as readable as any other file the user makes.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let mut file = builder.tempfile_in(folder).map_err(failed)?;
     file.write_all(contents).map_err(failed)?;
     file.persist(path).map_err(|error| failed(error.error))?;
     Ok(())

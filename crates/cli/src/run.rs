@@ -74,7 +74,8 @@ fn in_arena(mut module: Module, target: &Target, inputs: &[Literal]) -> Result<L
 
 /// Writes a whole archive or none: next to its place first.
 fn write(path: &str, result: &Literal) -> Result<(), Failure> {
-    let failed = |error: &dyn std::fmt::Display| Failure::Input(format!("error: cannot write `{path}`: {error}"));
+    let failed =
+        |error: &dyn std::fmt::Display| Failure::Input(format!("error: cannot write `{path}`: {error}"));
     let directory = Path::new(path).parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut file = tempfile::NamedTempFile::new_in(directory).map_err(|error| failed(&error))?;
     npz::write_outputs(result, BufWriter::new(file.as_file_mut())).map_err(|error| failed(&error))?;
