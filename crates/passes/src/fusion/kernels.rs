@@ -40,6 +40,8 @@ pub(crate) struct Kernel {
     pub(super) roots: SmallVec<[InstructionId; 1]>,
     /// All instructions, users before operands.
     pub(crate) members: Vec<InstructionId>,
+    /// Expensive results that are held on chip, row by row.
+    held: SmallVec<[InstructionId; 2]>,
     /// The expensive operation, if there is one.
     pub(super) hero: Option<(InstructionId, Hero)>,
     /// What the members read that is not among them.
@@ -103,8 +105,14 @@ const UNREAD: Rank = Rank::MAX;
 /// How often the instructions of a computation may be duplicated, on average. Training steps need about 3.
 const MAX_GROWTH: usize = 16;
 
+/// How far below an instruction its sources are looked for anew. Broadcast, reshape and convert come in threes.
+const MAX_DEPTH: usize = 3;
+
 /// Most kernels that become one because they read the same rows. Attention has three: maximum, sum and product.
 const MAX_MERGED: usize = 6;
+
+/// Most dots in one kernel: fused attention has two, and so have fused perceptrons.
+const MAX_DOTS: usize = 2;
 
 /// Most edges that are followed to see whether kernels wait for each other.
 const MAX_STEPS: usize = 4096;
@@ -282,6 +290,7 @@ impl<'a> Grouper<'a> {
         let kernel = self.grouping.kernels.push(Kernel {
             roots: SmallVec::from_iter([id]),
             members: vec![id],
+            held: SmallVec::new(),
             hero,
             operands: self.arrays_read(id).collect(),
             needs: FxHashMap::from_iter([(id, need)]),
@@ -332,16 +341,19 @@ impl<'a> Grouper<'a> {
         if n_members > rules.max_instructions || merged.operands.len() > rules.max_operands || merged.roots.len() > rules.max_outputs {
             return None;
         }
+        let bytes = |id: &InstructionId| cost::result_bytes(self.module, self.target, *id);
         let dependents: Vec<InstructionId> = merged.members.iter().rev().copied().collect();
-        let elements = rows::row_elements(self.module, id, &dependents, &merged.roots)?;
-        let array = self.module.shape(id).as_array()?;
-        let has_dot = dependents.iter().chain([&id]).any(|&member| matches!(self.module.instructions[member].op, Op::Dot(_)));
-        let block = if has_dot { rules.rows_per_block } else { 1 };
-        let on_chip = elements.saturating_mul(u64::from(array.element_type.byte_width())).saturating_mul(block);
-        if on_chip > rules.row_block_bytes.0 {
+        let is_dot = |member: &&InstructionId| matches!(self.module.instructions[**member].op, Op::Dot(_));
+        let n_dots = dependents.iter().chain([&id]).filter(is_dot).count();
+        // One walk serves everything that is expensive or written, so all of it must be made from the rows below.
+        let expensive = dependents.iter().filter(|&&member| matches!(cost::class_of(self.module, member), CostClass::Hero(_)));
+        let all_of: Vec<InstructionId> = merged.roots.iter().chain(expensive).copied().collect();
+        let rows = rows::rows(self.module, id, &dependents, &all_of)?;
+        let held = merged.held.iter().chain([&id]).map(bytes).fold(0, u64::saturating_add);
+        let block = if n_dots > 0 { rules.rows_per_block } else { 1 };
+        if n_dots > MAX_DOTS || (held / rows).saturating_mul(block) > rules.row_block_bytes.0 {
             return None;
         }
-        let bytes = |id: &InstructionId| cost::result_bytes(self.module, self.target, *id);
         let results = merged.roots.iter().map(bytes).fold(0, u64::saturating_add);
         (bytes(&id) >= results && !self.wait_for_each_other(kernels)).then_some(())
     }
@@ -372,6 +384,7 @@ impl<'a> Grouper<'a> {
         // A block of its rows is computed once, however it is read.
         let need = Need { indexers: SmallVec::from_iter([id]), evaluations: 1, bijective: false, feeds: None };
         self.join(id, into, need);
+        self.grouping.kernels[into].held.push(id);
         self.kernels_of[id] = SmallVec::from_iter([into]);
         self.grouping.inside.insert(id);
     }
@@ -385,6 +398,7 @@ impl<'a> Grouper<'a> {
             merged.members.extend(kernel.members.iter().copied().filter(|member| !merged.needs.contains_key(member)));
             merged.needs.extend(kernel.members.iter().map(|member| (*member, kernel.needs[member].clone())));
             merged.operands.extend(kernel.operands.iter().copied());
+            merged.held.extend(kernel.held.iter().copied());
             merged.hero = merged.hero.or(kernel.hero);
         }
         merged.members.sort_unstable_by_key(|&member| std::cmp::Reverse(self.positions[member]));
@@ -661,15 +675,30 @@ impl<'a> Grouper<'a> {
         if kernels.len() > self.growth {
             return Err(Verdict::CodeSize);
         }
-        let last_reader = self.last_read[id];
-        let is_extended = |operand: &InstructionId| self.last_read[*operand] > last_reader;
-        let extended = self.operands(id).iter().filter(|o| is_extended(o)).map(|&o| self.sources[o]).fold(0, u64::saturating_add);
-        if extended > saved {
+        let until = self.last_read[id];
+        let operands = self.operands(id);
+        let extended = operands.iter().map(|&o| self.extension(o, until, MAX_DEPTH)).fold(0, u64::saturating_add);
+        // A little more, such as a value for each row, is worth a kernel less.
+        if extended > saved.saturating_add(saved / 16) {
             return Err(Verdict::KeepsMore { extended: Bytes(extended), saved: Bytes(saved) });
         }
         // Where nothing is saved, nothing may be spent either. The operands are in memory then for others, too.
-        let ratio = if extended == saved { 1.0 } else { self.target.fusion.max_traffic_ratio };
+        let ratio = if extended >= saved { 1.0 } else { self.target.fusion.max_traffic_ratio };
         self.check_traffic(id, kernels, ratio)
+    }
+
+    /// What it takes to keep an instruction available until `until`: nothing if it is there anyway; its own bytes, or
+    /// those of what it is cheaply made from.
+    fn extension(&self, id: InstructionId, until: Rank, depth: usize) -> u64 {
+        if self.last_read[id] <= until {
+            return 0;
+        }
+        if depth == 0 || cost::class_of(self.module, id) != CostClass::Cheap {
+            return self.sources[id];
+        }
+        let operands = self.operands(id);
+        let below = operands.iter().map(|&operand| self.extension(operand, until, depth - 1));
+        below.fold(0, u64::saturating_add).min(self.sources[id])
     }
 
     fn check_traffic(&self, id: InstructionId, kernels: &[KernelId], ratio: f64) -> Result<(), Verdict> {

@@ -18,15 +18,16 @@ use smallvec::SmallVec;
 /// For each dimension of a result, the dimension of the value below that it walks along with.
 type Walk = SmallVec<[Option<usize>; 6]>;
 
-/// The elements in one row of `id`, when everything in a kernel that is made from it, `dependents` in textual order,
-/// can be computed row by row. `outputs` are those of them that are written to memory.
+/// The number of rows that a kernel can walk along: elements of `id` in the dimensions that survive in everything made
+/// from it. `dependents` are the kernel's instructions in textual order, `all_of` those of them that must be made from
+/// `id` for a walk along its rows to compute them.
 ///
-/// `None` when no dimension survives in all of them.
-pub(super) fn row_elements(
+/// `None` when no dimension survives.
+pub(super) fn rows(
     module: &Module,
     id: InstructionId,
     dependents: &[InstructionId],
-    outputs: &[InstructionId],
+    all_of: &[InstructionId],
 ) -> Option<u64> {
     let extents = &module.shape(id).as_array()?.dimensions;
     let identity: Walk = (0..extents.len()).map(Some).collect();
@@ -39,14 +40,9 @@ pub(super) fn row_elements(
         }
         walks.insert(dependent, walk);
     }
-    let are_made_from_it = outputs.iter().all(|output| walks.contains_key(output));
     let rows = extents.iter().zip(&is_row).filter(|(_, is_row)| **is_row);
-    let elements = |extent: &i64| u64::try_from(*extent).unwrap_or(0);
-    if !are_made_from_it || !rows.clone().any(|(&extent, _)| extent > 1) {
-        return None;
-    }
-    let width = extents.iter().zip(&is_row).filter(|(_, is_row)| !**is_row).map(|(extent, _)| elements(extent));
-    Some(width.fold(1, u64::saturating_mul))
+    let rows = rows.fold(1, |rows: u64, (&extent, _)| rows.saturating_mul(u64::try_from(extent).unwrap_or(0)));
+    (rows > 1 && all_of.iter().all(|id| walks.contains_key(id))).then_some(rows)
 }
 
 /// How the dimensions of an instruction walk along with those of the value below; `None` when it is not made from it.
