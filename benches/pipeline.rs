@@ -51,8 +51,7 @@ fn measure(name: &str, text: &str) {
         passes::run(&mut module, &LEGALIZE, &context, passes::RunOptions::default())
             .expect("it can be made legal");
         let mut planned = plan(&module, &target, &PlanOptions::default()).expect("it can be planned");
-        planned.schedule.apply(&mut module);
-        planned.plan.fingerprint = ir::fingerprint(&module);
+        planned.apply(&mut module);
         lap();
         check::check(&module, &planned.schedule, &target, &planned.plan).expect("the plan is right");
         lap();

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use crate::check;
 use crate::ir::{self, Module};
 use crate::memory::{Bytes, Target};
 use crate::passes::{self, Context, Pass, PassError, RunOptions};
 use crate::plan::{self, PlanError, PlanOptions, Planned};
-use crate::{check, ir::Schedule};
 
 /// How to compile.
 #[derive(Clone, Debug, Default)]
@@ -125,16 +125,15 @@ impl Pipeline<'_> {
     /// Schedules and assigns, and puts the module into the order of the schedule.
     fn plan(&mut self) -> Result<Planned, CompileError> {
         let start = Instant::now();
-        let schedule: Schedule =
-            plan::schedule(self.module, self.target, &self.options.plan.schedule).map_err(PlanError::from)?.0;
-        schedule.apply(self.module);
-        self.stages.push(Stage { name: "schedule", time: start.elapsed(), total: None });
+        let schedules = plan::schedules(self.module, self.target, &self.options.plan.schedule)?;
+        let scheduled = start.elapsed();
         let start = Instant::now();
-        let planned = plan::plan(self.module, self.target, &self.options.plan)?;
+        let mut planned = plan::assign_best(self.module, self.target, schedules, &self.options.plan.assign)?;
+        planned.apply(self.module);
         let totals = planned.plan.totals;
         // Before packing, the arena is as large as the most temp bytes live at once.
-        let scheduled = totals.total.saturating_sub(totals.fragmentation);
-        self.stages.last_mut().expect("a stage was just added").total = Some(scheduled);
+        let total = Some(totals.total.saturating_sub(totals.fragmentation));
+        self.stages.push(Stage { name: "schedule", time: scheduled, total });
         self.stages.push(Stage { name: "pack", time: start.elapsed(), total: Some(totals.total) });
         Ok(planned)
     }

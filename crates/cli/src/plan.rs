@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use memplan::memory::PlanFile;
 use memplan::plan::{PlanOptions, plan};
-use memplan::{LEGALIZE, ir, passes};
+use memplan::{LEGALIZE, passes};
 
 use crate::emit::Emit;
 use crate::failure::Failure;
@@ -58,9 +58,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
         ..PlanOptions::default()
     };
     let mut planned = plan(&module, &target, &options).map_err(|error| Failure::input(&error))?;
-    planned.schedule.apply(&mut module);
-    // The order is part of what the plan is for.
-    planned.plan.fingerprint = ir::fingerprint(&module);
+    planned.apply(&mut module);
     let file = PlanFile::new(&module, &planned.schedule, &planned.plan);
     let json = || serde_json::to_string_pretty(&file).expect("plan files have only string keys") + "\n";
     for emit in &args.emit {

@@ -16,7 +16,7 @@ mod storage;
 pub use assign::{AssignOptions, assign};
 pub use error::PlanError;
 pub use load::Load;
-pub use plan::{PlanOptions, Planned, plan};
+pub use plan::{PlanOptions, Planned, assign_best, plan, schedules};
 pub use report::{KeptBy, PeakBuffer, PeakReport, peak_report};
 pub use schedule::{
     ComputationReport, Method, Role, ScheduleError, ScheduleOptions, ScheduleReport, schedule,
