@@ -52,7 +52,11 @@ pub(crate) fn class_of(module: &Module, id: InstructionId) -> CostClass {
         CostClass::Cheap | CostClass::Hero(_) => is_plain(module.shape(id)),
     };
     let operands_fit = || instruction.operands.iter().all(|&operand| is_plain(module.shape(operand)));
-    if fits && (matches!(class, CostClass::Free | CostClass::Opaque) || operands_fit()) { class } else { CostClass::Opaque }
+    if fits && (matches!(class, CostClass::Free | CostClass::Opaque) || operands_fit()) {
+        class
+    } else {
+        CostClass::Opaque
+    }
 }
 
 fn class_of_op(instruction: &Instruction) -> CostClass {
@@ -81,7 +85,9 @@ fn class_of_op(instruction: &Instruction) -> CostClass {
         Op::Convolution(_) => CostClass::Hero(Hero::Convolution),
         Op::Reduce { .. } | Op::ReduceWindow(_) => CostClass::Hero(Hero::Reduction),
         Op::DynamicUpdateSlice | Op::Scatter(_) => CostClass::Hero(Hero::Update),
-        Op::Parameter { .. } | Op::Tuple | Op::GetTupleElement { .. } | Op::Constant(_) | Op::Bitcast => CostClass::Free,
+        Op::Parameter { .. } | Op::Tuple | Op::GetTupleElement { .. } | Op::Constant(_) | Op::Bitcast => {
+            CostClass::Free
+        }
         _ => CostClass::Opaque,
     }
 }
@@ -120,14 +126,19 @@ pub(crate) fn is_pointwise(module: &Module, id: InstructionId) -> bool {
 /// Whether a reshape or transpose leaves every byte where it is, so that it is only another view of its operand.
 pub(crate) fn moves_no_bytes(module: &Module, id: InstructionId) -> bool {
     let instruction = &module.instructions[id];
-    let Some((result, operand)) =
-        module.shape(id).as_array().zip(instruction.operands.first().and_then(|&o| module.shape(o).as_array()))
+    let Some((result, operand)) = module
+        .shape(id)
+        .as_array()
+        .zip(instruction.operands.first().and_then(|&o| module.shape(o).as_array()))
     else {
         return false;
     };
     let is_plain = |array: &ArrayShape| {
         array.layout.as_ref().is_none_or(|layout| {
-            layout.tiles.is_empty() && layout.element_size_in_bits == 0 && layout.memory_space == 0 && layout.rare.is_none()
+            layout.tiles.is_empty()
+                && layout.element_size_in_bits == 0
+                && layout.memory_space == 0
+                && layout.rare.is_none()
         })
     };
     if !is_plain(result) || !is_plain(operand) {

@@ -14,7 +14,8 @@
 //! combiners other than one binary operation or taking the update.
 
 use memplan_ir::{
-    ArrayShape, ComparisonDirection, ComputationId, Dimensions, ElementType, InstructionId, Op, ScatterDimensions,
+    ArrayShape, ComparisonDirection, ComputationId, Dimensions, ElementType, InstructionId, Op,
+    ScatterDimensions,
 };
 
 use crate::rewrite::Rewriter;
@@ -79,7 +80,12 @@ struct Rows {
 }
 
 impl Rows {
-    fn new(numbers: &ScatterDimensions, array: &ArrayShape, indices: &ArrayShape, updates: &ArrayShape) -> Option<Rows> {
+    fn new(
+        numbers: &ScatterDimensions,
+        array: &ArrayShape,
+        indices: &ArrayShape,
+        updates: &ArrayShape,
+    ) -> Option<Rows> {
         let &[along] = numbers.scatter_dims_to_operand_dims.as_slice() else { return None };
         if numbers.inserted_window_dims[..] != [along] || numbers.input_batching_dims.contains(&along) {
             return None;
@@ -98,11 +104,13 @@ impl Rows {
             return None;
         }
         let in_index = |d: &&usize| to_operand(**d).is_some();
-        let index_to: Dimensions = scatter_dims.iter().filter(in_index).filter_map(|&d| to_operand(d)).collect();
+        let index_to: Dimensions =
+            scatter_dims.iter().filter(in_index).filter_map(|&d| to_operand(d)).collect();
         let index_extents = scatter_dims.iter().filter(in_index).map(|&d| indices.dimensions[d]).collect();
 
         // Dimensions of the updates: windows in the order of the operand's other dimensions, the rest as the indices.
-        let is_window = |d: i64| !numbers.inserted_window_dims.contains(&d) && !numbers.input_batching_dims.contains(&d);
+        let is_window =
+            |d: i64| !numbers.inserted_window_dims.contains(&d) && !numbers.input_batching_dims.contains(&d);
         let mut windows = (0..array.rank() as i64).filter(|&d| is_window(d));
         let mut scatters = scatter_dims.iter();
         let (mut update_to, mut update_extents) = (Dimensions::new(), Dimensions::new());
@@ -131,7 +139,12 @@ impl Rows {
         })
     }
 
-    fn select(&self, r: &mut Rewriter<'_>, operands: [InstructionId; 3], combiner: Combiner) -> InstructionId {
+    fn select(
+        &self,
+        r: &mut Rewriter<'_>,
+        operands: [InstructionId; 3],
+        combiner: Combiner,
+    ) -> InstructionId {
         let [operand, indices, updates] = operands;
         let of_type = |element_type| ArrayShape::new(element_type, self.array.dimensions.iter().copied());
         let index = self.spread(r, indices, self.index_type, &self.index_extents, &self.index_to);

@@ -1,6 +1,8 @@
 //! Turning groups of instructions into fusion instructions.
 
-use memplan_ir::{ComputationId, Fusion, FusionKind, Instruction, InstructionId, Module, Op, Operands, Shape};
+use memplan_ir::{
+    ComputationId, Fusion, FusionKind, Instruction, InstructionId, Module, Op, Operands, Shape,
+};
 use memplan_memory::Target;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -53,7 +55,7 @@ pub(super) fn emit(
         }
     }
     let mut inside: FxHashSet<InstructionId> = FxHashSet::default();
-    let mut several: Vec<InstructionId> = Vec::new();
+    let mut has_several_results = false;
     // Kernels were begun from the last to the first; names count from the first.
     for kernel in grouping.kernels.values().rev() {
         // An expensive operation alone is no fusion. Anything else is, so that nothing is left for a second run.
@@ -64,13 +66,16 @@ pub(super) fn emit(
         let fused = fused_computation(module, target, kernel, names);
         match kernel.roots[..] {
             [root] => replace(module, target, kernel, root, fused, names),
-            _ => several.push(replace_several(module, target, computation, kernel, fused, names)),
+            _ => {
+                replace_several(module, target, computation, kernel, fused, names);
+                has_several_results = true;
+            }
         }
         changed = true;
     }
     module.computations[computation].instructions.retain(|id| !inside.contains(id));
-    if !several.is_empty() {
-        insert_before_users(module, computation, several);
+    if has_several_results {
+        order_operands_first(module, computation);
     }
     changed
 }
@@ -131,7 +136,12 @@ fn fused_computation(module: &mut Module, target: &Target, kernel: &Kernel, name
 }
 
 /// A tuple of the arrays of several results, some of which may be tuples themselves.
-fn add_flat_tuple(module: &mut Module, parent: ComputationId, roots: &[InstructionId], names: &mut Names) -> InstructionId {
+fn add_flat_tuple(
+    module: &mut Module,
+    parent: ComputationId,
+    roots: &[InstructionId],
+    names: &mut Names,
+) -> InstructionId {
     let mut arrays: Vec<InstructionId> = Vec::new();
     for &root in roots {
         let Some(elements) = module.shape(root).as_tuple().map(<[Shape]>::to_vec) else {
@@ -151,7 +161,14 @@ fn add_flat_tuple(module: &mut Module, parent: ComputationId, roots: &[Instructi
 }
 
 /// Calls a kernel with one result where its root stood.
-fn replace(module: &mut Module, target: &Target, kernel: &Kernel, root: InstructionId, fused: Fused, names: &mut Names) {
+fn replace(
+    module: &mut Module,
+    target: &Target,
+    kernel: &Kernel,
+    root: InstructionId,
+    fused: Fused,
+    names: &mut Names,
+) {
     let (kind, config) = kind_of(target, kernel);
     let name = names.fresh(&format!("{}_fusion", stem_of(kind, &fused.opcode)));
     let instruction = &mut module.instructions[root];
@@ -170,7 +187,7 @@ fn replace_several(
     kernel: &Kernel,
     fused: Fused,
     names: &mut Names,
-) -> InstructionId {
+) {
     let first = *kernel.roots.last().expect("a kernel has a root");
     let shape = module.instructions[module.computations[fused.computation].root].shape;
     let call = Instruction {
@@ -200,7 +217,6 @@ fn replace_several(
         instruction.called.clear();
     }
     replace(module, target, kernel, call, fused, names);
-    call
 }
 
 fn become_element(module: &mut Module, id: InstructionId, of: InstructionId, index: u32) {
@@ -213,10 +229,10 @@ fn become_element(module: &mut Module, id: InstructionId, of: InstructionId, ind
 
 /// Puts a computation's instructions, and what they newly read, into an order in which operands stand before users: the
 /// old one where that is possible.
-fn insert_before_users(module: &mut Module, computation: ComputationId, calls: Vec<InstructionId>) {
+fn order_operands_first(module: &mut Module, computation: ComputationId) {
     let listed = std::mem::take(&mut module.computations[computation].instructions);
     let mut placed: FxHashSet<InstructionId> = FxHashSet::default();
-    let mut order = Vec::with_capacity(listed.len() + calls.len());
+    let mut order = Vec::with_capacity(listed.len());
     // Each instruction on the stack with the number of operands that have been looked at.
     let mut stack: Vec<(InstructionId, usize)> = Vec::new();
     for id in listed {

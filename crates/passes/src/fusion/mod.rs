@@ -10,7 +10,7 @@
 //!                                            ROOT c = tanh(b) }
 //! ```
 //!
-//! The decision is by bytes: those alive and, within limits, those moved (`check_cost` in `kernels.rs`). What a kernel
+//! The decision is by bytes: those alive and, within limits, those moved (`check_cost` in `kernels/bytes.rs`). What a kernel
 //! may hold is data of the target ([`memplan_memory::FusionRules`]). Cheap operations are computed in each kernel that
 //! needs them; expensive ones never twice.
 //!
@@ -21,7 +21,6 @@
 mod emit;
 mod kernels;
 mod report;
-mod rows;
 
 use memplan_analysis::CallGraph;
 use memplan_ir::Module;

@@ -118,7 +118,10 @@ impl FusionReport {
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         for edge in &self.edges {
-            text.push_str(&format!("{}: {} -> {}: {}\n", edge.computation, edge.producer, edge.consumer, edge.verdict));
+            text.push_str(&format!(
+                "{}: {} -> {}: {}\n",
+                edge.computation, edge.producer, edge.consumer, edge.verdict
+            ));
         }
         text
     }

@@ -34,7 +34,13 @@ pub(super) struct Profile {
 
 impl<'a> LiveBytes<'a> {
     pub(super) fn new(module: &'a Module, target: &'a Target) -> LiveBytes<'a> {
-        LiveBytes { module, target, peaks: SecondaryMap::new(), positions: SecondaryMap::new(), ends: SecondaryMap::new() }
+        LiveBytes {
+            module,
+            target,
+            peaks: SecondaryMap::new(),
+            positions: SecondaryMap::new(),
+            ends: SecondaryMap::new(),
+        }
     }
 
     /// The load of a computation whose callees have been profiled.
@@ -79,7 +85,9 @@ impl<'a> LiveBytes<'a> {
             let end = if is_view { self.ends[id] } else { self.positions[id] };
             match grouping.kernel_rooted_at(id) {
                 Some(kernel) => {
-                    for &operand in kernel.members.iter().flat_map(|&member| &self.module.instructions[member].operands) {
+                    for &operand in
+                        kernel.members.iter().flat_map(|&member| &self.module.instructions[member].operands)
+                    {
                         if grouping.stands(operand) || grouping.is_view(operand) {
                             self.ends[operand] = self.ends[operand].max(end);
                         }
@@ -97,7 +105,9 @@ impl<'a> LiveBytes<'a> {
 
     fn bytes(&self, id: InstructionId) -> u64 {
         match self.module.instructions[id].op {
-            Op::Tuple | Op::GetTupleElement { .. } | Op::Bitcast | Op::Parameter { .. } | Op::Constant(_) => 0,
+            Op::Tuple | Op::GetTupleElement { .. } | Op::Bitcast | Op::Parameter { .. } | Op::Constant(_) => {
+                0
+            }
             // A sum of a few sizes below this cannot overflow.
             _ => cost::result_bytes(self.module, self.target, id).min(1 << 48),
         }

@@ -159,8 +159,7 @@ mod tests {
     #[test]
     fn flow_can_be_taken_back() {
         // The path 0-1-4-5 found first must give way for both 0-1-3-5 and 0-2-4-5.
-        let edges =
-            [(0, 1, 1), (0, 2, 1), (1, 4, 1), (1, 3, 1), (2, 4, 1), (3, 5, 1), (4, 5, 1)];
+        let edges = [(0, 1, 1), (0, 2, 1), (1, 4, 1), (1, 3, 1), (2, 4, 1), (3, 5, 1), (4, 5, 1)];
         check(6, &edges, &[5]);
     }
 

@@ -77,7 +77,8 @@ fn remat(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> 
                 true => values_to_recompute(module, context.target, computation, profile.time),
                 false => None,
             };
-            attempt.undo = values.map(|values| recompute(module, computation, profile.time, &values, &mut names));
+            attempt.undo =
+                values.map(|values| recompute(module, computation, profile.time, &values, &mut names));
             attempt.is_over = attempt.undo.is_none();
             is_settled &= attempt.is_over;
         }
@@ -92,7 +93,10 @@ fn remat(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> 
 fn profiles(module: &Module, graph: &CallGraph, target: &Target) -> Vec<(ComputationId, Profile)> {
     let mut live = LiveBytes::new(module, target);
     let groupings = fusion::group(module, graph, target);
-    groupings.into_iter().map(|(computation, grouping)| (computation, live.profile(computation, &grouping))).collect()
+    groupings
+        .into_iter()
+        .map(|(computation, grouping)| (computation, live.profile(computation, &grouping)))
+        .collect()
 }
 
 /// Where the search stands in one computation.
@@ -201,7 +205,9 @@ fn invariant_state(module: &Module, computation: ComputationId) -> FxHashSet<Ins
         is_state.then_some(element)
     };
     match root.op {
-        Op::Tuple if body.parameters.len() == 1 => root.operands.iter().enumerate().filter_map(hands_through).collect(),
+        Op::Tuple if body.parameters.len() == 1 => {
+            root.operands.iter().enumerate().filter_map(hands_through).collect()
+        }
         _ => FxHashSet::default(),
     }
 }
@@ -232,7 +238,9 @@ fn recompute(
         for original in missing_copies(module, user, values, &copies, &position) {
             let mut copy = module.instructions[original].clone();
             copy.name = names.fresh(&format!("{}.remat", copy.name));
-            copy.operands.iter_mut().for_each(|operand| *operand = copies.get(operand).copied().unwrap_or(*operand));
+            copy.operands
+                .iter_mut()
+                .for_each(|operand| *operand = copies.get(operand).copied().unwrap_or(*operand));
             let copy = module.instructions.push(copy);
             copies.insert(original, copy);
             order.push(copy);
@@ -240,7 +248,9 @@ fn recompute(
         if module.instructions[user].operands.iter().any(|operand| copies.contains_key(operand)) {
             operands.push((user, module.instructions[user].operands.clone()));
             let renamed = &mut module.instructions[user].operands;
-            renamed.iter_mut().for_each(|operand| *operand = copies.get(operand).copied().unwrap_or(*operand));
+            renamed
+                .iter_mut()
+                .for_each(|operand| *operand = copies.get(operand).copied().unwrap_or(*operand));
         }
         order.push(user);
     }

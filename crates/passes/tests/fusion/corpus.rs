@@ -60,7 +60,8 @@ fn folders(part: &str) -> Vec<PathBuf> {
         eprintln!("skipped: no corpus");
         return Vec::new();
     };
-    let mut folders: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).collect();
+    let mut folders: Vec<PathBuf> =
+        entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).collect();
     folders.sort();
     folders
 }

@@ -9,7 +9,8 @@ pub(crate) fn check_same(before: &Module, after: &Module) {
     for seed in 1..=3 {
         let mut state = seed;
         let parameters = &before.entry_computation().parameters;
-        let inputs: Vec<Literal> = parameters.iter().map(|&id| random(before.shape(id), &mut state)).collect();
+        let inputs: Vec<Literal> =
+            parameters.iter().map(|&id| random(before.shape(id), &mut state)).collect();
         check_close(&before.name, &results(after, &inputs), &results(before, &inputs));
     }
 }
@@ -51,7 +52,9 @@ fn floats(literal: &ArrayLiteral) -> Vec<f64> {
 
 fn random(shape: &Shape, state: &mut u64) -> Literal {
     match shape {
-        Shape::Tuple(elements) => Literal::Tuple(elements.iter().map(|element| random(element, state)).collect()),
+        Shape::Tuple(elements) => {
+            Literal::Tuple(elements.iter().map(|element| random(element, state)).collect())
+        }
         Shape::Array(array) => random_array(array, state),
         _ => Literal::Token,
     }

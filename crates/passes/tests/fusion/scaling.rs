@@ -12,11 +12,16 @@ fn chain(n: usize) -> String {
     text.push_str("ENTRY main {\n x_0 = f32[64,8] parameter(0)\n zero = f32[] constant(0)\n");
     for i in 0..n / 10 {
         let _ = write!(text, " a_{i} = f32[64,8] negate(x_{i})\n b_{i} = f32[64,8] tanh(a_{i})\n");
-        let _ = write!(text, " c_{i} = f32[64,8] multiply(a_{i}, b_{i})\n d_{i} = f32[64,8] add(c_{i}, x_0)\n");
+        let _ =
+            write!(text, " c_{i} = f32[64,8] multiply(a_{i}, b_{i})\n d_{i} = f32[64,8] add(c_{i}, x_0)\n");
         let _ = write!(text, " e_{i} = f32[64,8] abs(d_{i})\n f_{i} = f32[64,8] add(e_{i}, b_{i})\n");
-        let _ = write!(text, " r_{i} = f32[64] reduce(f_{i}, zero), dimensions={{1}}, to_apply=add\n");
-        let _ = write!(text, " s_{i} = f32[64,8] broadcast(r_{i}), dimensions={{0}}\n");
-        let _ = write!(text, " t_{i} = f32[64,8] subtract(f_{i}, s_{i})\n x_{} = f32[64,8] cosine(t_{i})\n", i + 1);
+        let _ = writeln!(text, " r_{i} = f32[64] reduce(f_{i}, zero), dimensions={{1}}, to_apply=add");
+        let _ = writeln!(text, " s_{i} = f32[64,8] broadcast(r_{i}), dimensions={{0}}");
+        let _ = write!(
+            text,
+            " t_{i} = f32[64,8] subtract(f_{i}, s_{i})\n x_{} = f32[64,8] cosine(t_{i})\n",
+            i + 1
+        );
     }
     let _ = write!(text, " ROOT end = f32[64,8] negate(x_{})\n}}", n / 10);
     text
@@ -25,10 +30,15 @@ fn chain(n: usize) -> String {
 /// One value and many that are made from it, all needed at the end.
 fn wide(n: usize) -> String {
     let mut text = String::from(HEADER);
-    text.push_str("ENTRY main {\n x = f32[64,8] parameter(0)\n m = f32[64,8] tanh(x)\n zero = f32[] constant(0)\n");
+    text.push_str(
+        "ENTRY main {\n x = f32[64,8] parameter(0)\n m = f32[64,8] tanh(x)\n zero = f32[] constant(0)\n",
+    );
     for i in 0..n / 4 {
         let _ = write!(text, " a_{i} = f32[64,8] multiply(m, x)\n b_{i} = f32[64,8] add(a_{i}, m)\n");
-        let _ = write!(text, " c_{i} = f32[64,8] tanh(b_{i})\n r_{i} = f32[64] reduce(c_{i}, zero), dimensions={{1}}, to_apply=add\n");
+        let _ = write!(
+            text,
+            " c_{i} = f32[64,8] tanh(b_{i})\n r_{i} = f32[64] reduce(c_{i}, zero), dimensions={{1}}, to_apply=add\n"
+        );
     }
     let results = |kind: &str| (0..n / 4).map(|i| format!("{kind}_{i}")).collect::<Vec<_>>().join(", ");
     let _ = write!(text, " ROOT end = tuple({})\n}}", results("r"));

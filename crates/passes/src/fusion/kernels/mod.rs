@@ -17,15 +17,18 @@
 //! Since a producer joins all its consumers or none, no kernel ever waits for itself: every path out of a kernel
 //! leaves through its root.
 
+mod by_rows;
+mod bytes;
+mod rows;
+
 use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap, entity_impl};
 use memplan_analysis::CallGraph;
 use memplan_ir::{ArrayShape, ComputationId, InstructionId, Module, Op, Opcode, Users};
-use memplan_memory::{Bytes, ContractionRules, Target};
+use memplan_memory::{ContractionRules, Target};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::report::Verdict;
-use super::rows;
 use crate::cost::{self, CostClass, Hero};
 
 /// A kernel of one computation.
@@ -105,18 +108,6 @@ const UNREAD: Rank = Rank::MAX;
 /// How often the instructions of a computation may be duplicated, on average. Training steps need about 3.
 const MAX_GROWTH: usize = 16;
 
-/// How far below an instruction its sources are looked for anew. Broadcast, reshape and convert come in threes.
-const MAX_DEPTH: usize = 3;
-
-/// Most kernels that become one because they read the same rows. Attention has three: maximum, sum and product.
-const MAX_MERGED: usize = 6;
-
-/// Most dots in one kernel: fused attention has two, and so have fused perceptrons.
-const MAX_DOTS: usize = 2;
-
-/// Most edges that are followed to see whether kernels wait for each other.
-const MAX_STEPS: usize = 4096;
-
 /// Groups the instructions of every computation that has buffers. Close to linear in the number of instructions that
 /// come out.
 pub(crate) fn group(module: &Module, graph: &CallGraph, target: &Target) -> Vec<(ComputationId, Grouping)> {
@@ -191,31 +182,14 @@ impl<'a> Grouper<'a> {
         std::mem::take(&mut self.grouping)
     }
 
-    /// What it takes to keep an instruction available: its own bytes; for what is cheap, the bytes of what it can be
-    /// recomputed from, where that is less; nothing for parameters that the caller keeps anyway.
-    fn source_bytes(&self, id: InstructionId) -> u64 {
-        let instruction = &self.module.instructions[id];
-        let own = cost::result_bytes(self.module, self.target, id);
-        match (cost::class_of(self.module, id), &instruction.op) {
-            (CostClass::Cheap, _) => {
-                self.operands(id).iter().map(|&operand| self.sources[operand]).fold(0, u64::saturating_add).min(own)
-            }
-            (_, Op::GetTupleElement { .. } | Op::Bitcast) => own.min(self.sources[instruction.operands[0]]),
-            (_, Op::Parameter { number })
-                if instruction.parent == self.module.entry && !self.is_given_up.contains(number) =>
-            {
-                0
-            }
-            _ => own,
-        }
-    }
-
     /// Settles one instruction whose users are settled.
     fn decide(&mut self, id: InstructionId) {
         let kernels = self.kernels_that_need(id);
         let needs = self.needs(id, &kernels);
         let verdict = self.verdict(id, &kernels, &needs);
-        if matches!(verdict, Verdict::Expensive { .. } | Verdict::Epilogue(_)) && self.check_rows(id, &kernels).is_some() {
+        if matches!(verdict, Verdict::Expensive { .. } | Verdict::Epilogue(_))
+            && self.can_walk_rows(id, &kernels).is_some()
+        {
             self.join_by_rows(id, &kernels);
             self.note(id, Verdict::Fused { kernels: 1 });
             self.settle(id, self.last_read[id]);
@@ -259,7 +233,8 @@ impl<'a> Grouper<'a> {
     /// The kernels of all users, in order.
     fn kernels_that_need(&self, id: InstructionId) -> SmallVec<[KernelId; 2]> {
         let users = self.users.of(id).iter();
-        let mut kernels: SmallVec<[KernelId; 2]> = users.flat_map(|&user| self.kernels_of[user].iter().copied()).collect();
+        let mut kernels: SmallVec<[KernelId; 2]> =
+            users.flat_map(|&user| self.kernels_of[user].iter().copied()).collect();
         kernels.sort_unstable();
         kernels.dedup();
         kernels
@@ -281,12 +256,7 @@ impl<'a> Grouper<'a> {
             CostClass::Cheap => None,
             CostClass::Free | CostClass::Opaque => return self.standing,
         };
-        let need = Need {
-            indexers: SmallVec::from_iter([id]),
-            evaluations: 1,
-            bijective: true,
-            feeds: None,
-        };
+        let need = Need { indexers: SmallVec::from_iter([id]), evaluations: 1, bijective: true, feeds: None };
         let kernel = self.grouping.kernels.push(Kernel {
             roots: SmallVec::from_iter([id]),
             members: vec![id],
@@ -318,144 +288,6 @@ impl<'a> Grouper<'a> {
         let (module, target) = (self.module, self.target);
         let operands = module.instructions[id].operands.iter().copied();
         operands.filter(move |&operand| !cost::is_embedded(module, target, operand))
-    }
-
-    /// Whether the kernels that need an expensive result can be one that walks over blocks of its rows, holding each
-    /// block on chip. Fusing them must save more than their own results take, or it is not worth the constraint.
-    fn check_rows(&self, id: InstructionId, kernels: &[KernelId]) -> Option<()> {
-        let rules = &self.target.fusion;
-        let is_walked = match &self.module.instructions[id].op {
-            Op::Dot(_) => rules.dot.prologue && rules.dot.epilogue,
-            Op::Reduce { .. } => true,
-            _ => false,
-        };
-        if !is_walked || kernels.len() > MAX_MERGED || self.check_consumers(id).is_err() || self.check_producer(id).is_err() {
-            return None;
-        }
-        let group: SmallVec<[&Kernel; 4]> = kernels.iter().map(|&kernel| &self.grouping.kernels[kernel]).collect();
-        if group.iter().any(|kernel| matches!(kernel.hero, Some((_, Hero::Update | Hero::Convolution)))) {
-            return None;
-        }
-        let merged = self.merged(kernels);
-        let n_members = merged.members.len() + 1;
-        if n_members > rules.max_instructions || merged.operands.len() > rules.max_operands || merged.roots.len() > rules.max_outputs {
-            return None;
-        }
-        let bytes = |id: &InstructionId| cost::result_bytes(self.module, self.target, *id);
-        let dependents: Vec<InstructionId> = merged.members.iter().rev().copied().collect();
-        let is_dot = |member: &&InstructionId| matches!(self.module.instructions[**member].op, Op::Dot(_));
-        let n_dots = dependents.iter().chain([&id]).filter(is_dot).count();
-        // One walk serves everything that is expensive or written, so all of it must be made from the rows below.
-        let expensive = dependents.iter().filter(|&&member| matches!(cost::class_of(self.module, member), CostClass::Hero(_)));
-        let all_of: Vec<InstructionId> = merged.roots.iter().chain(expensive).copied().collect();
-        let rows = rows::rows(self.module, id, &dependents, &all_of)?;
-        let held = merged.held.iter().chain([&id]).map(bytes).fold(0, u64::saturating_add);
-        let block = if n_dots > 0 { rules.rows_per_block } else { 1 };
-        if n_dots > MAX_DOTS || (held / rows).saturating_mul(block) > rules.row_block_bytes.0 {
-            return None;
-        }
-        let results = merged.roots.iter().map(bytes).fold(0, u64::saturating_add);
-        (bytes(&id) >= results && !self.wait_for_each_other(kernels)).then_some(())
-    }
-
-    /// Makes one kernel of several, and adds the expensive instruction that all of them need.
-    fn join_by_rows(&mut self, id: InstructionId, kernels: &[KernelId]) {
-        let merged = self.merged(kernels);
-        let into = kernels[0];
-        for root in kernels.iter().flat_map(|&kernel| self.grouping.kernels[kernel].roots.clone()) {
-            self.grouping.rooted.remove(&root);
-            if !merged.roots.contains(&root) {
-                self.grouping.inside.insert(root);
-            }
-        }
-        for &root in &merged.roots {
-            self.grouping.rooted.insert(root, into);
-        }
-        for &member in &merged.members {
-            let of = &mut self.kernels_of[member];
-            of.retain(|kernel| !kernels.contains(kernel));
-            of.push(into);
-            of.sort_unstable();
-        }
-        for &kernel in kernels {
-            self.grouping.kernels[kernel] = Kernel::default();
-        }
-        self.grouping.kernels[into] = merged;
-        // A block of its rows is computed once, however it is read.
-        let need = Need { indexers: SmallVec::from_iter([id]), evaluations: 1, bijective: false, feeds: None };
-        self.join(id, into, need);
-        self.grouping.kernels[into].held.push(id);
-        self.kernels_of[id] = SmallVec::from_iter([into]);
-        self.grouping.inside.insert(id);
-    }
-
-    /// Several kernels as one. What only they read of each other is not written to memory.
-    fn merged(&self, kernels: &[KernelId]) -> Kernel {
-        let [first, rest @ ..] = kernels else { unreachable!("an instruction with a verdict about kernels has some") };
-        let mut merged = self.grouping.kernels[*first].clone();
-        for kernel in rest.iter().map(|&kernel| &self.grouping.kernels[kernel]) {
-            merged.roots.extend(kernel.roots.iter().copied());
-            merged.members.extend(kernel.members.iter().copied().filter(|member| !merged.needs.contains_key(member)));
-            merged.needs.extend(kernel.members.iter().map(|member| (*member, kernel.needs[member].clone())));
-            merged.operands.extend(kernel.operands.iter().copied());
-            merged.held.extend(kernel.held.iter().copied());
-            merged.hero = merged.hero.or(kernel.hero);
-        }
-        merged.members.sort_unstable_by_key(|&member| std::cmp::Reverse(self.positions[member]));
-        merged.roots.sort_unstable_by_key(|&root| std::cmp::Reverse(self.positions[root]));
-        merged.operands.retain(|operand| !merged.needs.contains_key(operand));
-        let is_read_outside = |root: &InstructionId| {
-            let users = self.users.of(*root);
-            users.is_empty() || *root == self.root
-                || users.iter().any(|&user| {
-                    let of = &self.kernels_of[user];
-                    of.is_empty() || of.iter().any(|kernel| !kernels.contains(kernel))
-                })
-        };
-        merged.roots = merged.roots.iter().copied().filter(is_read_outside).collect();
-        merged
-    }
-
-    /// Whether a way out of one of these kernels leads, through others, back into one of them. Long ways count as such.
-    fn wait_for_each_other(&self, kernels: &[KernelId]) -> bool {
-        let roots = |kernel: KernelId| self.grouping.kernels[kernel].roots.iter().copied();
-        let mut open: Vec<InstructionId> = kernels.iter().flat_map(|&kernel| roots(kernel)).collect();
-        let last = open.iter().map(|&root| self.positions[root]).max().unwrap_or(0);
-        let mut seen: FxHashSet<InstructionId> = open.iter().copied().collect();
-        let mut is_outside: FxHashSet<InstructionId> = FxHashSet::default();
-        let mut steps = 0;
-        while let Some(id) = open.pop() {
-            for &user in self.users.of(id) {
-                steps += 1;
-                if steps > MAX_STEPS {
-                    return true;
-                }
-                let of = &self.kernels_of[user];
-                let goes_in = of.iter().any(|kernel| kernels.contains(kernel));
-                if goes_in && is_outside.contains(&id) {
-                    return true;
-                }
-                // What is read by a kernel comes out at its roots; anything else at itself.
-                let exits: SmallVec<[InstructionId; 2]> = match of.is_empty() {
-                    true => SmallVec::from_iter([user]),
-                    false => of.iter().filter(|kernel| !kernels.contains(kernel)).flat_map(|&kernel| roots(kernel)).collect(),
-                };
-                for exit in exits {
-                    // Later than all of them, except through another kernel with several results, which ends later still.
-                    if self.positions[exit] < last || self.has_several_roots(exit) {
-                        is_outside.insert(exit);
-                        if seen.insert(exit) {
-                            open.push(exit);
-                        }
-                    }
-                }
-            }
-        }
-        false
-    }
-
-    fn has_several_roots(&self, id: InstructionId) -> bool {
-        self.grouping.kernel_rooted_at(id).is_some_and(|kernel| kernel.roots.len() > 1)
     }
 
     /// At which indices each kernel would need an instruction. One walk over its users, however many kernels they are in.
@@ -588,7 +420,11 @@ impl<'a> Grouper<'a> {
                 if count > 1 {
                     return Err(Verdict::Expensive { opcode, kernels: count });
                 }
-                if kernel.hero.is_some() || !need.bijective || need.evaluations > 1 || !self.has_epilogue(hero, id) {
+                if kernel.hero.is_some()
+                    || !need.bijective
+                    || need.evaluations > 1
+                    || !self.has_epilogue(hero, id)
+                {
                     return Err(Verdict::Epilogue(opcode));
                 }
             }
@@ -642,8 +478,9 @@ impl<'a> Grouper<'a> {
     fn need_is_pointwise_to(&self, id: InstructionId, top: InstructionId, kernel: &Kernel) -> bool {
         let (hero, _) = kernel.hero.expect("asked about a kernel with an update");
         let users = self.users.of(id).iter().filter(|user| kernel.needs.contains_key(user));
-        id == top || users.clone().all(|user| kernel.needs[user].indexers[..] == [hero])
-            && users.clone().all(|&user| cost::is_pointwise(self.module, user))
+        id == top
+            || users.clone().all(|user| kernel.needs[user].indexers[..] == [hero])
+                && users.clone().all(|&user| cost::is_pointwise(self.module, user))
     }
 
     fn contraction(&self, hero: Hero) -> &ContractionRules {
@@ -662,72 +499,6 @@ impl<'a> Grouper<'a> {
             }
             Hero::Update => false,
         }
-    }
-
-    /// Whether fewer bytes live in memory, and not many more are moved.
-    fn check_cost(&self, id: InstructionId, kernels: &[KernelId]) -> Result<(), Verdict> {
-        let saved = cost::result_bytes(self.module, self.target, id);
-        let first_reader = kernels.iter().map(|&k| self.ranks[self.grouping.kernels[k].roots[0]]).max();
-        // Nothing else runs between it and its only reader, so its operands stay no longer than they would for itself.
-        if kernels.len() == 1 && first_reader == Some(self.standing) {
-            return Ok(());
-        }
-        if kernels.len() > self.growth {
-            return Err(Verdict::CodeSize);
-        }
-        let until = self.last_read[id];
-        let operands = self.operands(id);
-        let extended = operands.iter().map(|&o| self.extension(o, until, MAX_DEPTH)).fold(0, u64::saturating_add);
-        // A little more, such as a value for each row, is worth a kernel less.
-        if extended > saved.saturating_add(saved / 16) {
-            return Err(Verdict::KeepsMore { extended: Bytes(extended), saved: Bytes(saved) });
-        }
-        // Where nothing is saved, nothing may be spent either. The operands are in memory then for others, too.
-        let ratio = if extended >= saved { 1.0 } else { self.target.fusion.max_traffic_ratio };
-        self.check_traffic(id, kernels, ratio)
-    }
-
-    /// What it takes to keep an instruction available until `until`: nothing if it is there anyway; its own bytes, or
-    /// those of what it is cheaply made from.
-    fn extension(&self, id: InstructionId, until: Rank, depth: usize) -> u64 {
-        if self.last_read[id] <= until {
-            return 0;
-        }
-        if depth == 0 || cost::class_of(self.module, id) != CostClass::Cheap {
-            return self.sources[id];
-        }
-        let operands = self.operands(id);
-        let below = operands.iter().map(|&operand| self.extension(operand, until, depth - 1));
-        below.fold(0, u64::saturating_add).min(self.sources[id])
-    }
-
-    fn check_traffic(&self, id: InstructionId, kernels: &[KernelId], ratio: f64) -> Result<(), Verdict> {
-        if kernels.len() == 1 {
-            return Ok(());
-        }
-        let size = cost::result_bytes(self.module, self.target, id);
-        let elements = self.module.shape(id).as_array().and_then(|array| array.element_count()).unwrap_or(0);
-        // A slice or gather reads no more elements than it makes, however large its operand is.
-        let read = |operand: InstructionId| {
-            let array = self.module.shape(operand).as_array();
-            let width = array.map_or(0, |array| u64::from(array.element_type.byte_width()));
-            elements.saturating_mul(width).min(cost::result_bytes(self.module, self.target, operand))
-        };
-        let operands = self.operands(id);
-        let once = operands.iter().map(|&operand| read(operand)).fold(0, u64::saturating_add);
-        let mut moved: u64 = 0;
-        for &kernel in kernels {
-            let kernel = &self.grouping.kernels[kernel];
-            for &operand in operands.iter().filter(|operand| !kernel.operands.contains(operand)) {
-                moved = moved.saturating_add(read(operand));
-            }
-        }
-        let through_memory = once.saturating_add(size.saturating_mul(1 + kernels.len() as u64));
-        let limit = (through_memory as f64 * ratio) as u64;
-        if moved > limit {
-            return Err(Verdict::MovesMore { moved: Bytes(moved), limit: Bytes(limit) });
-        }
-        Ok(())
     }
 
     /// The operands of an instruction, each once.
@@ -749,7 +520,9 @@ fn fits_prologue(module: &Module, id: InstructionId) -> bool {
             let operand = module.shape(instruction.operands[0]).as_array();
             let is_whole = |operand: &ArrayShape| {
                 let mut sizes = numbers.slice_sizes.iter().zip(&operand.dimensions).enumerate();
-                sizes.all(|(d, (size, extent))| size == extent || numbers.collapsed_slice_dims.contains(&(d as i64)))
+                sizes.all(|(d, (size, extent))| {
+                    size == extent || numbers.collapsed_slice_dims.contains(&(d as i64))
+                })
             };
             numbers.start_index_map.len() == 1 && operand.is_some_and(is_whole)
         }

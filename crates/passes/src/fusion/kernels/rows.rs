@@ -41,7 +41,8 @@ pub(super) fn rows(
         walks.insert(dependent, walk);
     }
     let rows = extents.iter().zip(&is_row).filter(|(_, is_row)| **is_row);
-    let rows = rows.fold(1, |rows: u64, (&extent, _)| rows.saturating_mul(u64::try_from(extent).unwrap_or(0)));
+    let rows =
+        rows.fold(1, |rows: u64, (&extent, _)| rows.saturating_mul(u64::try_from(extent).unwrap_or(0)));
     (rows > 1 && all_of.iter().all(|id| walks.contains_key(id))).then_some(rows)
 }
 
@@ -67,7 +68,14 @@ fn walk_of(module: &Module, id: InstructionId, walks: &FxHashMap<InstructionId, 
 fn through(op: &Op, i: usize, walk: &Walk, extents: &[i64], result: &[i64]) -> Walk {
     let nothing: Walk = SmallVec::from_elem(None, result.len());
     match op {
-        Op::Unary(_) | Op::Binary(_) | Op::Compare { .. } | Op::Select | Op::Clamp | Op::Convert | Op::ReducePrecision { .. } | Op::Copy => walk.clone(),
+        Op::Unary(_)
+        | Op::Binary(_)
+        | Op::Compare { .. }
+        | Op::Select
+        | Op::Clamp
+        | Op::Convert
+        | Op::ReducePrecision { .. }
+        | Op::Copy => walk.clone(),
         Op::Broadcast { dimensions } => {
             let mut through = nothing;
             for (d, &to) in dimensions.iter().enumerate() {
@@ -78,9 +86,12 @@ fn through(op: &Op, i: usize, walk: &Walk, extents: &[i64], result: &[i64]) -> W
         Op::Transpose { dimensions } => dimensions.iter().map(|&d| walk[d as usize]).collect(),
         Op::Reshape { .. } => {
             // Extents of 1 come and go; anything else ends the walk.
-            let long = |extents: &[i64]| -> Dimensions { (0..extents.len() as i64).filter(|&d| extents[d as usize] != 1).collect() };
+            let long = |extents: &[i64]| -> Dimensions {
+                (0..extents.len() as i64).filter(|&d| extents[d as usize] != 1).collect()
+            };
             let (from, to) = (long(extents), long(result));
-            let same = from.len() == to.len() && from.iter().zip(&to).all(|(&f, &t)| extents[f as usize] == result[t as usize]);
+            let same = from.len() == to.len()
+                && from.iter().zip(&to).all(|(&f, &t)| extents[f as usize] == result[t as usize]);
             let mut through = nothing;
             if same {
                 from.iter().zip(&to).for_each(|(&f, &t)| through[t as usize] = walk[f as usize]);
@@ -97,7 +108,8 @@ fn through(op: &Op, i: usize, walk: &Walk, extents: &[i64], result: &[i64]) -> W
                 0 => (&numbers.lhs_batch, &numbers.lhs_contracting),
                 _ => (&numbers.rhs_batch, &numbers.rhs_contracting),
             };
-            let free = (0..extents.len()).filter(|&d| !batch.contains(&(d as i64)) && !contracting.contains(&(d as i64)));
+            let free = (0..extents.len())
+                .filter(|&d| !batch.contains(&(d as i64)) && !contracting.contains(&(d as i64)));
             // Batch dimensions come first, then what is left of the left operand, then of the right one.
             let mut through = nothing;
             batch.iter().enumerate().for_each(|(at, &d)| through[at] = walk[d as usize]);
