@@ -13,6 +13,7 @@
 //! - Entry parameters are live from the start; to the end, unless donated.
 //! - What a computation returns is live to its end: a loop's next state until the loop runs again.
 //! - Loop state is live from the loop's begin at least to the end of its condition, since that is what leaves the loop.
+//! - Operands of calls and conditionals are live at least until the called computation begins, read or not.
 //! - Operands of an asynchronous operation are live until it is done, and so is what its computation uses.
 //! - Two branches of a conditional are laid out one after the other; what is live into one of them and not read
 //!   in it is live only if it is needed later.
@@ -49,6 +50,7 @@ impl LiveRange {
 pub struct LiveRanges {
     ranges: SecondaryMap<ValueId, LiveRange>,
     live_out: SecondaryMap<ValueId, bool>,
+    given: FxHashSet<ValueId>,
 }
 
 impl LiveRanges {
@@ -61,19 +63,24 @@ impl LiveRanges {
     pub fn is_live_out(&self, value: ValueId) -> bool {
         self.live_out[value]
     }
+
+    /// Whether a value is a part of a parameter whose memory the caller gave up, by an alias or a donation.
+    pub fn is_given(&self, value: ValueId) -> bool {
+        self.given.contains(&value)
+    }
 }
 
 /// Finds the live range of every value, in time linear in the number of positions.
 pub fn live_ranges(module: &Module, graph: &CallGraph, flow: &Dataflow, line: &Timeline) -> LiveRanges {
-    let mut live =
-        Live { module, graph, flow, line, ranges: SecondaryMap::new(), live_out: SecondaryMap::new() };
+    let (ranges, live_out) = (SecondaryMap::new(), SecondaryMap::new());
+    let mut live = Live { module, graph, flow, line, ranges, live_out, given: given(module, flow) };
     live.define();
     live.extend_to_uses();
     live.extend_through_returns();
     live.extend_loop_state();
     live.keep_parameters();
     live.extend_async();
-    LiveRanges { ranges: live.ranges, live_out: live.live_out }
+    LiveRanges { ranges: live.ranges, live_out: live.live_out, given: live.given }
 }
 
 struct Live<'a> {
@@ -83,6 +90,16 @@ struct Live<'a> {
     line: &'a Timeline,
     ranges: SecondaryMap<ValueId, LiveRange>,
     live_out: SecondaryMap<ValueId, bool>,
+    given: FxHashSet<ValueId>,
+}
+
+/// Parts of parameters that the caller gave up.
+fn given(module: &Module, flow: &Dataflow) -> FxHashSet<ValueId> {
+    let config = &module.config;
+    let entry = module.entry_computation();
+    let find = |parameter: u32, index| flow.find(*entry.parameters.get(parameter as usize)?, index);
+    let aliased = config.input_output_alias.iter().filter_map(|a| find(a.parameter, &a.parameter_index));
+    aliased.chain(config.buffer_donors.iter().filter_map(|d| find(d.parameter, &d.index))).collect()
 }
 
 impl Live<'_> {
@@ -119,12 +136,12 @@ impl Live<'_> {
                 | Op::OptimizationBarrier
                 | Op::Domain(_)
                 | Op::AddDependency
-                | Op::AfterAll
-                | Op::Call { .. } => (&[], 0),
+                | Op::AfterAll => (&[], 0),
                 // What goes in is read when the loop begins; inside, it is the state's business.
                 Op::While => (&instruction.operands, self.line.begin(id)),
-                // Only the selector is read; what a branch gets is read inside.
-                Op::Conditional => (&instruction.operands[..1], self.line.begin(id)),
+                // What goes in is read inside; what nobody reads there is at least handed over, so that the parameters of
+                // a computation never lie upon each other.
+                Op::Call { .. } | Op::Conditional => (&instruction.operands, self.line.begin(id)),
                 _ => (&instruction.operands, time as Time),
             };
             for &operand in reads {
@@ -166,14 +183,8 @@ impl Live<'_> {
 
     /// Parameters stay intact to the end, unless the caller gave them up.
     fn keep_parameters(&mut self) {
-        let config = &self.module.config;
-        let mut given: FxHashSet<ValueId> = FxHashSet::default();
-        let entry = self.module.entry_computation();
-        let find = |parameter: u32, index| self.flow.find(*entry.parameters.get(parameter as usize)?, index);
-        given.extend(config.input_output_alias.iter().filter_map(|a| find(a.parameter, &a.parameter_index)));
-        given.extend(config.buffer_donors.iter().filter_map(|d| find(d.parameter, &d.index)));
         for (id, value) in self.flow.values.iter() {
-            if value.kind == ValueKind::Parameter && !given.contains(&id) {
+            if value.kind == ValueKind::Parameter && !self.given.contains(&id) {
                 self.ranges[id].end = self.line.end();
             }
         }

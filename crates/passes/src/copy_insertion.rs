@@ -233,7 +233,9 @@ impl<'a> Separate<'a> {
                 let is_parameter = matches!(self.module.instructions[id].op, Op::Parameter { .. });
                 let definition = self.flow.positions.instruction(self.flow.values[value].definition);
                 let is_constant = matches!(self.module.instructions[definition].op, Op::Constant(_));
-                let comes_from_caller = is_parameter && !is_entry && kind != ValueKind::LoopPhi;
+                // The state of a loop is the loop's own in its body and condition, but not in what those call.
+                let is_own_state = kind == ValueKind::LoopPhi && self.is_loop_computation();
+                let comes_from_caller = is_parameter && !is_entry && !is_own_state;
                 let class = self.classes.len();
                 self.classes.push(ClassData {
                     first_writer: (!is_parameter).then_some(node),
@@ -255,6 +257,12 @@ impl<'a> Separate<'a> {
             let class = self.class_of[&self.flow.value_at(position).expect("sequential")];
             self.classes[class].returned += 1;
         }
+    }
+
+    /// Whether a loop runs this computation.
+    fn is_loop_computation(&self) -> bool {
+        let caller = self.graph.caller(self.computation);
+        caller.is_some_and(|caller| self.module.instructions[caller].op == Op::While)
     }
 
     /// Whether the caller of the program gives a parameter up.

@@ -128,7 +128,7 @@ impl<'a> Build<'a> {
             for &operand in &instruction.operands {
                 let Some(source) = facts.flow.value_of(operand) else { continue };
                 let from = self.storages.of(source);
-                let dies = facts.live.of(source).end == time + 1;
+                let dies = facts.live.of(source).end == time + 1 && !self.is_needed_after(id, source);
                 if !dies || !self.may_overwrite(id, from, output) {
                     continue;
                 }
@@ -144,6 +144,28 @@ impl<'a> Build<'a> {
                 self.merge(from, self.storages.of(result));
             }
         }
+    }
+
+    /// Whether a value whose live range ends with an instruction is needed after it all the same: the instruction is the
+    /// last of its computation, which hands the value to whoever runs it.
+    fn is_needed_after(&self, id: InstructionId, value: ValueId) -> bool {
+        let (facts, computation) = (self.facts, self.module.instructions[id].parent);
+        if facts.line.range(computation).1 != facts.line.time(id) + 1 {
+            return false;
+        }
+        let root = self.module.computations[computation].root;
+        let is_returned = facts.flow.positions.of(root).any(|p| facts.flow.value_at(p) == Some(value));
+        let is_kept = match facts.flow.values[value].kind {
+            // The caller keeps it, unless it was given up.
+            ValueKind::Parameter => !facts.live.is_given(value),
+            // When the condition says no, this is what leaves the loop.
+            ValueKind::LoopPhi => facts.graph.caller(computation).is_some_and(|caller| {
+                let caller = &self.module.instructions[caller];
+                caller.op == Op::While && caller.called[1] == computation
+            }),
+            ValueKind::Written | ValueKind::ExitPhi => false,
+        };
+        is_returned || is_kept
     }
 
     /// Whether an instruction may write a result over a storage: every operand that has part of it is read in step.
