@@ -12,6 +12,7 @@ mod dce;
 mod copy_insertion;
 mod flatten_call_graph;
 mod fusion;
+mod optimization_barrier_expander;
 mod pass;
 mod remat;
 mod pipeline;
@@ -37,6 +38,7 @@ pub use flatten_call_graph::FLATTEN_CALL_GRAPH;
 pub use fusion::{FUSION, FusionEdge, FusionReport, Verdict, explain_fusion};
 pub use remat::REMAT;
 pub use scatter_to_select::SCATTER_TO_SELECT;
+pub use optimization_barrier_expander::OPTIMIZATION_BARRIER_EXPANDER;
 pub use pass::{Context, Pass, PassError, PassRun, RunOptions, run};
 pub use pipeline::{SIMPLIFY, simplification_pipeline};
 pub use trip_count::trip_count;
@@ -45,7 +47,7 @@ pub use while_invariant_code_motion::{MAX_FREE_BYTES, WHILE_INVARIANT_CODE_MOTIO
 pub use while_simplifier::WHILE_SIMPLIFIER;
 
 /// Every pass by name, in alphabetical order.
-pub const ALL: &[Pass] = &[ALGEBRAIC_SIMPLIFIER, CALL_INLINER, CONDITIONAL_SIMPLIFIER, CONSTANT_FOLDING, COPY_INSERTION, CSE, DCE, FLATTEN_CALL_GRAPH, FUSION, REMAT, SCATTER_TO_SELECT, SIMPLIFY, TUPLE_SIMPLIFIER, WHILE_INVARIANT_CODE_MOTION, WHILE_SIMPLIFIER];
+pub const ALL: &[Pass] = &[ALGEBRAIC_SIMPLIFIER, CALL_INLINER, CONDITIONAL_SIMPLIFIER, CONSTANT_FOLDING, COPY_INSERTION, CSE, DCE, FLATTEN_CALL_GRAPH, FUSION, OPTIMIZATION_BARRIER_EXPANDER, REMAT, SCATTER_TO_SELECT, SIMPLIFY, TUPLE_SIMPLIFIER, WHILE_INVARIANT_CODE_MOTION, WHILE_SIMPLIFIER];
 
 /// The pass with a name.
 pub fn find(name: &str) -> Option<&'static Pass> {

@@ -127,3 +127,37 @@ fn mirrored(direction: ComparisonDirection) -> ComparisonDirection {
         same => same,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The iterations of `for (i = start; i <direction> bound; i += step)` over `s8`.
+    #[track_caller]
+    fn check(start: i128, direction: ComparisonDirection, bound: i64, step: i128, expected: Option<u64>) {
+        let end = LoopEnd { element: 0, direction, bound, range: (-128, 127) };
+        assert_eq!(count(start, step, &end), expected);
+    }
+
+    #[test]
+    fn counts_up_and_down() {
+        use ComparisonDirection::*;
+        check(0, Lt, 12, 1, Some(12));
+        check(0, Le, 12, 5, Some(3));
+        check(11, Ge, 0, -1, Some(12));
+        check(11, Gt, 0, -4, Some(3));
+        check(0, Ne, 6, 2, Some(3));
+        check(5, Lt, 5, 1, Some(0));
+    }
+
+    #[test]
+    fn what_does_not_end_is_not_counted() {
+        use ComparisonDirection::*;
+        check(0, Lt, 12, -1, None);
+        check(0, Lt, 12, 0, None);
+        check(0, Ne, 5, 2, None);
+        // The counter wraps around before it gets there.
+        check(100, Lt, 127, 20, None);
+        check(0, Le, 127, 1, None);
+    }
+}

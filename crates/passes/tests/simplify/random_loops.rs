@@ -55,7 +55,7 @@ fn program(random: &mut Random) -> String {
     // Half of the elements are passed on as they are.
     let results: Vec<&str> = own
         .iter()
-        .map(|own| if random.next() % 2 == 0 { own.as_str() } else { pick(random, &names) })
+        .map(|own| if random.next().is_multiple_of(2) { own.as_str() } else { pick(random, &names) })
         .collect();
     writeln!(text, "  ROOT t = {state} tuple(next, {}, saved)\n}}\n", results.join(", ")).unwrap();
 
@@ -76,7 +76,7 @@ fn program(random: &mut Random) -> String {
     writeln!(text, "  loop = {state} while(init), condition=condition, body=body").unwrap();
     let mut taken: Vec<String> = Vec::new();
     for i in 1..=N_ELEMENTS {
-        if random.next() % 2 == 0 {
+        if random.next().is_multiple_of(2) {
             writeln!(text, "  l{i} = f32[2] get-tuple-element(loop), index={i}").unwrap();
             taken.push(format!("l{i}"));
         }
@@ -86,7 +86,7 @@ fn program(random: &mut Random) -> String {
     writeln!(text, "  both = {branch_state} tuple({})", operands.join(", ")).unwrap();
     text.push_str("  choice = (f32[2], f32[2], f32[2]) conditional(flag, both, both), true_computation=left, false_computation=right\n");
     for i in 0..3 {
-        if random.next() % 2 == 0 {
+        if random.next().is_multiple_of(2) {
             writeln!(text, "  c{i} = f32[2] get-tuple-element(choice), index={i}").unwrap();
             taken.push(format!("c{i}"));
         }
