@@ -12,6 +12,7 @@ use crate::failure::Failure;
 use crate::input::{read_module, target};
 use crate::options::{PackOptions, parse_bytes};
 use crate::output::write_result;
+use crate::progress;
 use crate::report;
 use crate::targets::Format;
 
@@ -51,7 +52,10 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
     let mut options =
         CompileOptions { measure_stages: args.format == Format::Text, ..CompileOptions::default() };
     options.plan = PlanOptions { assign: args.pack.assign_options(), ..PlanOptions::default() };
-    let compiled = compile(&mut module, &target, &options).map_err(|error| failure(&error))?;
+    let bar = progress::spinner("compiling");
+    let compiled = compile(&mut module, &target, &options).map_err(|error| failure(&error));
+    bar.finish_and_clear();
+    let compiled = compiled?;
     let plan = &compiled.planned.plan;
     let file = PlanFile::new(&module, &compiled.planned.schedule, plan);
     let json = || serde_json::to_string_pretty(&file).expect("plan files have only string keys") + "\n";

@@ -13,6 +13,7 @@ mod output;
 mod pack;
 mod picture;
 mod plan;
+mod progress;
 mod report;
 mod run;
 mod targets;

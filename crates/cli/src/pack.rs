@@ -1,16 +1,18 @@
 //! `memplan pack`
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use memplan::memory::Bytes;
 use memplan::pack::table::{Table, TableError};
-use memplan::pack::{Options, Packing, Problem, Status, pack};
+use memplan::pack::{Options, Packing, Problem, Progress, Status, pack};
 
 use crate::failure::Failure;
 use crate::input::read;
 use crate::options::{parse_bytes, parse_seconds};
 use crate::output::write_result;
+use crate::progress;
 use crate::targets::Format;
 
 #[derive(Args)]
@@ -37,8 +39,17 @@ pub(crate) fn run(args: &PackArgs) -> Result<(), Failure> {
     let mut table =
         Table::parse(&text).map_err(|error| Failure::Input(render(&error, &args.problem, &text)))?;
     table.problem.capacity = args.capacity.map(|Bytes(capacity)| capacity);
-    let packing = pack(&table.problem, &Options::within(args.time_limit))
-        .map_err(|error| Failure::Input(format!("error: {}: {error}", args.problem)))?;
+    let bar = progress::spinner("packing");
+    let shown = bar.clone();
+    let options = Options {
+        progress: Some(Arc::new(move |p: Progress| {
+            shown.set_message(format!("height {}, at least {}, {} nodes", p.height, p.lower_bound, p.nodes));
+        })),
+        ..Options::within(args.time_limit)
+    };
+    let packing = pack(&table.problem, &options);
+    bar.finish_and_clear();
+    let packing = packing.map_err(|error| Failure::Input(format!("error: {}: {error}", args.problem)))?;
     let is_packed = packing.certificate.status == Status::Packed;
     let report = packing.report();
     if is_packed && (args.output.is_some() || args.format == Format::Text) {

@@ -1,0 +1,16 @@
+//! Signs of life for work that takes a while: on a terminal, and nothing when standard error is piped.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// A spinner with a message and the time since it started. The caller clears it.
+pub(crate) fn spinner(what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new_spinner().with_prefix(what);
+    bar.set_style(
+        ProgressStyle::with_template("{spinner} {prefix} {elapsed} {msg}")
+            .expect("the template is well-formed"),
+    );
+    bar.enable_steady_tick(Duration::from_millis(120));
+    bar
+}
