@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use crate::first_fit::Fit;
 use crate::instance::{Block, Instance};
 use crate::niche::Rule;
 use crate::{first_fit, niche, profile};
@@ -32,7 +33,14 @@ pub(crate) fn construct(instance: &Instance, enough: u64) -> Option<Offsets> {
                 return best;
             }
         }
-        if first_fit::is_affordable(instance) && consider(first_fit::pack(instance, &order)) {
+        if first_fit::is_affordable(instance) && consider(first_fit::pack(instance, &order, Fit::First)) {
+            return best;
+        }
+    }
+    for key in XLA_ORDERS {
+        if first_fit::is_affordable(instance)
+            && consider(first_fit::pack(instance, &order(instance, key), Fit::Best))
+        {
             break;
         }
     }
@@ -46,6 +54,12 @@ const ORDERS: [Key; 3] = [
     |block| length(block) * u128::from(block.size),
     |block| (length(block) << 64) + u128::from(block.size),
     |block| (u128::from(block.size) << 32) + length(block),
+];
+
+/// Those of XLA's heap simulator, "temporal" and "spatial": with best fit it is never worse.
+const XLA_ORDERS: [Key; 2] = [
+    |block| (u128::from(block.duration) << 64) + u128::from(block.size),
+    |block| (u128::from(block.size) << 64) + u128::from(block.duration),
 ];
 
 fn length(block: &Block) -> u128 {

@@ -1,10 +1,13 @@
-//! A constructive heuristic for small problems: each block, in a given order, as low as it goes.
+//! A constructive heuristic for small problems: each block, in a given order, as low as it goes
+//! or into the smallest hole.
+//!
+//! With [`Fit::Best`] it is XLA's global decreasing-size best fit, in whatever order.
 //!
 //! It knows every rule a block can have (alignment, fixed places, gaps, several sizes) and fills holes, which
 //! the skyline of [`crate::niche`] cannot. The price is quadratic time; [`is_affordable`] says where to stop.
 
 use crate::construct::Offsets;
-use crate::instance::{Instance, Piece};
+use crate::instance::{Block, Instance, Piece};
 use crate::niche::round_up;
 use crate::profile;
 
@@ -13,8 +16,17 @@ pub(crate) fn is_affordable(instance: &Instance) -> bool {
     instance.n_pieces() <= 1 << 14
 }
 
+/// Which of the holes that are large enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fit {
+    /// The lowest.
+    First,
+    /// The smallest, and of those the lowest.
+    Best,
+}
+
 /// Places the blocks in the given order, the fixed ones before all others. Offsets saturate at 2^64.
-pub(crate) fn pack(instance: &Instance, order: &[u32]) -> Vec<u64> {
+pub(crate) fn pack(instance: &Instance, order: &[u32], fit: Fit) -> Vec<u64> {
     let mut offsets = vec![0; instance.blocks.len()];
     let mut placed = Placed::default();
     for (index, block) in instance.blocks.iter().enumerate() {
@@ -28,7 +40,10 @@ pub(crate) fn pack(instance: &Instance, order: &[u32]) -> Vec<u64> {
         if instance.blocks[index].fixed.is_some() {
             continue;
         }
-        let offset = placed.lowest_fit(instance, index);
+        let offset = match fit {
+            Fit::First => placed.lowest_fit(instance, index),
+            Fit::Best => placed.tightest_fit(instance, index),
+        };
         offsets[index] = offset;
         placed.insert(instance, index, offset);
     }
@@ -127,6 +142,28 @@ impl Placed {
                 offset
             }
         }
+    }
+
+    /// The start of the smallest hole that is free whenever the block holds bytes and has room for the largest
+    /// of its pieces; the lowest such place above everything where there is no hole.
+    pub(crate) fn tightest_fit(&self, instance: &Instance, block: usize) -> u64 {
+        let Block { size, alignment, .. } = instance.blocks[block];
+        let pieces = instance.pieces(block);
+        let mut best = (u64::MAX, u64::MAX);
+        let mut offset = 0u64;
+        for placed in &self.pieces {
+            let next = pieces.partition_point(|piece| piece.upper <= placed.lower);
+            if !pieces.get(next).is_some_and(|piece| piece.lower < placed.upper) {
+                continue;
+            }
+            if let Some(hole) = placed.offset.checked_sub(offset)
+                && (size..best.0).contains(&hole)
+            {
+                best = (hole, offset);
+            }
+            offset = offset.max(round_up(placed.end, alignment));
+        }
+        if best.1 == u64::MAX { offset } else { best.1 }
     }
 
     /// The end of a placed piece that the block would overlap at `offset`. `None` also where addresses end.

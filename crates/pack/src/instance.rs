@@ -29,6 +29,8 @@ pub(crate) struct Block {
     pub(crate) upper: u32,
     /// Size of the largest piece.
     pub(crate) size: u64,
+    /// Time from its first to its last, as the problem counts it.
+    pub(crate) duration: u64,
     pub(crate) alignment: u64,
     pub(crate) fixed: Option<u64>,
     pub(crate) preferred: Option<u64>,
@@ -77,6 +79,11 @@ impl Instance {
     /// Whether the block is one rectangle.
     pub(crate) fn is_plain(&self, block: usize) -> bool {
         self.blocks[block].n_pieces == 1
+    }
+
+    /// Whether the block holds the same number of bytes whenever it holds any.
+    pub(crate) fn is_uniform(&self, block: usize) -> bool {
+        self.pieces(block).iter().all(|piece| piece.size == self.blocks[block].size)
     }
 
     /// Bytes live in each section. `None`: more than 2^64.
@@ -315,7 +322,20 @@ fn merge(problem: &Problem, members: &[u32]) -> Result<Block, Error> {
         }
     }
     let fixed = fixed.map(|(_, offset)| offset);
-    Ok(Block { lower: 0, upper: 0, size: 0, alignment, fixed, preferred, first_piece: 0, n_pieces: 0 })
+    let first = members.iter().map(|&member| problem.items[member as usize].lower).min().unwrap_or(0);
+    let last = members.iter().map(|&member| problem.items[member as usize].upper).max().unwrap_or(0);
+    let duration = last - first;
+    Ok(Block {
+        lower: 0,
+        upper: 0,
+        size: 0,
+        duration,
+        alignment,
+        fixed,
+        preferred,
+        first_piece: 0,
+        n_pieces: 0,
+    })
 }
 
 /// The times at which a group holds bytes, and how many: in order, disjoint.

@@ -44,6 +44,7 @@
 //! gap above the bound stays unproved. The skyline heuristic takes a block with gaps for the rectangle
 //! around it and puts nothing below fixed blocks; first-fit, which knows better, stops at 2^14 pieces.
 
+mod clique;
 mod construct;
 mod critical;
 mod first_fit;

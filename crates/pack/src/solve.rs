@@ -1,5 +1,6 @@
 //! The entry points: what is tried, in which order, and what is thereby proved.
 
+use crate::clique;
 use crate::construct::construct;
 use crate::improve::{Goal, improve};
 use crate::instance::Mapping;
@@ -46,6 +47,7 @@ fn solve(problem: &Problem, goal: Goal, options: &Options) -> Result<Packing, Er
     problem.check()?;
     let (instance, mapping) = Mapping::new(problem)?;
     let lower_bound = instance.lower_bound().ok_or(Error::TooLarge)?;
+    let lower_bound = clique::raise(&instance, lower_bound);
     let first = construct(&instance, goal.enough(lower_bound)).ok_or(Error::TooLarge)?;
     let mut best = improve(&instance, first, lower_bound, goal, options, &clock);
     prefer(&instance, best.height, &mut best.offsets);
