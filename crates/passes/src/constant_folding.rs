@@ -76,6 +76,12 @@ fn is_pure(op: &Op) -> bool {
 
 /// Whether all operands are known, at least one of them only as data, and the result is no burden.
 fn pays(r: &Rewriter<'_>, id: InstructionId) -> Option<bool> {
+    // Functions of elements that call further ones are rare, and could nest without bound.
+    let calls_nothing =
+        |&callee: &ComputationId| r.module().instructions_of(callee).all(|(_, i)| i.called.is_empty());
+    if !r.get(id).called.iter().all(calls_nothing) {
+        return None;
+    }
     let (mut n_elements, mut freed_bytes, mut has_data) = (0u64, 0u64, false);
     for &operand in r.operands(id) {
         n_elements = n_elements.checked_add(r.array(operand)?.element_count()?)?;
@@ -145,12 +151,8 @@ fn evaluate_alone(r: &Rewriter<'_>, id: InstructionId) -> Option<Literal> {
 /// A module that has nothing but an instruction and what it needs.
 fn alone(from: &Module, id: InstructionId) -> Module {
     let mut module = Module::new("fold");
-    let mut computations = FxHashMap::default();
-    let called: Vec<ComputationId> = from.instructions[id]
-        .called
-        .iter()
-        .map(|&c| copy_callee(from, c, &mut module, &mut computations))
-        .collect();
+    let callees = from.instructions[id].called.iter();
+    let called: Vec<ComputationId> = callees.map(|&callee| copy_callee(from, callee, &mut module)).collect();
     let entry = module.add_computation("main");
     module.entry = entry;
     let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
@@ -168,32 +170,16 @@ fn alone(from: &Module, id: InstructionId) -> Module {
     module
 }
 
-fn copy_callee(
-    from: &Module,
-    callee: ComputationId,
-    module: &mut Module,
-    computations: &mut FxHashMap<ComputationId, ComputationId>,
-) -> ComputationId {
-    if let Some(&copy) = computations.get(&callee) {
-        return copy;
-    }
+fn copy_callee(from: &Module, callee: ComputationId, module: &mut Module) -> ComputationId {
+    let old = &from.computations[callee];
+    let new = module.add_computation(old.name.clone());
     let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
-    let mut called = FxHashMap::default();
-    for (id, instruction) in from.instructions_of(callee) {
-        let inner: Vec<ComputationId> =
-            instruction.called.iter().map(|&c| copy_callee(from, c, module, computations)).collect();
-        called.insert(id, inner);
-    }
-    let new = module.add_computation(from.computations[callee].name.clone());
-    for (id, _) in from.instructions_of(callee) {
+    for &id in &old.instructions {
         let copy = copy(from, id, module, new, &copies);
-        module.instructions[copy].called = called[&id].iter().copied().collect();
         copies.insert(id, copy);
     }
-    let old = &from.computations[callee];
     module.computations[new].parameters = old.parameters.iter().map(|parameter| copies[parameter]).collect();
     module.computations[new].root = copies[&old.root];
-    computations.insert(callee, new);
     new
 }
 
