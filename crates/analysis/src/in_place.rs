@@ -295,7 +295,7 @@ fn pointwise_uses(module: &Module, fused: ComputationId) -> Vec<Option<Pointwise
 enum Reach {
     /// Its element at a place is computed from the parameter's element there.
     Point,
-    /// It is computed from a reduction of the parameter.
+    /// It is computed from a reduction of the parameter, or it is an update of another array with it.
     Reduced,
 }
 
@@ -343,6 +343,9 @@ fn pointwise_use(module: &Module, fused: ComputationId, parameter: InstructionId
                 }
                 Reach::Reduced
             }
+            (Reach::Point, Op::DynamicUpdateSlice) if is_update_elsewhere(module, id, reached) => {
+                Reach::Reduced
+            }
             (Reach::Point, _) => {
                 if !instruction.operands.iter().filter(|operand| reached(operand).is_some()).all(is_fine) {
                     return None;
@@ -356,6 +359,25 @@ fn pointwise_use(module: &Module, fused: ComputationId, parameter: InstructionId
         }
     }
     Some(found)
+}
+
+/// Whether a dynamic-update-slice writes what is reached into another parameter, which it updates in place: then its
+/// kernel runs over the update, and reads each element in its turn.
+fn is_update_elsewhere(
+    module: &Module,
+    id: InstructionId,
+    reached: impl Fn(&InstructionId) -> Option<Reach>,
+) -> bool {
+    let operands = &module.instructions[id].operands;
+    let is_only_update = (0..operands.len()).all(|i| reached(&operands[i]).is_some() == (i == 1));
+    let mut base = operands[0];
+    loop {
+        match module.instructions[base].op {
+            Op::Parameter { .. } => return is_only_update,
+            Op::Bitcast | Op::DynamicUpdateSlice => base = module.instructions[base].operands[0],
+            _ => return false,
+        }
+    }
 }
 
 /// Whether two arrays have the same extents and order, so that index `i` of one lies where index `i` of the other

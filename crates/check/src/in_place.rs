@@ -12,6 +12,9 @@
 //! emitters do, read each element once and both store it and fold it, so [`Reach::Folded`] does no harm to *other*
 //! results that take the operand's place. A result that needs the finished reduction needs a second pass, and room.
 //!
+//! The same holds for the update of a dynamic-update-slice into another parameter: its kernel runs over the update, reads
+//! element *k* when it is *k*'s turn, and stores it elsewhere.
+//!
 //! One step more is common: `dynamic-update-slice(p, f(dynamic-slice(p, i)), i)` reads from `p` only what it replaces,
 //! at the place where it replaces it. Such a [`Reach::Window`] is safe when both slices have the same start and size.
 
@@ -35,7 +38,8 @@ pub(crate) enum Reach {
     Same,
     /// Element *k* depends on element *k* of the window that this dynamic-slice cuts out of it.
     Window(InstructionId),
-    /// It is a reduction, or follows from one, that reads element *k* once, when *k* is its turn.
+    /// It is a reduction or an update of another array, or follows from one, that reads element *k* once, when *k* is
+    /// its turn.
     Folded,
     /// In some other way.
     Any,
@@ -348,6 +352,7 @@ fn step(
             let base = instruction.operands[0];
             let aligned = matches!((array(base), array(id)), (Some(a), Some(b)) if same_order(a, b));
             match first {
+                Reach::No if operands[1] == Reach::Same && is_updated_in_place(module, base) => Reach::Folded,
                 Reach::No | Reach::Same if update_fits && aligned => Reach::Same,
                 _ => Reach::Any,
             }
@@ -380,6 +385,18 @@ fn step(
             all
         }
         _ => Reach::Any,
+    }
+}
+
+/// Whether an array is a parameter, updates of it aside: then the kernel that updates it runs over the update alone.
+fn is_updated_in_place(module: &Module, mut base: InstructionId) -> bool {
+    loop {
+        let instruction = &module.instructions[base];
+        match instruction.op {
+            Op::Parameter { .. } => return true,
+            Op::Bitcast | Op::DynamicUpdateSlice => base = instruction.operands[0],
+            _ => return false,
+        }
     }
 }
 

@@ -33,7 +33,7 @@ use crate::compact::compact;
 use crate::spell_out::spell_out_tuples;
 use crate::{Context, Pass, PassError};
 
-/// See the [module documentation](self).
+/// The pass; the top of this file says what it does.
 pub const COPY_INSERTION: Pass =
     Pass { name: "copy-insertion", description: "insert the copies that make aliasing legal", run };
 

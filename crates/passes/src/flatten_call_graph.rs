@@ -17,7 +17,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::compact::compact;
 use crate::{Context, Pass, PassError};
 
-/// See the [module documentation](self).
+/// The pass; the top of this file says what it does.
 pub const FLATTEN_CALL_GRAPH: Pass = Pass {
     name: "flatten-call-graph",
     description: "give every call site of control flow a computation of its own",
