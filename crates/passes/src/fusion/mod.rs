@@ -30,7 +30,7 @@ pub(crate) use emit::Names;
 pub(crate) use kernels::{Grouping, group};
 pub use report::{FusionEdge, FusionReport, Verdict};
 
-use crate::{Context, Pass, PassError, compact};
+use crate::{Context, DCE, Pass, PassError, compact};
 
 /// The pass.
 pub const FUSION: Pass = Pass {
@@ -60,6 +60,8 @@ fn fuse(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
     }
     if changed {
         compact::compact(module);
+        // Constants that are part of kernels now are of no use outside.
+        (DCE.run)(module, context)?;
     }
     Ok(changed)
 }

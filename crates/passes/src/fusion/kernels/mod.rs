@@ -98,8 +98,8 @@ impl Grouping {
     }
 }
 
-/// How far the instructions that stand may have moved from their operands: the number of instructions in memory that
-/// were counted when they were decided, so 0 is the end of the computation.
+/// When an instruction runs, counted backwards: the number of instructions in memory from it to the end of the
+/// computation, so that 0 is the end, and more is earlier.
 type Rank = u32;
 
 /// Never read as far as is known.
