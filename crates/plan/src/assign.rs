@@ -19,7 +19,7 @@ use memplan_pack::{Item, Problem};
 use crate::PlanError;
 use crate::holes::{self, Candidate};
 use crate::load::Load;
-use crate::storage::{Home, StorageId, Storages, storages};
+use crate::storage::{Home, StorageId, Storages, TakeOver, storages};
 
 /// Steps of the packing search for each arena by default.
 const DEFAULT_PACK_NODES: u64 = 20_000;
@@ -47,7 +47,8 @@ impl Default for AssignOptions {
     }
 }
 
-/// Assigns every value of a scheduled module an allocation and an offset.
+/// Assigns every value of a scheduled module an allocation and an offset. Where packing leaves a gap, a second way of
+/// sharing storage is tried, and the lower total is kept.
 ///
 /// # Errors
 /// When values that must share storage cannot (see [`PlanError`]), or sizes are beyond 64 bits.
@@ -57,7 +58,22 @@ pub fn assign(
     target: &Target,
     options: &AssignOptions,
 ) -> Result<MemoryPlan, PlanError> {
-    let storages = storages(module, facts, target)?;
+    let plan = assign_with(module, facts, target, options, TakeOver::Any)?;
+    if plan.totals.fragmentation == Bytes::ZERO {
+        return Ok(plan);
+    }
+    let other = assign_with(module, facts, target, options, TakeOver::SingleValues)?;
+    Ok(if other.totals.total < plan.totals.total { other } else { plan })
+}
+
+fn assign_with(
+    module: &Module,
+    facts: &Facts,
+    target: &Target,
+    options: &AssignOptions,
+    policy: TakeOver,
+) -> Result<MemoryPlan, PlanError> {
+    let storages = storages(module, facts, target, policy)?;
     let mut assignment = Assignment {
         module,
         facts,

@@ -69,12 +69,28 @@ impl Storages {
     }
 }
 
+/// Which storages may be taken over. Taking over lowers the bytes live at once, but a storage that is needed at many
+/// separate times is harder to pack, so that sometimes less is more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakeOver {
+    /// Any two that are otherwise never live together.
+    Any,
+    /// Only those whose buffers have one value each, as XLA does it.
+    SingleValues,
+}
+
 /// Decides which values share storage. Close to linear in positions and live ranges.
 ///
 /// # Errors
 /// When a must-alias buffer cannot exist: two parameters in one, or a constant that would be overwritten.
-pub fn storages(module: &Module, facts: &Facts, target: &Target) -> Result<Storages, PlanError> {
+pub fn storages(
+    module: &Module,
+    facts: &Facts,
+    target: &Target,
+    policy: TakeOver,
+) -> Result<Storages, PlanError> {
     let mut build = Build::new(module, facts, target)?;
+    build.policy = policy;
     for &id in &facts.line.instructions {
         build.take_over_operands(id);
     }
@@ -84,6 +100,7 @@ pub fn storages(module: &Module, facts: &Facts, target: &Target) -> Result<Stora
 struct Build<'a> {
     module: &'a Module,
     facts: &'a Facts,
+    policy: TakeOver,
     storages: Storages,
 }
 
@@ -98,7 +115,7 @@ impl<'a> Build<'a> {
                 busy: busy(
                     values.iter().filter(|&&v| sizes[v] > Bytes::ZERO).map(|&v| facts.live.of(v)).collect(),
                 ),
-                home: home(module, facts, target, buffer, &sizes)?,
+                home: home(module, facts, buffer, &sizes)?,
                 space: space(module, facts, values),
                 size: values.iter().map(|&v| sizes[v]).max().unwrap_or_default(),
                 values: values.clone(),
@@ -106,7 +123,7 @@ impl<'a> Build<'a> {
             let id = all.push(storage);
             values.iter().for_each(|&value| of_value[value] = id);
         }
-        Ok(Build { module, facts, storages: Storages { all, sizes, of_value } })
+        Ok(Build { module, facts, policy: TakeOver::Any, storages: Storages { all, sizes, of_value } })
     }
 
     /// Lets each result of an instruction take over the storage of one operand that dies there.
@@ -194,7 +211,13 @@ impl<'a> Build<'a> {
             (Home::Argument(..) | Home::Output, Home::Temp) => b.size <= a.size,
             _ => false,
         };
-        homes_agree && never_together_but_at(&a.busy, &b.busy, time)
+        homes_agree && self.policy_allows(a, b) && never_together_but_at(&a.busy, &b.busy, time)
+    }
+
+    fn policy_allows(&self, a: &Storage, b: &Storage) -> bool {
+        let buffers = &self.facts.buffers;
+        let is_single = |&value: &ValueId| buffers.values[buffers.of(value)].len() == 1;
+        self.policy == TakeOver::Any || a.values.iter().chain(&b.values).all(is_single)
     }
 
     fn merge(&mut self, a: StorageId, b: StorageId) {
@@ -287,11 +310,9 @@ fn is_immediate(
 fn home(
     module: &Module,
     facts: &Facts,
-    target: &Target,
     buffer: BufferId,
     sizes: &SecondaryMap<ValueId, Bytes>,
 ) -> Result<Home, PlanError> {
-    let _ = target;
     let values = &facts.buffers.values[buffer];
     let instruction = |value: ValueId| facts.flow.positions.instruction(facts.flow.values[value].definition);
     let name = |value: ValueId| module.instructions[instruction(value)].name.clone();
