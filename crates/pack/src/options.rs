@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 pub struct Options {
     /// Wall-clock limit for everything after the first heuristics. `None`: no limit.
     pub time_limit: Option<Duration>,
-    /// Most decisions each thread may try after the first heuristics. `None`: no limit; 0: heuristics only.
+    /// Most decisions each worker (two or three to a thread at one thread, else one) may try after the first
+    /// heuristics; one that has to look at more than a few hundred blocks counts as several, so that a decision
+    /// is about two microseconds whatever the problem. `None`: no limit; 0: heuristics only.
     pub node_limit: Option<u64>,
     /// Threads to use; at least one is.
     pub threads: usize,
@@ -79,6 +81,9 @@ pub(crate) struct Budget<'a> {
     clock: &'a Clock,
     nodes: u64,
     reported: u64,
+    /// Nodes, and what counts as such.
+    effort: u64,
+    n_looks: u64,
     limit: u64,
     over: bool,
 }
@@ -115,25 +120,44 @@ impl Clock {
     }
 
     pub(crate) fn budget(&self) -> Budget<'_> {
-        Budget { clock: self, nodes: 0, reported: 0, limit: self.node_limit, over: false }
+        Budget {
+            clock: self,
+            nodes: 0,
+            reported: 0,
+            effort: 0,
+            n_looks: 0,
+            limit: self.node_limit,
+            over: false,
+        }
     }
 }
 
 /// Nodes between two looks at the clock: some microseconds each, so a look every millisecond or so.
 const CLOCK_EVERY: u64 = 256;
 
+/// Looks that take as long as what else a node takes.
+const LOOKS_PER_NODE: u64 = 256;
+
 impl Budget<'_> {
     /// Counts `nodes` decisions and returns whether there is budget left.
     pub(crate) fn spend(&mut self, nodes: u64) -> bool {
         self.nodes += nodes;
+        self.effort += nodes;
         if self.nodes - self.reported >= CLOCK_EVERY {
             self.report();
         }
         !self.is_over()
     }
 
+    /// Counts what a decision looked at: many looks are as much effort as a decision.
+    pub(crate) fn strain(&mut self, n_looks: u64) {
+        self.n_looks += n_looks;
+        self.effort += self.n_looks / LOOKS_PER_NODE;
+        self.n_looks %= LOOKS_PER_NODE;
+    }
+
     pub(crate) fn is_over(&self) -> bool {
-        self.over || self.nodes >= self.limit
+        self.over || self.effort >= self.limit
     }
 
     pub(crate) fn nodes(&self) -> u64 {

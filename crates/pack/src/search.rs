@@ -18,6 +18,7 @@
 //! - **Memory.** Skylines that failed are remembered; different orders lead to the same ones all the time.
 //! - **Failures guide**: sections that fail often are decided first, and the search restarts.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 use rustc_hash::FxHashSet;
@@ -137,6 +138,8 @@ pub(crate) struct Search<'a> {
     nodes_left: u64,
     levels_left: usize,
     n_runs: u64,
+    /// Sections and blocks looked at since the budget was last told.
+    n_looks: Cell<u64>,
 }
 
 impl<'a> Search<'a> {
@@ -194,6 +197,7 @@ impl<'a> Search<'a> {
             nodes_left: 0,
             levels_left: 0,
             n_runs: 0,
+            n_looks: Cell::new(0),
             instance,
             scaled,
         }
@@ -257,6 +261,7 @@ impl<'a> Search<'a> {
         if self.failed.contains(&key) {
             return Verdict::Failed;
         }
+        self.looked_at(upper - lower);
         let section = self.choose(lower, upper);
         for block in self.candidates(section) {
             let verdict = self.descend(lower, upper, budget, |search| search.place(block));
@@ -292,7 +297,9 @@ impl<'a> Search<'a> {
         self.levels_left -= 1;
         let mark = self.trail.len();
         decide(self);
-        let verdict = if self.propagate() { self.solve(lower, upper, budget) } else { Verdict::Failed };
+        let is_possible = self.propagate();
+        budget.strain(self.n_looks.take());
+        let verdict = if is_possible { self.solve(lower, upper, budget) } else { Verdict::Failed };
         self.levels_left += 1;
         if verdict == Verdict::Failed {
             self.undo(mark);
@@ -374,6 +381,10 @@ impl<'a> Search<'a> {
         self.live[section as usize].iter().filter(here).all(|&block| self.rests_at(block, floor))
     }
 
+    fn looked_at(&self, n: u32) {
+        self.n_looks.set(self.n_looks.get() + u64::from(n));
+    }
+
     fn is_waiting(&self, block: u32) -> bool {
         self.offset[block as usize] == WAITING
     }
@@ -423,6 +434,7 @@ impl<'a> Search<'a> {
         }
         // One that could be at the floor but is not rests on something beside this section.
         for beside in (reach.0..reach.1).filter(|&beside| beside != section) {
+            self.looked_at(self.live[beside as usize].len() as u32);
             for &block in self.live[beside as usize].iter().filter(|&&block| self.is_waiting(block)) {
                 let end = self.least[block as usize] + self.scaled.smallest[block as usize];
                 if end < raised && !self.is_live(block, section) {
@@ -543,6 +555,7 @@ impl<'a> Search<'a> {
 
     fn conclude_tasks(&mut self, section: u32, tasks: &mut Vec<(u64, u64, u32)>) -> bool {
         let s = section as usize;
+        self.looked_at(self.live[s].len() as u32);
         let mut sorted = true;
         for index in 0..self.live[s].len() {
             let block = self.live[s][index];
