@@ -232,6 +232,7 @@ impl Graph {
     }
 
     /// Whether an order has every node once, predecessors first.
+    #[cfg(test)]
     pub(crate) fn is_legal(&self, order: &[Node]) -> bool {
         let mut waiting: Vec<u32> = self.in_degrees();
         let mut done = vec![false; self.len()];
