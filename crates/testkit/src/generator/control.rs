@@ -113,7 +113,8 @@ fn while_loop(
         let (mut state, mut roles) = (vec![(S32, Vec::new())], Vec::new());
         for _ in 0..1 + body.random.below(4) {
             let kind = body.random_kind();
-            let role = body.random.pick(&[Role::Update, Role::Update, Role::Keep, Role::Swap, Role::UpdateSlice]);
+            let role =
+                body.random.pick(&[Role::Update, Role::Update, Role::Keep, Role::Swap, Role::UpdateSlice]);
             roles.push(role);
             state.push(kind.clone());
             if let Role::Swap = role {

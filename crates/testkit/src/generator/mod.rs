@@ -184,7 +184,9 @@ impl<'r, 'm> Body<'r, 'm> {
         let n = steps / 2 + self.random.below(steps / 2 + 1);
         let mut calls: Vec<&Callee> = callees.iter().collect();
         // A computation called from two places has to be copied for each.
-        if let Some(first) = callees.first().filter(|callee| !callee.is_asynchronous() && self.random.one_in(3)) {
+        if let Some(first) =
+            callees.first().filter(|callee| !callee.is_asynchronous() && self.random.one_in(3))
+        {
             calls.push(first);
         }
         let times: Vec<usize> = calls.iter().map(|_| self.random.below(n + 1)).collect();

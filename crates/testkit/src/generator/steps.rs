@@ -128,7 +128,8 @@ impl Body<'_, '_> {
     fn slice(&mut self) -> Result<Option<InstructionId>, BuildError> {
         let Some(x) = self.any_where(|x| x.rank() > 0 && x.dimensions[0] >= 4) else { return Ok(None) };
         let extents = self.array(x).dimensions.to_vec();
-        let first = self.random.pick(&[(0, extents[0] / 2, 1), (0, extents[0], 2), (extents[0] / 2, extents[0], 1)]);
+        let first =
+            self.random.pick(&[(0, extents[0] / 2, 1), (0, extents[0], 2), (extents[0] / 2, extents[0], 1)]);
         let dimensions = extents.iter().enumerate().map(|(d, &extent)| {
             let (start, limit, stride) = if d == 0 { first } else { (0, extent, 1) };
             SliceDimension { start, limit, stride }

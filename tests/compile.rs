@@ -1,0 +1,64 @@
+//! One file per case under `tests/hlo/compile/`: the whole pipeline for one target, run in the arena.
+
+use std::fmt::Write as _;
+
+use memplan::memory::Target;
+use memplan::plan::PlanOptions;
+use memplan::{CompileOptions, compile, hlo};
+use memplan_testkit::{Fixture, first_difference, random_inputs};
+
+use crate::support::{evaluate, explain, plan_to_run, run_in_arena};
+
+#[test]
+fn compile_filetests() {
+    insta::glob!("hlo/compile/*.hlo", |path| {
+        let fixture = Fixture::read(path).unwrap();
+        let target = Target::find(fixture.target.as_deref().unwrap_or("gpu-h100")).unwrap();
+        let source = hlo::parse(&fixture.source).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+        let mut module = source.clone();
+        let options = CompileOptions { verify_each_pass: true, ..CompileOptions::default() };
+        let compiled = compile(&mut module, &target, &options)
+            .unwrap_or_else(|error| panic!("{path:?}: {}", explain(&error)));
+
+        // The kernels of the interpreter need working memory that those of the target do not.
+        let mut with_scratch = module.clone();
+        let planned = plan_to_run(&mut with_scratch, &target).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+        for seed in 0..3 {
+            let inputs = random_inputs(&source, seed);
+            let meant = evaluate(&source, &inputs).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+            let found =
+                run_in_arena(&with_scratch, &planned, &inputs).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+            if let Some(difference) = first_difference(&found, &meant, 1e-5) {
+                panic!("{path:?}: {difference}");
+            }
+        }
+
+        let plain = plan_without_compiling(&source, &target);
+        let totals = compiled.planned.plan.totals;
+        assert!(
+            totals.total <= plain,
+            "{path:?}: {} bytes compiled, {} as it stands",
+            totals.total.0,
+            plain.0
+        );
+        let mut text = hlo::print(&module);
+        let (t, total, plain) = (totals.temp.0, totals.total.0, plain.0);
+        writeln!(text, "\ntemp {t} total {total}; planned without compiling, total {plain}").unwrap();
+        insta::with_settings!({
+            snapshot_path => "../snapshots",
+            prepend_module_to_snapshot => false,
+            omit_expression => true,
+            input_file => path,
+        }, {
+            insta::assert_snapshot!("compile", text);
+        });
+    });
+}
+
+/// Total bytes of a program as it stands.
+fn plan_without_compiling(source: &memplan::ir::Module, target: &Target) -> memplan::memory::Bytes {
+    let mut module = source.clone();
+    crate::support::run_passes(&mut module, &memplan::LEGALIZE, target).unwrap();
+    let planned = memplan::plan::plan(&module, target, &PlanOptions::default()).unwrap();
+    planned.plan.totals.total
+}

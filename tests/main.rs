@@ -1,0 +1,8 @@
+//! The whole of memplan on case files, on random modules and on real programs.
+
+mod compile;
+mod examples;
+mod plan;
+mod random;
+mod schema;
+mod support;

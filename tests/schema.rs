@@ -1,0 +1,102 @@
+//! The plan file: its schema is in the repository, and what is written agrees with it.
+
+use std::path::Path;
+
+use memplan::hlo;
+use memplan::memory::{PlanFile, Target};
+use serde_json::Value;
+
+use crate::support::plan_and_prove;
+
+const SCHEMA: &str = "schema/plan.schema.json";
+
+/// After a change of the format: `MEMPLAN_UPDATE=1 cargo test --test main schema`.
+#[test]
+fn schema_is_up_to_date() {
+    let schema = serde_json::to_string_pretty(&schemars::schema_for!(PlanFile)).unwrap() + "\n";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(SCHEMA);
+    if std::env::var_os("MEMPLAN_UPDATE").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, &schema).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap();
+    assert!(found == schema, "{SCHEMA} is not that of this version: run with MEMPLAN_UPDATE=1");
+}
+
+/// A plan with loops, donations and constants is written, agrees with the schema, and is read back as it was.
+#[test]
+fn plan_files_agree_with_the_schema() {
+    let schema = serde_json::to_value(schemars::schema_for!(PlanFile)).unwrap();
+    for case in ["while_state", "donated_parameter", "constants", "async_copy"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/hlo/plan/{case}.hlo"));
+        let mut module = hlo::parse(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let planned = plan_and_prove(&mut module, &Target::find("toy").unwrap()).unwrap();
+        let file = PlanFile::new(&module, &planned.schedule, &planned.plan);
+        let value = serde_json::to_value(&file).unwrap();
+        assert_eq!(disagreement(&schema, &schema, &value), None, "{case}");
+        let read: PlanFile = serde_json::from_value(value.clone()).unwrap();
+        let (_, plan) = read.resolve(&module).unwrap();
+        assert!(plan == planned.plan, "{case}: the plan is another one when read back");
+
+        let mut broken = value.clone();
+        broken["totals"]["temp"] = "many".into();
+        assert!(disagreement(&schema, &schema, &broken).is_some(), "a string is no number of bytes");
+        let mut broken = value;
+        broken.as_object_mut().unwrap().remove("schedule");
+        assert!(disagreement(&schema, &schema, &broken).is_some(), "the schedule is missing");
+    }
+}
+
+/// Where a value is not what a schema says: the keywords that derived schemas of plain data use.
+fn disagreement(root: &Value, schema: &Value, value: &Value) -> Option<String> {
+    if let Some(reference) = schema["$ref"].as_str() {
+        let target = root.pointer(reference.trim_start_matches('#')).expect("references lead somewhere");
+        return disagreement(root, target, value);
+    }
+    for combination in ["anyOf", "oneOf"] {
+        if let Some(choices) = schema[combination].as_array()
+            && choices.iter().all(|choice| disagreement(root, choice, value).is_some())
+        {
+            return Some(format!("{value} is none of {choices:?}"));
+        }
+    }
+    if let Some(choices) = schema["enum"].as_array()
+        && !choices.contains(value)
+    {
+        return Some(format!("{value} is not one of {choices:?}"));
+    }
+    let is_of_type = |name: &str| match name {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "null" => value.is_null(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
+        _ => false,
+    };
+    let types: Vec<&str> = match &schema["type"] {
+        Value::String(name) => vec![name],
+        Value::Array(names) => names.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    };
+    if !types.is_empty() && !types.iter().any(|name| is_of_type(name)) {
+        return Some(format!("{value} is not {types:?}"));
+    }
+    if let (Some(minimum), Some(number)) = (schema["minimum"].as_f64(), value.as_f64())
+        && number < minimum
+    {
+        return Some(format!("{number} is below {minimum}"));
+    }
+    let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    if let Some(key) = required.into_iter().find(|key| value.is_object() && value.get(key).is_none()) {
+        return Some(format!("{key} is missing"));
+    }
+    let properties = schema["properties"].as_object().into_iter().flatten();
+    let mut parts: Vec<(&Value, &Value)> =
+        properties.filter_map(|(key, schema)| Some((schema, value.get(key)?))).collect();
+    if schema["items"].is_object() {
+        parts.extend(value.as_array().into_iter().flatten().map(|item| (&schema["items"], item)));
+    }
+    parts.into_iter().find_map(|(schema, value)| disagreement(root, schema, value))
+}
