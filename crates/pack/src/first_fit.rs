@@ -153,7 +153,7 @@ impl Placed {
         let mut offset = 0u64;
         for placed in &self.pieces {
             let next = pieces.partition_point(|piece| piece.upper <= placed.lower);
-            if !pieces.get(next).is_some_and(|piece| piece.lower < placed.upper) {
+            if pieces.get(next).is_none_or(|piece| piece.lower >= placed.upper) {
                 continue;
             }
             if let Some(hole) = placed.offset.checked_sub(offset)

@@ -6,21 +6,21 @@ mod compact;
 mod conditional_simplifier;
 mod constant_folding;
 mod copy_computation;
+mod copy_insertion;
 mod cost;
 mod cse;
 mod dce;
-mod copy_insertion;
 mod flatten_call_graph;
 mod fusion;
 mod optimization_barrier_expander;
 mod pass;
-mod remat;
 mod pipeline;
-mod spell_out;
+mod remat;
 mod rewrite;
 mod scalar;
 mod scatter_to_select;
 mod side_effects;
+mod spell_out;
 mod trip_count;
 mod tuple_simplifier;
 mod tuple_uses;
@@ -36,18 +36,35 @@ pub use cse::CSE;
 pub use dce::DCE;
 pub use flatten_call_graph::FLATTEN_CALL_GRAPH;
 pub use fusion::{FUSION, FusionEdge, FusionReport, Verdict, explain_fusion};
-pub use remat::REMAT;
-pub use scatter_to_select::SCATTER_TO_SELECT;
 pub use optimization_barrier_expander::OPTIMIZATION_BARRIER_EXPANDER;
 pub use pass::{Context, Pass, PassError, PassRun, RunOptions, run};
 pub use pipeline::{SIMPLIFY, simplification_pipeline};
+pub use remat::REMAT;
+pub use scatter_to_select::SCATTER_TO_SELECT;
 pub use trip_count::trip_count;
 pub use tuple_simplifier::TUPLE_SIMPLIFIER;
 pub use while_invariant_code_motion::{MAX_FREE_BYTES, WHILE_INVARIANT_CODE_MOTION};
 pub use while_simplifier::WHILE_SIMPLIFIER;
 
 /// Every pass by name, in alphabetical order.
-pub const ALL: &[Pass] = &[ALGEBRAIC_SIMPLIFIER, CALL_INLINER, CONDITIONAL_SIMPLIFIER, CONSTANT_FOLDING, COPY_INSERTION, CSE, DCE, FLATTEN_CALL_GRAPH, FUSION, OPTIMIZATION_BARRIER_EXPANDER, REMAT, SCATTER_TO_SELECT, SIMPLIFY, TUPLE_SIMPLIFIER, WHILE_INVARIANT_CODE_MOTION, WHILE_SIMPLIFIER];
+pub const ALL: &[Pass] = &[
+    ALGEBRAIC_SIMPLIFIER,
+    CALL_INLINER,
+    CONDITIONAL_SIMPLIFIER,
+    CONSTANT_FOLDING,
+    COPY_INSERTION,
+    CSE,
+    DCE,
+    FLATTEN_CALL_GRAPH,
+    FUSION,
+    OPTIMIZATION_BARRIER_EXPANDER,
+    REMAT,
+    SCATTER_TO_SELECT,
+    SIMPLIFY,
+    TUPLE_SIMPLIFIER,
+    WHILE_INVARIANT_CODE_MOTION,
+    WHILE_SIMPLIFIER,
+];
 
 /// The pass with a name.
 pub fn find(name: &str) -> Option<&'static Pass> {

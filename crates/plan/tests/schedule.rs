@@ -82,7 +82,7 @@ fn corpus_programs_get_legal_orders_no_worse_than_the_text() {
     let shared =
         std::env::var("MEMPLAN_SHARED").map_or_else(|_| workspace().join("../shared"), PathBuf::from);
     let Ok(folder) = shared.join("corpus").read_dir() else {
-        println!("skipped: no corpus");
+        eprintln!("skipped: no corpus");
         return;
     };
     let target = Target::find("gpu-h100").expect("built in");
