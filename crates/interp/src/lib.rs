@@ -1,7 +1,7 @@
 //! Reference evaluator for HLO: the meaning of a module, with a buffer for every value, and the proof of a plan, inside
 //! the plan's memory.
 //!
-//! Both are one interpreter. It lowers every instruction to a [kernel](kernels) that knows nothing but places in
+//! Both are one interpreter. It lowers every instruction to a kernel that knows nothing but places in
 //! memory; what differs is only where results are put, and that inside a plan every byte is watched. So the two agree
 //! bit for bit wherever the plan is right.
 
