@@ -7,10 +7,14 @@ mod fusion_rules;
 mod plan;
 mod plan_file;
 mod target;
+mod target_file;
+mod tpu_layout;
 mod units;
 
 pub use fusion_rules::{ContractionRules, FusionRules};
 pub use plan::{Allocation, AllocationId, AllocationKind, MemoryPlan, Slice, SpaceTotals, Totals};
 pub use plan_file::{PlanFile, PlanFileError};
-pub use target::{Family, MemorySpace, MemorySpaceId, Target, TargetError};
+pub use target::{Family, MemorySpace, MemorySpaceId, Rates, Target, Tiles, Transfer};
+pub use target_file::TargetError;
+pub use tpu_layout::{NoTiledLayout, TileRule, TiledIndex};
 pub use units::{Alignment, Bytes, NotAPowerOfTwo};

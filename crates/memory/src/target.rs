@@ -1,12 +1,13 @@
 //! Targets as data: which memories a machine has, and how it sizes and aligns what lives in them.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::str::FromStr;
 
-use memplan_ir::{ArrayShape, Shape};
+use memplan_ir::{ArrayShape, ElementType, Shape};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Alignment, Bytes, FusionRules};
+use crate::{Alignment, Bytes, FusionRules, TargetError, TileRule};
 
 /// A memory space by the number that layouts use, `S(n)`; 0 is the main memory.
 #[derive(
@@ -58,9 +59,85 @@ pub struct MemorySpace {
     pub reserved: Bytes,
     /// Alignment of values within an arena.
     pub alignment: Alignment,
+    /// The smallest piece that is reached or mapped at once; what is transferred is rounded up to it.
+    #[serde(default = "one_byte")]
+    pub granule: Alignment,
+    /// Bytes of the capacity that one kernel may use as scratch while it runs.
+    #[serde(default)]
+    pub kernel_scratch: Bytes,
     /// Bytes per second between this memory and the cores.
     #[serde(default)]
     pub bandwidth: Option<f64>,
+}
+
+impl MemorySpace {
+    /// What programs can have: the capacity without what is reserved; `None`: no limit is modeled.
+    pub fn usable(&self) -> Option<Bytes> {
+        self.capacity.map(|capacity| capacity.saturating_sub(self.reserved))
+    }
+}
+
+/// A way between two memories that works without the cores.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Transfer {
+    /// Where bytes are read.
+    pub from: MemorySpaceId,
+    /// Where they are written.
+    pub to: MemorySpaceId,
+    /// Bytes per second; `None`: that of the slower memory.
+    #[serde(default)]
+    pub bandwidth: Option<f64>,
+}
+
+/// Main memory that is cut into tiles, each with a core that reaches only its own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tiles {
+    /// How many there are.
+    pub count: u32,
+    /// Bytes of each, for code and data together.
+    pub bytes: Bytes,
+    /// Bytes of one bank: two accesses of one cycle go to different banks.
+    pub bank_bytes: Bytes,
+    /// Threads that take turns on the core of a tile.
+    pub threads: u32,
+    /// Bytes per second between all tiles together.
+    pub exchange_bandwidth: f64,
+}
+
+/// Operations per second of the matrix units by element type; a multiplication with its addition counts two.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "BTreeMap<String, f64>", into = "BTreeMap<String, f64>")]
+#[schemars(with = "BTreeMap<String, f64>")]
+pub struct Rates(BTreeMap<ElementType, f64>);
+
+impl Rates {
+    /// The rate for a type; `None` where the target file gives none.
+    pub fn get(&self, element_type: ElementType) -> Option<f64> {
+        self.0.get(&element_type).copied()
+    }
+}
+
+impl TryFrom<BTreeMap<String, f64>> for Rates {
+    type Error = String;
+
+    fn try_from(rates: BTreeMap<String, f64>) -> Result<Rates, String> {
+        let rate = |(name, rate): (String, f64)| match ElementType::from_str(&name) {
+            Err(_) => Err(format!("`{name}` is not an element type")),
+            Ok(_) if !(rate > 0.0 && rate.is_finite()) => {
+                Err(format!("the rate of {name} must be above zero"))
+            }
+            Ok(element_type) => Ok((element_type, rate)),
+        };
+        rates.into_iter().map(rate).collect::<Result<_, _>>().map(Rates)
+    }
+}
+
+impl From<Rates> for BTreeMap<String, f64> {
+    fn from(rates: Rates) -> BTreeMap<String, f64> {
+        rates.0.into_iter().map(|(element_type, rate)| (element_type.to_string(), rate)).collect()
+    }
 }
 
 /// A machine to plan for.
@@ -88,106 +165,76 @@ pub struct Target {
     pub fusion: FusionRules,
     /// The memories; the first is the main one.
     pub spaces: Vec<MemorySpace>,
+    /// How fast the matrix units are.
+    #[serde(default)]
+    pub rates: Rates,
+    /// How arrays are tiled; `None`: they are not.
+    #[serde(default)]
+    pub layout: Option<TileRule>,
+    /// What can be copied while the cores compute.
+    #[serde(default)]
+    pub transfers: Vec<Transfer>,
+    /// The tiles that main memory consists of; `None`: every core reaches all of it.
+    #[serde(default)]
+    pub tiles: Option<Tiles>,
 }
-
-/// What is wrong with a target description.
-#[derive(Debug, thiserror::Error)]
-pub enum TargetError {
-    /// No built-in target has this name.
-    #[error(
-        "there is no target `{name}`; the built-in ones are {known}, and `--target FILE.toml` reads your own"
-    )]
-    Unknown {
-        /// The name asked for.
-        name: String,
-        /// The names there are.
-        known: String,
-    },
-    /// The file cannot be read.
-    #[error("cannot read target file `{path}`")]
-    Read {
-        /// The file.
-        path: String,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The file is not a target.
-    #[error("`{path}` does not describe a target: {message}")]
-    Parse {
-        /// The file.
-        path: String,
-        /// What is wrong, with line and column.
-        message: String,
-    },
-    /// A number makes no sense.
-    #[error("target `{target}`: {message}")]
-    Invalid {
-        /// The target.
-        target: String,
-        /// What is wrong.
-        message: String,
-    },
-}
-
-/// The built-in targets, each a TOML file in this crate.
-const BUILT_IN: &[&str] = &[
-    include_str!("../targets/cpu.toml"),
-    include_str!("../targets/gpu-h100.toml"),
-    include_str!("../targets/toy.toml"),
-];
 
 impl Target {
-    /// All built-in targets.
-    pub fn built_in() -> Vec<Target> {
-        let parse = |text: &&str| toml::from_str(text).expect("built-in target files are valid");
-        BUILT_IN.iter().map(parse).collect()
-    }
-
-    /// The built-in target with a name, or the one in a file whose name ends in `.toml`.
-    pub fn find(name: &str) -> Result<Target, TargetError> {
-        if name.ends_with(".toml") {
-            return Target::read(Path::new(name));
-        }
-        let mut all = Target::built_in();
-        match all.iter().position(|target| target.name == name) {
-            Some(i) => Ok(all.swap_remove(i)),
-            None => {
-                let known = all.iter().map(|target| target.name.as_str()).collect::<Vec<_>>().join(", ");
-                Err(TargetError::Unknown { name: name.to_string(), known })
-            }
-        }
-    }
-
-    /// Reads a target from a TOML file.
-    pub fn read(path: &Path) -> Result<Target, TargetError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| TargetError::Read { path: path.display().to_string(), source })?;
-        let target: Target = toml::from_str(&text).map_err(|error| TargetError::Parse {
-            path: path.display().to_string(),
-            message: error.to_string(),
-        })?;
-        target.validate()?;
-        Ok(target)
-    }
-
     /// Checks what the types alone do not.
+    ///
+    /// # Errors
+    /// [`TargetError::Invalid`] with the field that is wrong.
     pub fn validate(&self) -> Result<(), TargetError> {
-        let invalid = |message: String| TargetError::Invalid { target: self.name.clone(), message };
+        let invalid = |field: String, message: String| {
+            Err(TargetError::Invalid { target: self.name.clone(), field, message })
+        };
+        let above_zero = |rate: f64| rate > 0.0 && rate.is_finite();
         let Some(main) = self.spaces.first() else {
-            return Err(invalid("it has no memory space".into()));
+            return invalid("spaces".into(), "it has no memory space".into());
         };
         if main.id != MemorySpaceId::MAIN {
-            return Err(invalid(format!("its first memory space is {}, not S(0)", main.id)));
+            return invalid("spaces.0.id".into(), format!("its first memory space is {}, not S(0)", main.id));
         }
         for (i, space) in self.spaces.iter().enumerate() {
-            if self.spaces[..i].iter().any(|other| other.id == space.id) {
-                return Err(invalid(format!("memory space {} is there twice", space.id)));
+            let MemorySpace { id, name, .. } = space;
+            let field = |field: &str| format!("spaces.{i}.{field}");
+            if self.spaces[..i].iter().any(|other| other.id == *id) {
+                return invalid(field("id"), format!("memory space {id} is there twice"));
             }
-            if space.bandwidth.is_some_and(|bandwidth| !(bandwidth > 0.0 && bandwidth.is_finite())) {
-                return Err(invalid(format!("the bandwidth of `{}` must be above zero", space.name)));
+            if space.bandwidth.is_some_and(|bandwidth| !above_zero(bandwidth)) {
+                return invalid(field("bandwidth"), format!("the bandwidth of `{name}` must be above zero"));
             }
             if space.capacity.is_some_and(|capacity| capacity < space.reserved) {
-                return Err(invalid(format!("`{}` reserves more than it has", space.name)));
+                return invalid(field("reserved"), format!("`{name}` reserves more than it has"));
+            }
+            if space.usable().is_some_and(|usable| usable < space.kernel_scratch) {
+                let message = format!("the scratch of a kernel is more than `{name}` has");
+                return invalid(field("kernel_scratch"), message);
+            }
+        }
+        for (i, transfer) in self.transfers.iter().enumerate() {
+            for (end, id) in [("from", transfer.from), ("to", transfer.to)] {
+                if self.space(id).is_none() {
+                    return invalid(format!("transfers.{i}.{end}"), format!("there is no memory space {id}"));
+                }
+            }
+            if transfer.bandwidth.is_some_and(|bandwidth| !above_zero(bandwidth)) {
+                let message = "the bandwidth of a transfer must be above zero".into();
+                return invalid(format!("transfers.{i}.bandwidth"), message);
+            }
+        }
+        if let Some(tiles) = &self.tiles {
+            if tiles.count == 0 || tiles.bytes == Bytes::ZERO {
+                return invalid("tiles.count".into(), "tiles have a number and a size above zero".into());
+            }
+            if !above_zero(tiles.exchange_bandwidth) {
+                let message = "the bandwidth of the exchange must be above zero".into();
+                return invalid("tiles.exchange_bandwidth".into(), message);
+            }
+            let sum = Bytes(tiles.bytes.0.saturating_mul(tiles.count.into()));
+            if main.capacity.is_some_and(|capacity| capacity != sum) {
+                let message = format!("`{}` is not as large as its tiles together, {sum:#} bytes", main.name);
+                return invalid("spaces.0.capacity".into(), message);
             }
         }
         Ok(())
@@ -262,4 +309,8 @@ fn storage_bytes(array: &ArrayShape, count: u128) -> u64 {
         packed => u128::try_from(packed).unwrap_or(0),
     };
     u64::try_from(count.saturating_mul(bits).div_ceil(8)).unwrap_or(u64::MAX)
+}
+
+fn one_byte() -> Alignment {
+    Alignment::ONE
 }

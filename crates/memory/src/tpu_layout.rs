@@ -1,0 +1,248 @@
+//! The layout that a TPU gives an array when nobody asks for another one, and where its elements then are.
+//!
+//! A vector register holds `sublanes` x `lanes` words of 32 bits. An array is cut into tiles that are a register, or
+//! the upper part of one where the array has few rows; the minor-most dimension lies along the lanes, the next one
+//! along the sublanes. Elements of less than a word are packed: `p = 32 / bits` rows share the words of one sublane,
+//! which is the second tile, `(p,1)`:
+//!
+//! ```text
+//! f32[3,5]{1,0:T(4,128)}                bf16[8,128]{1,0:T(8,128)(2,1)}
+//!           lanes 0 1 2 3 4 5 .. 127              lanes      0           1      ..
+//! sublane 0       x x x x x . ..   .    sublane 0      [0,0] [1,0] [0,1] [1,1] ..
+//!         1       x x x x x . ..   .            1      [2,0] [3,0] [2,1] [3,1] ..
+//!         2       x x x x x . ..   .            2      [4,0] [5,0] [4,1] [5,1] ..
+//!         3       . . . . . . ..   .            3      [6,0] [7,0] [6,1] [7,1] ..
+//! ```
+//!
+//! The rule was measured on libtpu, not published; `tests/tpu_layout.rs` compares it with 2,000 compiled programs.
+
+use memplan_ir::{ArrayShape, ElementType, Layout, Tile};
+use schemars::JsonSchema;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
+use smallvec::SmallVec;
+
+/// Bits of the words that registers consist of.
+const WORD_BITS: u64 = 32;
+
+/// How a generation of TPUs tiles arrays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TileRule {
+    /// Words in a row of a vector register; a power of two.
+    #[serde(deserialize_with = "power_of_two")]
+    pub lanes: u64,
+    /// Rows of a vector register; a power of two.
+    #[serde(deserialize_with = "power_of_two")]
+    pub sublanes: u64,
+    /// Sublanes that the smallest tile of elements narrower than a word fills; those of a word fill as many rows.
+    #[serde(deserialize_with = "power_of_two")]
+    pub minimum_sublanes: u64,
+    /// Bits of the narrowest element that is stored packed; narrower ones are stored as wide as this.
+    #[serde(deserialize_with = "power_of_two")]
+    pub minimum_element_bits: u64,
+    /// Whether elements of less than 16 bits fill whole registers where the rows divide into them.
+    pub whole_registers: bool,
+}
+
+/// There is no rule for elements of a type: nothing measured, or nothing a TPU stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no tiled layout is known for elements of type {0}")]
+pub struct NoTiledLayout(pub ElementType);
+
+impl TileRule {
+    /// The layout that an array has as an input or output of a program: the one of fewest padded bytes, and among those
+    /// row-major or else the one with the fewest pairs of dimensions out of order.
+    ///
+    /// Takes time quadratic in the rank, which fixes at most the pair of dimensions that is tiled; the others, which
+    /// cost nothing, stay in order. An unbounded dimension counts as empty.
+    ///
+    /// # Errors
+    /// For elements of 6, 64 or 128 bits, except `c64`, which is stored as two planes of `f32`.
+    pub fn layout(&self, element_type: ElementType, dimensions: &[i64]) -> Result<Layout, NoTiledLayout> {
+        let bits = self.stored_bits(element_type)?;
+        let packed = WORD_BITS / bits;
+        let extent = |d: usize| u64::try_from(dimensions[d]).unwrap_or(0);
+        let mut layout = Layout::row_major(dimensions.len());
+        let mut tiles: SmallVec<[Tile; 2]> = SmallVec::new();
+        match dimensions.len() {
+            0 => tiles.push(tile(&[self.lanes * self.minimum_rows(packed)])),
+            1 => {
+                tiles.push(tile(&[self.vector_tile(packed, extent(0))]));
+                if packed > 1 {
+                    tiles.push(tile(&[self.lanes]));
+                }
+            }
+            rank => {
+                let (minor, second) = self.tiled_pair(packed, rank, extent);
+                let others = (0..rank).rev().filter(|&d| d != minor && d != second);
+                layout.minor_to_major = [minor, second].into_iter().chain(others).map(|d| d as i64).collect();
+                tiles.push(tile(&[self.rows(packed, extent(second)), self.lanes]));
+            }
+        }
+        if packed > 1 && !dimensions.is_empty() {
+            tiles.push(tile(&[packed, 1]));
+        }
+        layout.tiles = tiles;
+        layout.element_size_in_bits = if bits < 8 { bits as i64 } else { 0 };
+        Ok(layout)
+    }
+
+    /// The two dimensions that tiles cover, minor one first, of least padding; ties as [`TileRule::layout`] says, and
+    /// in the end those that are more minor in row-major order. Arrays that are empty or larger than any memory are
+    /// row-major.
+    fn tiled_pair(&self, packed: u64, rank: usize, extent: impl Fn(usize) -> u64) -> (usize, usize) {
+        let mut best = (rank - 1, rank - 2);
+        let elements = (0..rank).try_fold(1u64, |product, d| product.checked_mul(extent(d)));
+        let Some(elements) = elements.filter(|&elements| elements > 0) else { return best };
+        let padded_elements = |(minor, second): (usize, usize)| {
+            let (lanes, rows) = (extent(minor), extent(second));
+            let others = u128::from(elements / (lanes * rows));
+            others
+                * u128::from(lanes.next_multiple_of(self.lanes))
+                * u128::from(rows.next_multiple_of(self.rows(packed, rows)))
+        };
+        // In front, a dimension has passed every more minor one; the second one did not pass the first.
+        let inversions = |(minor, second): (usize, usize)| {
+            (rank - 1 - minor) + (rank - 1 - second) - usize::from(second < minor)
+        };
+        let cost = |pair| (padded_elements(pair), inversions(pair));
+        for minor in (0..rank).rev() {
+            for second in (0..rank).rev().filter(|&second| second != minor) {
+                if cost((minor, second)) < cost(best) {
+                    best = (minor, second);
+                }
+            }
+        }
+        best
+    }
+
+    /// Bits that one element takes, of one plane for `c64`.
+    fn stored_bits(&self, element_type: ElementType) -> Result<u64, NoTiledLayout> {
+        let bits = match element_type {
+            ElementType::Pred => 8,
+            ElementType::C64 => 32,
+            other => u64::from(other.bits()).max(self.minimum_element_bits),
+        };
+        if bits > WORD_BITS || !bits.is_power_of_two() { Err(NoTiledLayout(element_type)) } else { Ok(bits) }
+    }
+
+    /// Rows of the smallest tile: at least the ones that share a word.
+    fn minimum_rows(&self, packed: u64) -> u64 {
+        packed * self.minimum_sublanes
+    }
+
+    /// Rows of the tiles of an array of rank 2 and more.
+    fn rows(&self, packed: u64, extent: u64) -> u64 {
+        let whole = self.sublanes * packed;
+        if self.whole_registers && WORD_BITS / packed < 16 && extent.is_multiple_of(whole) {
+            return whole;
+        }
+        power_of_two_up_to(self.sublanes, extent).max(self.minimum_rows(packed))
+    }
+
+    /// Elements of a tile of an array of rank 1.
+    fn vector_tile(&self, packed: u64, extent: u64) -> u64 {
+        power_of_two_up_to(self.lanes * self.sublanes, extent).max(self.lanes * self.minimum_rows(packed))
+    }
+}
+
+/// From the indices of an element to its place in an array's layout, tiles included.
+///
+/// Places count in elements, padding included; bit offsets follow by multiplication with the stored bits. `c64` has
+/// a real and an imaginary plane, each laid out like this.
+#[derive(Clone, Debug)]
+pub struct TiledIndex {
+    /// Physical dimensions, most major first, as numbers of logical ones.
+    order: SmallVec<[usize; 6]>,
+    /// The extents that each level of tiles cuts, most major first, and the tile.
+    levels: SmallVec<[(Extents, Extents); 2]>,
+    /// The extents after all levels: the places are their row-major numbers.
+    extents: Extents,
+}
+
+type Extents = SmallVec<[u64; 8]>;
+
+impl TiledIndex {
+    /// The places of an array's elements; of row-major order without tiles if it has no layout.
+    ///
+    /// `None` when the array has more places than `u64` counts, a dynamic dimension without bound, or a layout with
+    /// combined dimensions (`*`) or with something other than a permutation and tiles.
+    pub fn new(shape: &ArrayShape) -> Option<TiledIndex> {
+        let layout = shape.layout.clone().unwrap_or_else(|| Layout::row_major(shape.rank()));
+        if layout.rare.is_some() || layout.minor_to_major.len() != shape.rank() {
+            return None;
+        }
+        let order: SmallVec<[usize; 6]> = layout.minor_to_major.iter().rev().map(|&d| d as usize).collect();
+        let mut extents = Extents::new();
+        for &d in &order {
+            extents.push(u64::try_from(*shape.dimensions.get(d)?).ok()?);
+        }
+        let mut levels = SmallVec::new();
+        for tile in &layout.tiles {
+            let mut cut = Extents::new();
+            for &extent in &tile.dimensions {
+                cut.push(u64::try_from(extent).ok().filter(|&extent| extent > 0)?);
+            }
+            // A tile of more dimensions than the array has, `f32[]{:T(128)}`, finds them of extent one.
+            while extents.len() < cut.len() {
+                extents.insert(0, 1);
+            }
+            let whole = extents.clone();
+            let first = extents.len() - cut.len();
+            for (extent, tile) in extents[first..].iter_mut().zip(&cut) {
+                *extent = extent.div_ceil(*tile);
+            }
+            extents.extend_from_slice(&cut);
+            levels.push((whole, cut));
+        }
+        extents.iter().try_fold(1u64, |product, &extent| product.checked_mul(extent))?;
+        Some(TiledIndex { order, levels, extents })
+    }
+
+    /// How many places there are, those of padding included.
+    pub fn places(&self) -> u64 {
+        self.extents.iter().product()
+    }
+
+    /// The place of an element. Takes time linear in rank and tiles.
+    ///
+    /// # Panics
+    /// When there are more or fewer indices than dimensions.
+    pub fn place(&self, indices: &[u64]) -> u64 {
+        assert_eq!(indices.len(), self.order.len(), "an element has an index for each dimension");
+        let mut coordinates: Extents = self.order.iter().map(|&d| indices[d]).collect();
+        for (whole, tile) in &self.levels {
+            while coordinates.len() < whole.len() {
+                coordinates.insert(0, 0);
+            }
+            let first = coordinates.len() - tile.len();
+            for (i, tile) in tile.iter().enumerate() {
+                let coordinate = coordinates[first + i];
+                coordinates[first + i] = coordinate / tile;
+                coordinates.push(coordinate % tile);
+            }
+        }
+        coordinates
+            .iter()
+            .zip(&self.extents)
+            .fold(0, |place, (coordinate, extent)| place * extent + coordinate)
+    }
+}
+
+fn tile(extents: &[u64]) -> Tile {
+    Tile { dimensions: extents.iter().map(|&extent| extent as i64).collect::<SmallVec<[i64; 2]>>() }
+}
+
+/// The least power of two that is no less than `extent`, at most `limit`.
+fn power_of_two_up_to(limit: u64, extent: u64) -> u64 {
+    extent.min(limit).next_power_of_two()
+}
+
+fn power_of_two<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let extent = u64::deserialize(deserializer)?;
+    if extent.is_power_of_two() && extent <= 1 << 16 {
+        return Ok(extent);
+    }
+    Err(D::Error::custom(format!("a tile is a power of two, at most 65536, not {extent}")))
+}
