@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
+use crate::output::say;
+
 /// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -31,7 +33,7 @@ impl Failure {
             Failure::Refuted(text) => (text, 4),
         };
         let prefix = if text.starts_with("error") { "" } else { "error: " };
-        eprintln!("{prefix}{}", text.trim_end());
+        say(&format!("{prefix}{text}"));
         ExitCode::from(status)
     }
 }

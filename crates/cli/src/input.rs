@@ -8,6 +8,7 @@ use memplan::ir::{self, Module};
 use memplan::memory::Target;
 
 use crate::failure::Failure;
+use crate::output::say;
 
 /// Reads and verifies a module.
 pub(crate) fn read_module(path: &str) -> Result<Module, Failure> {
@@ -52,7 +53,7 @@ fn read_proto(name: &str, bytes: &[u8]) -> Result<Module, Failure> {
         Failure::Input(format!("error: `{name}` is neither HLO text nor an HLO protobuf: {error}"))
     })?;
     for warning in &imported.warnings {
-        eprintln!("warning: {name}: {warning}");
+        say(&format!("warning: {name}: {warning}"));
     }
     Ok(imported.module)
 }

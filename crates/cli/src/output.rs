@@ -40,3 +40,8 @@ pub(crate) fn write_file(path: &Path, contents: &[u8]) -> Result<(), Failure> {
     file.persist(path).map_err(|error| failed(error.error))?;
     Ok(())
 }
+
+/// Says something on standard error. Whoever reads it may have gone away, which is not our failure.
+pub(crate) fn say(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{}", text.trim_end());
+}

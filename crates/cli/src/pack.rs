@@ -11,7 +11,7 @@ use memplan::pack::{Options, Packing, Problem, Progress, Status, pack};
 use crate::failure::Failure;
 use crate::input::read;
 use crate::options::{parse_bytes, parse_seconds};
-use crate::output::write_result;
+use crate::output::{say, write_result};
 use crate::progress;
 use crate::targets::Format;
 
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &PackArgs) -> Result<(), Failure> {
             let json = serde_json::to_string_pretty(&report).expect("a report is plain figures");
             write_result(None, &(json + "\n"))?;
         }
-        Format::Text => eprintln!("{report}"),
+        Format::Text => say(&report.to_string()),
     }
     match table.problem.capacity {
         Some(capacity) if !is_packed => Err(Failure::DoesNotFit(shortage(&table, &packing, capacity))),

@@ -49,14 +49,12 @@ enum ScheduleChoice {
 pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     let target = target(&args.target)?;
     let mut module = read_module(&args.module)?;
+    // A new order may need other copies than the old one, and may have them.
+    module.is_scheduled &= args.schedule == ScheduleChoice::Keep;
     let context = passes::Context { target: &target };
     passes::run(&mut module, &LEGALIZE, &context, passes::RunOptions::default())
         .map_err(|error| Failure::input(&error))?;
-    let options = PlanOptions {
-        reschedule: args.schedule == ScheduleChoice::Memory,
-        assign: args.pack.assign_options(),
-        ..PlanOptions::default()
-    };
+    let options = PlanOptions { assign: args.pack.assign_options(), ..PlanOptions::default() };
     let mut planned = plan(&module, &target, &options).map_err(|error| Failure::input(&error))?;
     planned.apply(&mut module);
     let file = PlanFile::new(&module, &planned.schedule, &planned.plan);

@@ -17,7 +17,8 @@ pub enum PlanError {
     /// Two parameters would have to share storage.
     #[error(
         "parameters `{first}` and `{second}` would have to share storage, because their values meet in a loop, a \
-         conditional or an aliased result; copies must be inserted first (pass `copy-insertion`)"
+         conditional or an aliased result; copies must be inserted first, which a schedule of its own keeps memplan from \
+         doing (`--schedule memory` makes a new one)"
     )]
     Merged {
         /// One parameter.
@@ -28,7 +29,7 @@ pub enum PlanError {
     /// A constant would be overwritten or handed to the caller.
     #[error(
         "constant `{constant}` would have to share storage with a value that changes, or be a result; a copy must be \
-         inserted first (pass `copy-insertion`)"
+         inserted first, which a schedule of its own keeps memplan from doing (`--schedule memory` makes a new one)"
     )]
     ReadOnly {
         /// The constant.
