@@ -2,6 +2,7 @@
 
 mod compile;
 mod examples;
+mod mutations;
 mod plan;
 mod random;
 mod schema;

@@ -1,0 +1,136 @@
+//! Right plans, broken systematically: who notices? The checker must refuse whatever goes wrong when it is run.
+
+use std::fmt::Write as _;
+
+use memplan::hlo;
+use memplan::ir::{Literal, Module, Schedule};
+use memplan::memory::{Bytes, Slice, Target};
+use memplan::plan::Planned;
+use memplan_testkit::random_inputs;
+
+use crate::support::{evaluate, plan_to_run, prove, run_in_arena};
+
+/// How often a kind of mutation was tried, refused by the proof, and noticed by running it.
+#[derive(Default)]
+struct Row {
+    tried: usize,
+    refused: usize,
+    poison: usize,
+    wrong_numbers: usize,
+}
+
+#[test]
+fn mutated_plans() {
+    let toy = Target::find("toy").unwrap();
+    let mut table: Vec<(&str, Row)> =
+        ["shift", "merge", "swap in the schedule"].map(|kind| (kind, Row::default())).into();
+    for case in
+        ["two_branches", "while_state", "swap_loop", "conditional", "donated_parameter", "unread_argument"]
+    {
+        let path = format!("{}/tests/hlo/plan/{case}.hlo", env!("CARGO_MANIFEST_DIR"));
+        let source = hlo::parse(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let mut module = source.clone();
+        let planned = plan_to_run(&mut module, &toy).unwrap();
+        let inputs = random_inputs(&source, 7);
+        let meant = evaluate(&source, &inputs).unwrap();
+        for (kind, mutants) in
+            [shifted(&planned), merged(&planned), swapped(&module, &planned)].into_iter().enumerate()
+        {
+            for mutant in mutants {
+                judge(&mut table[kind].1, &module, &mutant, &toy, &inputs, &meant);
+            }
+        }
+    }
+    let mut text = String::from("mutation             tried refused poison wrong\n");
+    for (kind, row) in &table {
+        let Row { tried, refused, poison, wrong_numbers } = row;
+        writeln!(text, "{kind:20} {tried:5} {refused:7} {poison:6} {wrong_numbers:5}").unwrap();
+        assert!(*refused * 2 > *tried, "most mutations matter: {kind}");
+    }
+    insta::with_settings!({
+        snapshot_path => "../snapshots",
+        prepend_module_to_snapshot => false,
+        omit_expression => true,
+    }, {
+        insta::assert_snapshot!("mutated_plans", text);
+    });
+}
+
+fn judge(
+    row: &mut Row,
+    module: &Module,
+    mutant: &Planned,
+    toy: &Target,
+    inputs: &[Literal],
+    meant: &Literal,
+) {
+    let verdict = prove(module, mutant, toy);
+    row.tried += 1;
+    row.refused += usize::from(verdict.is_err());
+    // What is out of order has no operands to run with.
+    let is_ordered = mutant.schedule == Schedule::in_textual_order(module);
+    if !is_ordered {
+        assert!(verdict.is_err(), "{}: an instruction before its operand is accepted", module.name);
+        return;
+    }
+    let goes_wrong = match run_in_arena(module, mutant, inputs) {
+        Err(_) => {
+            row.poison += 1;
+            true
+        }
+        Ok(found) => {
+            row.wrong_numbers += usize::from(found != *meant);
+            found != *meant
+        }
+    };
+    assert!(verdict.is_err() || !goes_wrong, "{}: accepted, and goes wrong when it runs", module.name);
+}
+
+/// Everything that lies at one slice, four bytes further.
+fn shifted(planned: &Planned) -> Vec<Planned> {
+    slices(planned)
+        .iter()
+        .map(|from| moved(planned, from, &Slice { offset: from.offset + Bytes(4), ..*from }))
+        .collect()
+}
+
+/// Everything that lies at one slice, where something else of its size lies.
+fn merged(planned: &Planned) -> Vec<Planned> {
+    let all = slices(planned);
+    let pairs = all.iter().flat_map(|from| all.iter().map(move |to| (from, to)));
+    pairs
+        .filter(|(from, to)| from != to && from.size == to.size)
+        .map(|(from, to)| moved(planned, from, to))
+        .collect()
+}
+
+/// An instruction before its operand.
+fn swapped(module: &Module, planned: &Planned) -> Vec<Planned> {
+    let mut mutants = Vec::new();
+    for computation in module.computations.keys() {
+        let sequence = planned.schedule.sequence(computation);
+        for i in 1..sequence.len() {
+            if module.instructions[sequence[i]].operands.contains(&sequence[i - 1]) {
+                let mut sequence = sequence.to_vec();
+                sequence.swap(i - 1, i);
+                let mut mutant = planned.clone();
+                mutant.schedule.set(computation, sequence);
+                mutants.push(mutant);
+            }
+        }
+    }
+    mutants
+}
+
+fn slices(planned: &Planned) -> Vec<Slice> {
+    let mut slices: Vec<Slice> = planned.plan.slices.values().copied().collect();
+    slices.sort_by_key(|slice| (slice.allocation, slice.offset, slice.size));
+    slices.dedup();
+    slices
+}
+
+fn moved(planned: &Planned, from: &Slice, to: &Slice) -> Planned {
+    let mut mutant = planned.clone();
+    mutant.plan.slices.values_mut().filter(|slice| *slice == from).for_each(|slice| *slice = *to);
+    mutant
+}
