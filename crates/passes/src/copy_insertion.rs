@@ -146,6 +146,8 @@ struct Separate<'a> {
     flow: &'a Dataflow,
     in_place: &'a InPlace,
     readers: &'a FxHashMap<ValueId, u32>,
+    /// How many of the readers of each value are in this computation.
+    reads_here: FxHashMap<ValueId, u32>,
     computation: ComputationId,
     nodes: Vec<NodeData>,
     node_of: FxHashMap<InstructionId, Node>,
@@ -176,6 +178,7 @@ impl<'a> Separate<'a> {
             flow,
             in_place,
             readers,
+            reads_here: FxHashMap::default(),
             computation,
             nodes: Vec::new(),
             node_of: FxHashMap::default(),
@@ -251,6 +254,9 @@ impl<'a> Separate<'a> {
             for value in values_read(self.module, self.flow, &self.module.instructions[id]) {
                 let class = self.class_of[&value];
                 self.classes[class].touched_by.push(node);
+                if !matches!(self.module.instructions[id].op, Op::Call { .. } | Op::Conditional) {
+                    *self.reads_here.entry(value).or_default() += 1;
+                }
             }
         }
         for position in self.flow.positions.of(self.module.computations[self.computation].root) {
@@ -530,11 +536,12 @@ impl<'a> Separate<'a> {
 
     /// Whether a value from outside is read by this computation alone.
     fn is_read_here_only(&self, value: ValueId, class: Class) -> bool {
-        let is_reader = |node: &Node| {
-            !matches!(self.module.instructions[self.nodes[*node].id].op, Op::Call { .. } | Op::Conditional)
+        let is_carried = |node: &Node| {
+            matches!(self.module.instructions[self.nodes[*node].id].op, Op::Call { .. } | Op::Conditional)
         };
-        let here = self.classes[class].touched_by.iter().filter(|node| is_reader(node)).count() as u32;
-        let carried = self.classes[class].touched_by.len() as u32 - here;
+        // Counted by value as `readers` is: the class may have other values, and copies that this pass has made.
+        let here = self.reads_here.get(&value).copied().unwrap_or(0);
+        let carried = self.classes[class].touched_by.iter().filter(|node| is_carried(node)).count();
         carried == 0 && self.readers.get(&value).copied().unwrap_or(0) <= here
     }
 
