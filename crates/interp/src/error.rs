@@ -45,6 +45,8 @@ pub enum Error {
     Moved { position: String, expected: String, found: String },
     #[error("the plan is broken: {0}")]
     BrokenPlan(String),
+    #[error("inputs are given for {given} devices, but the program runs on {expected}, of at most {limit}")]
+    Devices { given: usize, expected: usize, limit: usize },
     #[error("devices wait for each other: {0}")]
     Deadlock(String),
     #[error("the archive of arrays is broken: {0}")]

@@ -13,6 +13,7 @@ use rustc_hash::FxHashMap;
 
 use crate::arena::Arena;
 use crate::compile::compile;
+use crate::devices::Device;
 use crate::kernels::Kernel;
 use crate::lower::{addressing, leaf_count};
 use crate::memory::{Memory, Place, Write};
@@ -49,6 +50,8 @@ pub(crate) enum Storage<'m> {
 pub(crate) struct Executor<'m> {
     pub(crate) module: &'m Module,
     pub(crate) memory: Memory,
+    /// Which of several devices this is.
+    pub(crate) device: Device<'m>,
     schedule: &'m Schedule,
     pullable: Pullable,
     storage: Storage<'m>,
@@ -71,6 +74,7 @@ impl<'m> Executor<'m> {
         Executor {
             module,
             memory,
+            device: Device::alone(),
             schedule,
             pullable: Pullable::new(module),
             storage,
@@ -216,6 +220,9 @@ impl<'m> Executor<'m> {
             self.check_whole(leaf, &module.instructions[id].name)?;
             places.push(leaf.place);
         }
+        if self.device.runs(&module.instructions[id].op) {
+            return self.run_collective(id, operands);
+        }
         let kernel = self.kernel(id)?;
         let mut results = Vec::new();
         let leaves = written_leaves(module, id);
@@ -232,6 +239,25 @@ impl<'m> Executor<'m> {
             self.memory.claim(result.place, result.write);
         }
         Ok(results.into_iter().map(Rc::new).collect())
+    }
+
+    /// As [`Executor::run_kernel`], for what concerns other devices.
+    fn run_collective(&mut self, id: InstructionId, operands: &[&Value]) -> Result<Value, Error> {
+        let module = self.module;
+        let mut given = Vec::new();
+        for (&operand, value) in module.instructions[id].operands.iter().zip(operands) {
+            for (leaf, (_, shape)) in value.iter().zip(module.shape(operand).leaves()) {
+                given.push(self.read(leaf, shape, &module.instructions[id].name)?);
+            }
+        }
+        let results = self.device.exchange(module, id, given)?;
+        let written = written_leaves(module, id);
+        let leaves = module.shape(id).leaves().into_iter().take(written.end).skip(written.start);
+        let mut value = Vec::new();
+        for (literal, (index, shape)) in results.iter().zip(leaves) {
+            value.push(self.write_literal(Position { instruction: id, index }, shape, literal)?);
+        }
+        Ok(value)
     }
 
     fn run_while(&mut self, id: InstructionId, mut state: Value) -> Result<Value, Error> {

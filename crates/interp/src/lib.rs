@@ -7,7 +7,9 @@
 
 mod addressing;
 mod arena;
+mod collective;
 mod compile;
+mod devices;
 mod element;
 mod error;
 mod execute;
@@ -27,6 +29,7 @@ mod transfer;
 use memplan_ir::{ComputationId, InstructionId, Literal, Module, Schedule, SecondaryMap, Shape};
 use memplan_memory::{Bytes, MemoryPlan};
 
+pub use devices::{Devices, evaluate_on};
 pub use error::Error;
 pub use layouts::with_meaningful_layouts;
 
