@@ -4,7 +4,7 @@ use cranelift_entity::SecondaryMap;
 use memplan_ir::{
     ArrayShape, ComputationId, Instruction, InstructionId, Module, Op, Shape, ShapeIndex, Tile, UnaryOp,
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 /// A part of an operand and the part of the result that shares its buffer.
@@ -250,12 +250,49 @@ fn written_parameter(
             return is_in_place.then_some(number);
         }
         let pair = facts.must_alias(module, id).into_iter().find(|pair| pair.output_index == at)?;
+        // A scatter writes where its indices say, so what it writes must not come from what it overwrites: such a fusion
+        // starts from a copy, and shares nothing.
+        if let Op::Scatter(_) = instruction.op
+            && let Some(base) = parameter_below(module, instruction.operands[pair.operand as usize])
+            && instruction.operands[instruction.operands.len() / 2..]
+                .iter()
+                .any(|&o| depends_on(module, o, base))
+        {
+            return None;
+        }
         is_in_place = true;
         (id, at) = see_through(module, instruction.operands[pair.operand as usize]);
         if !pair.operand_index.is_root() {
             return None;
         }
     }
+}
+
+/// The parameter that an array is, operations that only update it aside.
+fn parameter_below(module: &Module, mut id: InstructionId) -> Option<InstructionId> {
+    loop {
+        id = see_through(module, id).0;
+        match module.instructions[id].op {
+            Op::Parameter { .. } => return Some(id),
+            Op::DynamicUpdateSlice | Op::Scatter(_) => id = module.instructions[id].operands[0],
+            _ => return None,
+        }
+    }
+}
+
+/// Whether an instruction is computed from another one of its computation. Linear in what is above it.
+fn depends_on(module: &Module, id: InstructionId, other: InstructionId) -> bool {
+    let mut seen = FxHashSet::default();
+    let mut open = vec![id];
+    while let Some(id) = open.pop() {
+        if id == other {
+            return true;
+        }
+        if seen.insert(id) {
+            open.extend(&module.instructions[id].operands);
+        }
+    }
+    false
 }
 
 /// Walks up through bitcasts and tuple elements to where a value is made: an instruction and a position in it.

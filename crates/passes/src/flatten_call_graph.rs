@@ -60,6 +60,32 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     Ok(changed)
 }
 
+/// Gives every asynchronous operation a computation of its own, after a pass has copied some. Returns whether any was
+/// cloned.
+pub(crate) fn unshare_async(module: &mut Module) -> bool {
+    let starts: Vec<InstructionId> = module
+        .computations
+        .values()
+        .flat_map(|computation| &computation.instructions)
+        .copied()
+        .filter(|&id| matches!(module.instructions[id].op, Op::AsyncStart(_)))
+        .collect();
+    let mut taken: FxHashSet<ComputationId> = FxHashSet::default();
+    let shared: Vec<InstructionId> =
+        starts.into_iter().filter(|&id| !taken.insert(module.instructions[id].called[0])).collect();
+    if shared.is_empty() {
+        return false;
+    }
+    let mut names = module.computations.values().map(|c| c.name.clone()).collect();
+    for id in shared {
+        let clone = clone_computation(module, module.instructions[id].called[0], &mut names);
+        module.instructions[id].called[0] = clone;
+    }
+    follow_async_starts(module);
+    compact(module);
+    true
+}
+
 struct Flatten<'m> {
     module: &'m mut Module,
     /// Computations that a kernel uses, or a call site has taken.

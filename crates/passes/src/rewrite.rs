@@ -28,6 +28,7 @@ use memplan_ir::{
 use smallvec::SmallVec;
 
 use crate::compact::compact;
+use crate::flatten_call_graph::unshare_async;
 use crate::scalar::Scalar;
 use crate::side_effects::SideEffects;
 
@@ -131,6 +132,7 @@ impl<'m> Rewriter<'m> {
                 self.rebuild(ComputationId::new(i));
             }
             compact(self.module);
+            unshare_async(self.module);
         }
         self.changed
     }
