@@ -1,10 +1,9 @@
 //! A lower bound that gaps make possible: blocks that interfere in pairs, though never all at one time.
 //!
 //! ```text
-//!   a ###......####      Intervals that meet in pairs have a time in common, so for plain blocks the most bytes
-//!   b ..####.......      live at one time is all there is to say. A block with a gap breaks that: here each
-//!   c .....####....      meets the others, no time sees all three, and yet no two can share a byte.
-//!   d ..#######....
+//!   a ###......####     Intervals that meet in pairs have a time in common, so for plain blocks the most bytes
+//!   b ..####.......     live at one time is all there is to say. A block with a gap breaks that: here each
+//!   c .....#####...     meets the others, no time sees all three, and yet no two can share a byte.
 //! ```
 //!
 //! Every packing orders such a clique by offset, so it is as high as its sizes together. The cliques tried are
@@ -20,7 +19,7 @@ const MOST_SECTIONS: usize = 256;
 /// Pieces compared in all, a few milliseconds.
 const MOST_WORK: usize = 1 << 22;
 
-/// Raises a lower bound where a clique shows more. O(n log n) with limits that no problem exceeds.
+/// Raises a lower bound where a clique shows more. O(n log n), and a bounded number of comparisons of pieces.
 pub(crate) fn raise(instance: &Instance, bound: u64) -> u64 {
     let gapped: Vec<u32> =
         (0..instance.blocks.len() as u32).filter(|&b| !instance.is_plain(b as usize)).collect();

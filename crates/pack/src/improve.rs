@@ -127,7 +127,7 @@ fn workers<'a>(instance: &'a Instance, goal: Goal, options: &Options, clock: &'a
     let few = can_search && instance.blocks.len() <= FEW_BLOCKS;
     let n_least = match (few, goal) {
         (true, Goal::Fit(_)) => 1,
-        (true, Goal::Lowest) => 3,
+        (true, Goal::Lowest) => 2,
         (false, _) => 3,
     };
     let worker = |index: usize| {
@@ -135,7 +135,6 @@ fn workers<'a>(instance: &'a Instance, goal: Goal, options: &Options, clock: &'a
         let sampler = || Kind::Sampler(Box::new(Sampler::new(instance, seed)));
         let kind = match (few, index) {
             (true, 0) => Kind::Prover,
-            (true, 1) if goal == Goal::Lowest => sampler(),
             (true, _) if goal == Goal::Lowest => Kind::Descender(Descent::new(index)),
             (true, _) => Kind::Prover,
             (false, 0) => {
@@ -201,7 +200,7 @@ struct Descent {
 
 impl Descent {
     fn new(index: usize) -> Descent {
-        Descent { given_up: 0, allowance: 0, left: 0, place: if index.is_multiple_of(2) { 128 } else { 64 } }
+        Descent { given_up: 0, allowance: 0, left: 0, place: if index % 2 == 1 { 128 } else { 64 } }
     }
 }
 

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 pub struct Options {
     /// Wall-clock limit for everything after the first heuristics. `None`: no limit.
     pub time_limit: Option<Duration>,
-    /// Most decisions each worker (two or three to a thread at one thread, else one) may try after the first
-    /// heuristics; one that has to look at more than a few hundred blocks counts as several, so that a decision
-    /// is about two microseconds whatever the problem. `None`: no limit; 0: heuristics only.
+    /// Most decisions each worker (two or three, or as many as there are threads) may try after the first
+    /// heuristics. Many blocks looked at count as a decision, so that one is about two microseconds of work,
+    /// whatever the problem. `None`: no limit; 0: heuristics only.
     pub node_limit: Option<u64>,
     /// Threads to use; at least one is.
     pub threads: usize,

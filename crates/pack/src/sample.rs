@@ -5,7 +5,6 @@
 //! from a worse packing is forgotten again after a while.
 
 use crate::construct::{Offsets, ranks};
-use crate::first_fit::{self, Fit};
 use crate::instance::Instance;
 use crate::niche::{self, Rule};
 use crate::options::Budget;
@@ -29,26 +28,16 @@ pub(crate) struct Sampler<'a> {
 struct Shape {
     length: f64,
     size: f64,
-    method: Method,
+    rule: Rule,
     noise: f64,
 }
-
-/// How an order becomes a packing.
-#[derive(Clone, Copy, Debug)]
-enum Method {
-    Niche(Rule),
-    FirstFit,
-}
-
-/// Pieces up to which first-fit, which is quadratic, is among the methods.
-const MOST_PIECES: usize = 1024;
 
 /// Packings without an improvement after which the sampler goes back to the best, or starts afresh.
 const PATIENCE: u32 = 20;
 
 impl<'a> Sampler<'a> {
     pub(crate) fn new(instance: &'a Instance, seed: u64) -> Self {
-        let shape = Shape { length: 1.0, size: 0.5, method: Method::Niche(Rule::Scarce), noise: 0.0 };
+        let shape = Shape { length: 1.0, size: 0.5, rule: Rule::Scarce, noise: 0.0 };
         let promise = shape.promises(instance);
         Sampler {
             instance,
@@ -91,10 +80,7 @@ impl<'a> Sampler<'a> {
             self.promise.iter().map(|promise| promise * (1.0 + noise * self.rng.unit())).collect();
         let mut order: Vec<u32> = (0..keys.len() as u32).collect();
         order.sort_by(|&a, &b| keys[b as usize].total_cmp(&keys[a as usize]).then(a.cmp(&b)));
-        let offsets = match self.shape.method {
-            Method::Niche(rule) => niche::pack(self.instance, &ranks(&order), rule),
-            Method::FirstFit => first_fit::pack(self.instance, &order, Fit::First),
-        };
+        let offsets = niche::pack(self.instance, &ranks(&order), self.shape.rule);
         let height = profile::height(self.instance, &offsets).unwrap_or(u64::MAX);
         self.learn(&offsets, height, keys);
         Offsets { offsets, height }
@@ -127,14 +113,12 @@ impl<'a> Sampler<'a> {
 
     fn restart(&mut self) {
         let rng = &mut self.rng;
-        let n_methods = if self.instance.n_pieces() <= MOST_PIECES { 8 } else { 4 };
-        let method = match rng.below(n_methods) {
-            0 => Method::Niche(Rule::Best),
-            1..4 => Method::Niche(Rule::Scarce),
-            _ => Method::FirstFit,
+        self.shape = Shape {
+            length: 0.4 + 1.2 * rng.unit(),
+            size: rng.unit(),
+            rule: if rng.below(4) == 0 { Rule::Best } else { Rule::Scarce },
+            noise: 0.2 * rng.unit(),
         };
-        self.shape =
-            Shape { length: 0.4 + 1.2 * rng.unit(), size: rng.unit(), method, noise: 0.2 * rng.unit() };
         self.promise = self.shape.promises(self.instance);
         (self.best_height, self.n_since_best) = (u64::MAX, 0);
     }
