@@ -359,9 +359,13 @@ impl<'a> Separate<'a> {
         let class = self.find(class);
         let operands = self.module.instructions[id].operands.iter();
         operands
-            .filter(|&&operand| {
-                let mut values = self.flow.positions.of(operand).filter_map(|p| self.flow.value_at(p));
-                values.any(|value| self.class(value) == class)
+            .filter(|&operand| match self.class_of_copy.get(operand) {
+                // A copy made by this pass has no positions.
+                Some(&copied) => self.find(copied) == class,
+                None => {
+                    let mut values = self.flow.positions.of(*operand).filter_map(|p| self.flow.value_at(p));
+                    values.any(|value| self.class(value) == class)
+                }
             })
             .count()
     }
