@@ -57,8 +57,12 @@ pub(crate) fn results(
 
 /// Arrays of zeros like these: what a device receives that no one sends to.
 pub(crate) fn zeros(operands: &Operands) -> Operands {
-    let zero = |a: &ArrayLiteral| ArrayLiteral::new(a.element_type, a.dimensions.clone(), vec![0; byte_count(a)]);
-    operands.iter().map(|literal| literal.as_array().map_or(Literal::Token, |a| Literal::Array(zero(a)))).collect()
+    let zero =
+        |a: &ArrayLiteral| ArrayLiteral::new(a.element_type, a.dimensions.clone(), vec![0; byte_count(a)]);
+    operands
+        .iter()
+        .map(|literal| literal.as_array().map_or(Literal::Token, |a| Literal::Array(zero(a))))
+        .collect()
 }
 
 /// Folds arrays with the computation that an instruction calls.

@@ -33,7 +33,10 @@ impl Devices {
     /// As many as the module says; one where it says nothing.
     pub fn of(module: &Module) -> Devices {
         let count = |n: Option<i64>| n.and_then(|n| usize::try_from(n).ok()).map_or(1, |n| n.max(1));
-        Devices { replicas: count(module.config.replica_count), partitions: count(module.config.num_partitions) }
+        Devices {
+            replicas: count(module.config.replica_count),
+            partitions: count(module.config.num_partitions),
+        }
     }
 
     /// Replicas times partitions.
@@ -64,6 +67,7 @@ pub fn evaluate_on(
     let run = |number: usize| {
         let schedule = Schedule::default();
         let mut executor = Executor::new(module, &schedule, Storage::Separate, Memory::new(limit));
+        executor.custom_calls = options.custom_calls.clone();
         executor.device = Device { devices, number, exchange: Some(exchange), rounds: FxHashMap::default() };
         let result = crate::run(&mut executor, &inputs[number]);
         exchange.leave();
@@ -71,7 +75,10 @@ pub fn evaluate_on(
     };
     let results: Vec<Result<Literal, Error>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..expected).map(|number| scope.spawn(move || run(number))).collect();
-        threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        threads
+            .into_iter()
+            .map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
     });
     // That others wait in vain for a device that failed is not the cause.
     let (mut stuck, mut failed, mut found) = (None, None, Vec::new());
@@ -127,7 +134,8 @@ impl Device<'_> {
         operands: Operands,
     ) -> Result<Vec<Literal>, Error> {
         let op = &module.instructions[id].op;
-        let number = |n: usize| Literal::array(memplan_ir::ElementType::U32, [], (n as u32).to_le_bytes().to_vec());
+        let number =
+            |n: usize| Literal::array(memplan_ir::ElementType::U32, [], (n as u32).to_le_bytes().to_vec());
         let collective = match (op, op.collective()) {
             (Op::ReplicaId, _) => return Ok(vec![number(self.replica())]),
             (Op::PartitionId, _) => return Ok(vec![number(self.partition())]),
@@ -137,7 +145,8 @@ impl Device<'_> {
         let Some(exchange) = self.exchange else { return collective::results(module, id, &[operands], 0) };
         let group = self.group(module, id, collective)?;
         let own = group.iter().position(|&d| d == self.number);
-        let own = own.ok_or_else(|| Error::unsupported(module, id, "this device is in none of its groups"))?;
+        let own =
+            own.ok_or_else(|| Error::unsupported(module, id, "this device is in none of its groups"))?;
         let round = self.rounds.entry(id).or_default();
         *round += 1;
         let meeting = MeetingKey { instruction: id.index(), round: *round, first: group[0] };
@@ -188,7 +197,8 @@ impl Device<'_> {
         let mut members = Vec::new();
         for member in group {
             let member = usize::try_from(member).ok().filter(|&m| m < n);
-            let member = member.ok_or_else(|| Error::unsupported(module, id, "a group has a device too many"))?;
+            let member =
+                member.ok_or_else(|| Error::unsupported(module, id, "a group has a device too many"))?;
             match mode {
                 CrossReplica => members.push(member * partitions + self.partition()),
                 CrossPartition => members.push(self.replica() * partitions + member),
@@ -283,8 +293,11 @@ impl Exchange {
     /// Gives operands and waits for those of all `n` members; `None` when some never come.
     fn meet(&self, key: MeetingKey, n: usize, own: usize, operands: Operands) -> Option<Vec<Operands>> {
         let mut meetings = self.meetings.lock().unwrap_or_else(PoisonError::into_inner);
-        let meeting =
-            meetings.open.entry(key).or_insert_with(|| Meeting { given: vec![None; n], missing: n, present: n });
+        let meeting = meetings.open.entry(key).or_insert_with(|| Meeting {
+            given: vec![None; n],
+            missing: n,
+            present: n,
+        });
         // Groups that overlap would be an invalid module; a member that comes twice waits in vain.
         if meeting.given.len() == n && meeting.given[own].replace(operands).is_none() {
             meeting.missing -= 1;

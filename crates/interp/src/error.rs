@@ -16,6 +16,8 @@ pub enum Error {
     Unsupported { instruction: String, opcode: Opcode, reason: String },
     #[error("{instruction} calls `{target}`, which is not in the registry of custom calls")]
     UnknownCustomCall { instruction: String, target: String },
+    #[error("{instruction} calls `{target}`, which fails: {reason}")]
+    CustomCall { instruction: String, target: String, reason: String },
     #[error("{instruction} ({opcode}) is invalid: {reason}")]
     Invalid { instruction: String, opcode: Opcode, reason: String },
     #[error("{instruction} has element type {element_type}, which {opcode} does not take")]

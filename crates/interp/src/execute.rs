@@ -13,6 +13,7 @@ use rustc_hash::FxHashMap;
 
 use crate::arena::Arena;
 use crate::compile::compile;
+use crate::custom_calls::CustomCalls;
 use crate::devices::Device;
 use crate::kernels::Kernel;
 use crate::lower::{addressing, leaf_count};
@@ -52,6 +53,7 @@ pub(crate) struct Executor<'m> {
     pub(crate) memory: Memory,
     /// Which of several devices this is.
     pub(crate) device: Device<'m>,
+    pub(crate) custom_calls: CustomCalls,
     schedule: &'m Schedule,
     pullable: Pullable,
     storage: Storage<'m>,
@@ -75,6 +77,7 @@ impl<'m> Executor<'m> {
             module,
             memory,
             device: Device::alone(),
+            custom_calls: CustomCalls::default(),
             schedule,
             pullable: Pullable::new(module),
             storage,
@@ -220,8 +223,14 @@ impl<'m> Executor<'m> {
             self.check_whole(leaf, &module.instructions[id].name)?;
             places.push(leaf.place);
         }
-        if self.device.runs(&module.instructions[id].op) {
-            return self.run_collective(id, operands);
+        if let Some(literals) = self.outside(id, operands)? {
+            let written = written_leaves(module, id);
+            let leaves = module.shape(id).leaves().into_iter().take(written.end).skip(written.start);
+            return (literals.iter().zip(leaves))
+                .map(|(literal, (index, shape))| {
+                    self.write_literal(Position { instruction: id, index }, shape, literal)
+                })
+                .collect();
         }
         let kernel = self.kernel(id)?;
         let mut results = Vec::new();
@@ -241,23 +250,45 @@ impl<'m> Executor<'m> {
         Ok(results.into_iter().map(Rc::new).collect())
     }
 
-    /// As [`Executor::run_kernel`], for what concerns other devices.
-    fn run_collective(&mut self, id: InstructionId, operands: &[&Value]) -> Result<Value, Error> {
+    /// The results of what works on literals: what concerns other devices, and functions of the embedder. `None` for
+    /// all else, which has a kernel.
+    fn outside(&mut self, id: InstructionId, operands: &[&Value]) -> Result<Option<Vec<Literal>>, Error> {
         let module = self.module;
+        let instruction = &module.instructions[id];
+        let function = match &instruction.op {
+            Op::CustomCall(call) => self.custom_calls.find(&call.target).map(|f| (f, call)),
+            op if self.device.runs(op) => None,
+            _ => return Ok(None),
+        };
+        if function.is_none() && matches!(instruction.op, Op::CustomCall(_)) {
+            return Ok(None);
+        }
         let mut given = Vec::new();
-        for (&operand, value) in module.instructions[id].operands.iter().zip(operands) {
+        for (&operand, value) in instruction.operands.iter().zip(operands) {
+            let mut leaves = Vec::new();
             for (leaf, (_, shape)) in value.iter().zip(module.shape(operand).leaves()) {
-                given.push(self.read(leaf, shape, &module.instructions[id].name)?);
+                leaves.push(self.read(leaf, shape, &instruction.name)?);
             }
+            given.push(leaves);
         }
-        let results = self.device.exchange(module, id, given)?;
-        let written = written_leaves(module, id);
-        let leaves = module.shape(id).leaves().into_iter().take(written.end).skip(written.start);
-        let mut value = Vec::new();
-        for (literal, (index, shape)) in results.iter().zip(leaves) {
-            value.push(self.write_literal(Position { instruction: id, index }, shape, literal)?);
+        let Some((function, call)) = function else {
+            return self.device.exchange(module, id, given.concat()).map(Some);
+        };
+        let operands: Vec<Literal> = (instruction.operands.iter().zip(given))
+            .map(|(&operand, leaves)| crate::nest(module.shape(operand), &mut leaves.into_iter()))
+            .collect();
+        let failed = |reason: String| Error::CustomCall {
+            instruction: instruction.name.to_string(),
+            target: call.target.to_string(),
+            reason,
+        };
+        let result = function(call, &operands).map_err(failed)?;
+        let mut leaves = Vec::new();
+        flatten(&result, &mut leaves);
+        if !crate::fits(&leaves, module.shape(id)) {
+            return Err(failed("its result has another shape".to_string()));
         }
-        Ok(value)
+        Ok(Some(leaves.into_iter().cloned().collect()))
     }
 
     fn run_while(&mut self, id: InstructionId, mut state: Value) -> Result<Value, Error> {
@@ -335,6 +366,8 @@ impl<'m> Executor<'m> {
         let size = addressing(shape)?.size;
         let place = match &self.storage {
             Storage::Separate => self.memory.allocate(size, false)?,
+            // What has no bytes needs no slice.
+            Storage::Arena(_) if size == 0 => NOWHERE,
             Storage::Arena(arena) => arena.place(self.module, &position, size)?,
         };
         let write = self.writes.len() as Write;

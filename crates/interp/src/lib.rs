@@ -9,6 +9,7 @@ mod addressing;
 mod arena;
 mod collective;
 mod compile;
+mod custom_calls;
 mod devices;
 mod element;
 mod error;
@@ -29,6 +30,7 @@ mod transfer;
 use memplan_ir::{ComputationId, InstructionId, Literal, Module, Schedule, SecondaryMap, Shape};
 use memplan_memory::{Bytes, MemoryPlan};
 
+pub use custom_calls::CustomCalls;
 pub use devices::{Devices, evaluate_on};
 pub use error::Error;
 pub use layouts::with_meaningful_layouts;
@@ -42,12 +44,14 @@ use memory::Memory;
 pub struct Options {
     /// Bytes that all values together may take.
     pub memory_limit: usize,
+    /// What custom calls mean beyond those built in.
+    pub custom_calls: CustomCalls,
 }
 
 impl Default for Options {
     fn default() -> Options {
         // Half of what a machine with 64 GiB has: a module that needs more is not for an interpreter.
-        Options { memory_limit: 32 << 30 }
+        Options { memory_limit: 32 << 30, custom_calls: CustomCalls::default() }
     }
 }
 
@@ -60,6 +64,7 @@ pub fn evaluate(module: &Module, inputs: &[Literal], options: &Options) -> Resul
     let memory = Memory::new(options.memory_limit);
     let module = with_meaningful_layouts(module);
     let mut executor = Executor::new(&module, &schedule, Storage::Separate, memory);
+    executor.custom_calls = options.custom_calls.clone();
     run(&mut executor, inputs)
 }
 
@@ -80,6 +85,7 @@ pub fn run_in_arena(
     let mut memory = Memory::new(options.memory_limit);
     let arena = Arena::new(plan, &mut memory)?;
     let mut executor = Executor::new(module, schedule, Storage::Arena(arena), memory);
+    executor.custom_calls = options.custom_calls.clone();
     run(&mut executor, inputs)
 }
 
@@ -133,13 +139,7 @@ fn checked_inputs(module: &Module, inputs: &[Literal]) -> Result<Vec<Vec<Literal
         };
         let mut leaves = Vec::new();
         flatten(input, &mut leaves);
-        let shapes = shape.leaves();
-        let fits = |literal: &Literal, shape: &Shape| match (literal, shape.as_array()) {
-            (Literal::Array(a), Some(s)) => a.element_type == s.element_type && a.dimensions == s.dimensions,
-            (Literal::Token, None) => true,
-            _ => false,
-        };
-        if leaves.len() != shapes.len() || !leaves.iter().zip(&shapes).all(|(l, (_, s))| fits(l, s)) {
+        if !fits(&leaves, shape) {
             let found: Vec<String> = leaves.iter().map(|l| describe_literal(l)).collect();
             let found = if found.len() == 1 { found[0].clone() } else { format!("({})", found.join(", ")) };
             return Err(Error::WrongInput { number, name, expected: describe(shape), found });
@@ -149,8 +149,19 @@ fn checked_inputs(module: &Module, inputs: &[Literal]) -> Result<Vec<Vec<Literal
     Ok(checked)
 }
 
+/// Whether these are the leaves of a value of a shape.
+fn fits(leaves: &[&Literal], shape: &Shape) -> bool {
+    let shapes = shape.leaves();
+    let leaf_fits = |literal: &Literal, shape: &Shape| match (literal, shape.as_array()) {
+        (Literal::Array(a), Some(s)) => a.element_type == s.element_type && a.dimensions == s.dimensions,
+        (Literal::Token, None) => true,
+        _ => false,
+    };
+    leaves.len() == shapes.len() && leaves.iter().zip(&shapes).all(|(l, (_, s))| leaf_fits(l, s))
+}
+
 /// Folds leaves into a literal of a shape.
-fn nest(shape: &Shape, leaves: &mut impl Iterator<Item = Literal>) -> Literal {
+pub(crate) fn nest(shape: &Shape, leaves: &mut impl Iterator<Item = Literal>) -> Literal {
     match shape {
         Shape::Tuple(elements) => Literal::Tuple(elements.iter().map(|e| nest(e, leaves)).collect()),
         _ => leaves.next().expect("a result has the leaves of its shape"),

@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
-use memplan_interp::{Options, evaluate};
+use memplan_interp::{Options, evaluate, run_in_arena, scratch, with_meaningful_layouts};
 use memplan_ir::{ArrayLiteral, ArrayShape, ElementType, Literal, Module};
+use memplan_memory::Target;
+use memplan_plan::{AssignOptions, PlanOptions, plan};
 
 #[test]
-fn opcodes_give_the_values_of_xla() {
+fn opcodes_give_the_values_of_xla_in_both_modes() {
     let directory = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/opcodes"));
     let mut files: Vec<PathBuf> = std::fs::read_dir(directory)
         .expect("the cases are in the repository")
@@ -51,7 +53,23 @@ fn check(case: &str) -> Result<(), String> {
     {
         compare(&found, &expected).map_err(|reason| format!("o{k}: {reason}"))?;
     }
-    Ok(())
+    let planned = in_arena(&module, &inputs).map_err(|reason| format!("in the arena: {reason}"))?;
+    if planned == found { Ok(()) } else { Err(format!("the arena gives {planned:?} instead of {found:?}")) }
+}
+
+/// What a module computes inside the memory of its plan.
+fn in_arena(module: &Module, inputs: &[Literal]) -> Result<Literal, String> {
+    let target = Target::find("cpu").expect("the target is known");
+    let mut module = with_meaningful_layouts(module).into_owned();
+    let context = memplan_passes::Context { target: &target };
+    let legalize = [memplan_passes::FLATTEN_CALL_GRAPH, memplan_passes::COPY_INSERTION];
+    memplan_passes::run(&mut module, &legalize, &context, memplan_passes::RunOptions::default())
+        .map_err(|e| e.to_string())?;
+    let assign = AssignOptions { scratch: scratch(&module), ..AssignOptions::default() };
+    let options = PlanOptions { assign, ..PlanOptions::default() };
+    let planned = plan(&module, &target, &options).map_err(|e| e.to_string())?;
+    run_in_arena(&module, &planned.schedule, &planned.plan, inputs, &Options::default())
+        .map_err(|e| e.to_string())
 }
 
 fn leaves(_: &Module, literal: &Literal) -> Vec<ArrayLiteral> {
