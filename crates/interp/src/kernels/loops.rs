@@ -12,7 +12,7 @@ use crate::element::{At, LANES, store};
 use crate::kernels::Kernel;
 use crate::lower::{Form, Ix, Leaf, Lower, Name, addressing};
 use crate::memory::{Memory, Place};
-use crate::program::{Level, Machine, Program, Reg, fixed};
+use crate::program::{Level, Machine, Program, Reg, Source, StepOp, fixed};
 use crate::pull::array_shape;
 
 /// Regions, one after the other.
@@ -27,6 +27,8 @@ struct Region {
     stores: Vec<Store>,
     /// Nothing needs to be done when this operand and this result are the same place.
     unless_same: Option<(usize, usize)>,
+    /// This operand and this result may not share a place: the region reads elements that it may have overwritten.
+    apart: Option<(usize, usize)>,
 }
 
 /// Where the lanes of a register go.
@@ -44,6 +46,10 @@ impl Kernel for LoopKernel {
         for region in &self.regions {
             if region.unless_same.is_some_and(|(operand, result)| operands[operand] == results[result]) {
                 continue;
+            }
+            if region.apart.is_some_and(|(operand, result)| operands[operand] == results[result]) {
+                let reason = "an update in place reads the array it updates at other indices than it writes";
+                return Err(Error::BrokenPlan(reason.to_string()));
             }
             let mut machine = Machine::new(&region.program, memory, operands)?;
             for base in (0..region.count).step_by(LANES) {
@@ -128,8 +134,12 @@ fn push_regions<'m>(
             let mut region = whole(lower()?, &[(base, result, shape)])?;
             region.unless_same = same.map(|number| (number, result));
             regions.push(region);
-            for update in chain.into_iter().rev() {
-                regions.push(update_region(lower()?, update, result, shape)?);
+            for (k, update) in chain.into_iter().rev().enumerate() {
+                let mut region = update_region(lower()?, update, result, shape)?;
+                // A later update of a chain would see what an earlier one wrote, even at its own indices.
+                region.apart =
+                    same.filter(|&base| region.reads_elsewhere(base, k > 0)).map(|base| (base, result));
+                regions.push(region);
             }
         }
         Op::Concatenate { dimension } => {
@@ -197,7 +207,23 @@ impl Region {
             let target = lower.rows_domain(&shape.dimensions, rows);
             stores.push(store_at(&mut lower, value, target, result, shape)?);
         }
-        Ok(Region { program: lower.program, count, stores, unless_same: None })
+        Ok(Region { program: lower.program, count, stores, unless_same: None, apart: None })
+    }
+
+    /// Whether an operand is read per element at other offsets than those stored to, or at all when `is_any`.
+    fn reads_elsewhere(&self, operand: usize, is_any: bool) -> bool {
+        let is_operand = |source: u32| matches!(self.program.sources[source as usize], Source::Operand { number, .. } if number == operand);
+        // What is the same for all elements is read before the region writes any.
+        let levels = &self.program.steps[usize::from(!is_any)..];
+        levels.iter().flatten().any(|step| match step.op {
+            StepOp::Load { source, .. } if is_operand(source) => {
+                is_any || self.stores.iter().any(|store| store.offsets != Some(step.inputs[0]))
+            }
+            StepOp::LoadConsecutive { source, .. } if is_operand(source) => {
+                is_any || self.stores.iter().any(|store| store.offsets.is_some())
+            }
+            _ => false,
+        })
     }
 }
 
@@ -242,7 +268,7 @@ fn whole(mut lower: Lower<'_>, results: &[(Name, usize, &ArrayShape)]) -> Result
             stores.push(store_at(&mut lower, value, domain, result, shape)?);
         }
     }
-    Ok(Region { program: lower.program, count, stores, unless_same: None })
+    Ok(Region { program: lower.program, count, stores, unless_same: None, apart: None })
 }
 
 /// A result whose elements are all one scalar.
@@ -257,7 +283,7 @@ fn whole_of_scalar(
     let value = lower.value(scalar, at)?;
     let domain = lower.linear_domain(&shape.dimensions, fixed::POSITION);
     let stores = vec![store_at(&mut lower, value, domain, result, shape)?];
-    Ok(Region { program: lower.program, count, stores, unless_same: None })
+    Ok(Region { program: lower.program, count, stores, unless_same: None, apart: None })
 }
 
 /// The elements of an update, stored where it goes.
