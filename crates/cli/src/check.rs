@@ -34,16 +34,20 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     let target = Target::find(name).map_err(|error| Failure::input(&error))?;
     let (schedule, plan) = file.resolve(&module).map_err(|error| Failure::Refuted(error.to_string()))?;
     match check::check(&module, &schedule, &target, &plan) {
-        Ok(proof) => write_result(
-            None,
-            &format!(
-                "proved: {} instructions in {} computations read {} values, each whole, and write {}\n",
-                proof.instructions, proof.computations, proof.reads, proof.writes
-            ),
-        ),
-        Err(violations) => {
-            let lines: Vec<String> = violations.iter().map(ToString::to_string).collect();
-            Err(Failure::Refuted(format!("error: the plan is wrong\n  {}", lines.join("\n  "))))
-        }
+        Ok(proof) => write_result(None, &proof_line(&proof)),
+        Err(violations) => Err(Failure::Refuted(format!("error: the plan is wrong\n{}", list(&violations)))),
     }
+}
+
+/// What a proof looked at, in one line.
+pub(crate) fn proof_line(proof: &check::Proof) -> String {
+    format!(
+        "proved: {} instructions in {} computations read {} values, each whole, and write {}\n",
+        proof.instructions, proof.computations, proof.reads, proof.writes
+    )
+}
+
+/// What is wrong, a line each.
+pub(crate) fn list(violations: &[check::Violation]) -> String {
+    violations.iter().map(|violation| format!("  {violation}\n")).collect()
 }

@@ -7,6 +7,7 @@ use memplan::memory::{Bytes, PlanFile, Target};
 use memplan::plan::{PlanError, PlanOptions, peak_report};
 use memplan::{CompileError, CompileOptions, Compiled, compile, hlo, ir, passes};
 
+use crate::check::proof_line;
 use crate::emit::Emit;
 use crate::failure::Failure;
 use crate::input::{read_module, target};
@@ -67,6 +68,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
         Format::Text => {
             let mut text = stages(&compiled, args.timings) + "\n";
             text.push_str(&report::render(&module, &target, &compiled.planned.facts, plan));
+            text.push_str(&format!("\n{}", proof_line(&compiled.proof)));
             text.extend(explanation);
             text
         }

@@ -3,8 +3,9 @@
 use clap::{Args, ValueEnum};
 use memplan::memory::PlanFile;
 use memplan::plan::{PlanOptions, plan};
-use memplan::{LEGALIZE, passes};
+use memplan::{LEGALIZE, check, passes};
 
+use crate::check::{list, proof_line};
 use crate::emit::Emit;
 use crate::failure::Failure;
 use crate::input::{read_module, target};
@@ -57,6 +58,12 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     let options = PlanOptions { assign: args.pack.assign_options(), ..PlanOptions::default() };
     let mut planned = plan(&module, &target, &options).map_err(|error| Failure::input(&error))?;
     planned.apply(&mut module);
+    let proof = check::check(&module, &planned.schedule, &target, &planned.plan).map_err(|violations| {
+        Failure::Input(format!(
+            "error: no plan is right for this module as it is scheduled; `--schedule memory` orders it anew\n{}",
+            list(&violations)
+        ))
+    })?;
     let file = PlanFile::new(&module, &planned.schedule, &planned.plan);
     let json = || serde_json::to_string_pretty(&file).expect("plan files have only string keys") + "\n";
     for emit in &args.emit {
@@ -64,7 +71,9 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     }
     let text = match args.format {
         Format::Json => json(),
-        Format::Text => report::render(&module, &target, &planned.facts, &planned.plan),
+        Format::Text => {
+            report::render(&module, &target, &planned.facts, &planned.plan) + "\n" + &proof_line(&proof)
+        }
     };
     write_result(args.output.as_deref(), &text)
 }
