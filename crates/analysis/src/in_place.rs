@@ -250,14 +250,10 @@ fn written_parameter(
             return is_in_place.then_some(number);
         }
         let pair = facts.must_alias(module, id).into_iter().find(|pair| pair.output_index == at)?;
-        // A scatter writes where its indices say, so what it writes must not come from what it overwrites: such a fusion
-        // starts from a copy, and shares nothing.
-        if let Op::Scatter(_) = instruction.op
-            && let Some(base) = parameter_below(module, instruction.operands[pair.operand as usize])
-            && instruction.operands[instruction.operands.len() / 2..]
-                .iter()
-                .any(|&o| depends_on(module, o, base))
-        {
+        // What is written must not come from what it overwrites elsewhere: such a fusion starts from a copy of its operand,
+        // and shares nothing.
+        let base = parameter_below(module, instruction.operands[pair.operand as usize]);
+        if base.is_some_and(|base| reads_base_elsewhere(module, id, base)) {
             return None;
         }
         is_in_place = true;
@@ -280,19 +276,60 @@ fn parameter_below(module: &Module, mut id: InstructionId) -> Option<Instruction
     }
 }
 
-/// Whether an instruction is computed from another one of its computation. Linear in what is above it.
-fn depends_on(module: &Module, id: InstructionId, other: InstructionId) -> bool {
+/// Whether a fused update or scatter writes something that is computed from its base, other than from the very window
+/// that it replaces: `dynamic-update-slice(p, f(dynamic-slice(p, i)), i)` with an elementwise `f` is fine. Linear in
+/// what is above the instruction.
+fn reads_base_elsewhere(module: &Module, id: InstructionId, base: InstructionId) -> bool {
+    let instruction = &module.instructions[id];
+    let written = match instruction.op {
+        Op::Scatter(_) => &instruction.operands[instruction.operands.len() / 2..],
+        Op::DynamicUpdateSlice => &instruction.operands[1..],
+        _ => return false,
+    };
+    // Each instruction above, and whether everything on the way down from it stays at its place.
+    let is_update = instruction.op == Op::DynamicUpdateSlice;
+    let mut open: Vec<(InstructionId, bool)> =
+        written.iter().enumerate().map(|(i, &operand)| (operand, is_update && i == 0)).collect();
     let mut seen = FxHashSet::default();
-    let mut open = vec![id];
-    while let Some(id) = open.pop() {
-        if id == other {
+    while let Some((above, in_place)) = open.pop() {
+        if above == base {
             return true;
         }
-        if seen.insert(id) {
-            open.extend(&module.instructions[id].operands);
+        if !seen.insert((above, in_place)) {
+            continue;
         }
+        let above_op = &module.instructions[above];
+        if in_place && cuts_out_what_is_replaced(module, above, id, base) {
+            open.extend(above_op.operands[1..].iter().map(|&start| (start, false)));
+            continue;
+        }
+        let stays = in_place && (above_op.op == Op::Bitcast || is_elementwise(above_op));
+        open.extend(above_op.operands.iter().map(|&operand| (operand, stays)));
     }
     false
+}
+
+/// Whether a dynamic-slice of the base has the start and the size of what a dynamic-update-slice replaces.
+fn cuts_out_what_is_replaced(
+    module: &Module,
+    slice: InstructionId,
+    update: InstructionId,
+    base: InstructionId,
+) -> bool {
+    let (slice_op, update_op) = (&module.instructions[slice], &module.instructions[update]);
+    let constant = |id: InstructionId| match &module.instructions[id].op {
+        Op::Constant(literal) => Some(literal),
+        _ => None,
+    };
+    let same_start = |(&a, &b): (&InstructionId, &InstructionId)| {
+        a == b || (constant(a).is_some() && constant(a) == constant(b))
+    };
+    matches!(slice_op.op, Op::DynamicSlice { .. })
+        && see_through(module, slice_op.operands[0]).0 == base
+        && module.shape(slice).same_ignoring_layout(module.shape(update_op.operands[1]))
+        && module.shape(slice_op.operands[0]).same_ignoring_layout(module.shape(update_op.operands[0]))
+        && slice_op.operands.len() + 1 == update_op.operands.len()
+        && slice_op.operands[1..].iter().zip(&update_op.operands[2..]).all(same_start)
 }
 
 /// Walks up through bitcasts and tuple elements to where a value is made: an instruction and a position in it.
