@@ -72,7 +72,7 @@
 //! | cut:10000 | 10,000 | 12.7 % | 10 |
 //! | cut-coarse:1000 | 1,000 | 9.5 % | 10 |
 //!
-//! An earlier run, at another load, got further: D 1.35 % (999,424); J 0, proved minimal (989,184), after 6.3 s.
+//! At load 1 the same code got further: D 0.93 % (995,328) in 10 s; J 0, proved minimal (989,184), after 5.6 s.
 //! `bench FILE.csv cut:10000 ...` makes such lines; `FILE.csv@CAPACITY` tells a capacity.
 //!
 //! # Limits
