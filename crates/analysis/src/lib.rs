@@ -13,7 +13,7 @@ mod timeline;
 
 pub use buffers::{BufferId, Buffers, aliased_values, buffers, in_place_values};
 pub use call_graph::{CallGraph, CallGraphError, Context, calls_sequentially};
-pub use dataflow::{Dataflow, Value, ValueId, ValueKind, dataflow};
+pub use dataflow::{Dataflow, Value, ValueId, ValueKind, dataflow, only_passes_on};
 pub use facts::Facts;
 pub use in_place::{InPlace, InPlacePair, is_elementwise};
 pub use live_range::{LiveRange, LiveRanges, live_ranges};

@@ -22,7 +22,7 @@ use cranelift_entity::SecondaryMap;
 use memplan_ir::{Module, Op};
 use rustc_hash::FxHashSet;
 
-use crate::{CallGraph, Dataflow, Time, Timeline, ValueId, ValueKind};
+use crate::{CallGraph, Dataflow, Time, Timeline, ValueId, ValueKind, only_passes_on};
 
 /// Half-open range of instants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -130,13 +130,8 @@ impl Live<'_> {
         for (time, &id) in self.line.instructions.iter().enumerate() {
             let instruction = &self.module.instructions[id];
             let (reads, at): (&[_], Time) = match &instruction.op {
-                Op::Tuple
-                | Op::GetTupleElement { .. }
-                | Op::Bitcast
-                | Op::OptimizationBarrier
-                | Op::Domain(_)
-                | Op::AddDependency
-                | Op::AfterAll => (&[], 0),
+                op if only_passes_on(op) => (&[], 0),
+                Op::AfterAll => (&[], 0),
                 // What goes in is read when the loop begins; inside, it is the state's business.
                 Op::While => (&instruction.operands, self.line.begin(id)),
                 // What goes in is read inside; what nobody reads there is at least handed over, so that the parameters of

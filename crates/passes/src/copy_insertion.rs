@@ -25,7 +25,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use memplan_analysis::{CallGraph, Dataflow, InPlace, ValueId, ValueKind, dataflow};
+use memplan_analysis::{CallGraph, Dataflow, InPlace, ValueId, ValueKind, dataflow, only_passes_on};
 use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Op, Shape, ShapeIndex};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -76,7 +76,7 @@ fn count_readers(module: &Module, graph: &CallGraph, flow: &Dataflow) -> FxHashM
     for &computation in graph.sequential() {
         for (_, instruction) in module.instructions_of(computation) {
             if !matches!(instruction.op, Op::Call { .. } | Op::Conditional) {
-                for value in values_read(module, flow, instruction) {
+                for value in values_read(flow, instruction) {
                     *counts.entry(value).or_default() += 1;
                 }
             }
@@ -89,17 +89,8 @@ fn count_readers(module: &Module, graph: &CallGraph, flow: &Dataflow) -> FxHashM
 }
 
 /// The values that an instruction reads, each once. What is only passed on is not read.
-fn values_read(module: &Module, flow: &Dataflow, instruction: &Instruction) -> Vec<ValueId> {
-    let _ = module;
-    if matches!(
-        instruction.op,
-        Op::Tuple
-            | Op::GetTupleElement { .. }
-            | Op::Bitcast
-            | Op::OptimizationBarrier
-            | Op::Domain(_)
-            | Op::AddDependency
-    ) {
+fn values_read(flow: &Dataflow, instruction: &Instruction) -> Vec<ValueId> {
+    if only_passes_on(&instruction.op) {
         return Vec::new();
     }
     let mut values: Vec<ValueId> = Vec::new();
@@ -251,7 +242,7 @@ impl<'a> Separate<'a> {
                 self.joined.push(class);
                 self.class_of.insert(value, class);
             }
-            for value in values_read(self.module, self.flow, &self.module.instructions[id]) {
+            for value in values_read(self.flow, &self.module.instructions[id]) {
                 let class = self.class_of[&value];
                 self.classes[class].touched_by.push(node);
                 if !matches!(self.module.instructions[id].op, Op::Call { .. } | Op::Conditional) {
