@@ -6,7 +6,7 @@ use crate::check;
 use crate::ir::{self, Module};
 use crate::memory::{Bytes, Target};
 use crate::passes::{self, Context, Pass, PassError, RunOptions};
-use crate::plan::{self, PlanError, PlanOptions, Planned};
+use crate::plan::{self, PlanError, PlanOptions, Planned, ScheduleOptions};
 
 /// How to compile.
 #[derive(Clone, Debug, Default)]
@@ -75,80 +75,124 @@ pub fn compile(
 ) -> Result<Compiled, CompileError> {
     ir::verify(module).map_err(|source| CompileError::Invalid { when: "to begin with", source })?;
     module.is_scheduled = false;
-    let mut pipeline = Pipeline { module, target, options, stages: Vec::new() };
-    pipeline.measure("before")?;
-    pipeline.stage("simplify", &passes::simplification_pipeline())?;
-    pipeline.stage("recompute", &[passes::SCATTER_TO_SELECT, passes::SIMPLIFY, passes::REMAT])?;
-    pipeline.stage("fuse", &[passes::FUSION])?;
-    pipeline.stage("insert copies", &LEGALIZE)?;
-    let planned = pipeline.plan()?;
-    let proof = pipeline.check(&planned)?;
-    Ok(Compiled { planned, proof, stages: pipeline.stages })
+    let mut front = Pipeline { module: module.clone(), target, options, stages: Vec::new() };
+    front.note("before", Duration::ZERO);
+    front.stage("simplify", &passes::simplification_pipeline())?;
+    let start = Instant::now();
+    let mut best: Option<(Pipeline<'_>, Planned)> = None;
+    for guess in first_guesses(&front.module, target)? {
+        let mut back = Pipeline { module: guess, ..front.clone() };
+        back.stage("recompute", &[passes::SCATTER_TO_SELECT, passes::SIMPLIFY, passes::REMAT])?;
+        back.stage("fuse", &[passes::FUSION])?;
+        back.stage("insert copies", &LEGALIZE)?;
+        let planned = back.plan()?;
+        let total = |planned: &Planned| planned.plan.totals.total;
+        if best.as_ref().is_none_or(|(_, best)| total(&planned) < total(best)) {
+            best = Some((back, planned));
+        }
+    }
+    let (mut best, planned) = best.expect("the order of the text is a guess");
+    let chosen: Duration = best.stages[front.stages.len()..].iter().map(|noted| noted.stage.time).sum();
+    best.note_total("other orders", start.elapsed().saturating_sub(chosen), planned.plan.totals.total);
+    let proof = best.check(&planned)?;
+    let stages = best.stages.into_iter().map(|noted| noted.measured(target)).collect::<Result<_, _>>()?;
+    *module = best.module;
+    Ok(Compiled { planned, proof, stages })
+}
+
+/// What is worth recomputing, and what fusing brings, depends on what is alive when, so on an order that is only found
+/// afterwards. Each guess is carried through to a plan, and the smallest plan is kept: the order of the text, which is
+/// a person's or a depth-first walk; a one-pass schedule; and a schedule that is searched for.
+fn first_guesses(module: &Module, target: &Target) -> Result<Vec<Module>, CompileError> {
+    let mut guesses = vec![module.clone()];
+    for budget in [0, ScheduleOptions::default().budget] {
+        let mut guess = module.clone();
+        passes::run(&mut guess, &[passes::FLATTEN_CALL_GRAPH], &Context { target }, RunOptions::default())?;
+        let options = ScheduleOptions { budget, ..ScheduleOptions::default() };
+        // Where values that must share storage interfere there is no order yet; copies come later.
+        let Ok((schedule, _)) = plan::schedule(&guess, target, &options) else { break };
+        schedule.apply(&mut guess);
+        guess.is_scheduled = false;
+        guesses.push(guess);
+    }
+    Ok(guesses)
 }
 
 /// The passes that make a module's aliasing legal, for modules that have no schedule.
 pub const LEGALIZE: [Pass; 2] = [passes::FLATTEN_CALL_GRAPH, passes::COPY_INSERTION];
 
+/// A module on its way.
+#[derive(Clone)]
 struct Pipeline<'a> {
-    module: &'a mut Module,
+    module: Module,
     target: &'a Target,
     options: &'a CompileOptions,
-    stages: Vec<Stage>,
+    stages: Vec<Noted>,
+}
+
+/// A stage that is over.
+#[derive(Clone)]
+struct Noted {
+    stage: Stage,
+    /// What it left, where that is to be measured: only once it is known that no other guess is better.
+    module: Option<Module>,
+}
+
+impl Noted {
+    /// Plans the module in the order of its text, and notes the total.
+    fn measured(mut self, target: &Target) -> Result<Stage, CompileError> {
+        if let Some(module) = &mut self.module {
+            passes::run(module, &LEGALIZE, &Context { target }, RunOptions::default())?;
+            module.is_scheduled = true;
+            let planned = plan::plan(module, target, &PlanOptions::default())?;
+            self.stage.total = Some(planned.plan.totals.total);
+        }
+        Ok(self.stage)
+    }
 }
 
 impl Pipeline<'_> {
     fn stage(&mut self, name: &'static str, list: &[Pass]) -> Result<(), CompileError> {
         let start = Instant::now();
         let options = RunOptions { stop_after: None, verify: self.options.verify_each_pass };
-        passes::run(self.module, list, &Context { target: self.target }, options)?;
-        self.stages.push(Stage { name, time: start.elapsed(), total: None });
-        self.measure_last()
-    }
-
-    fn measure(&mut self, name: &'static str) -> Result<(), CompileError> {
-        self.stages.push(Stage { name, time: Duration::ZERO, total: None });
-        self.measure_last()
-    }
-
-    /// Plans a copy of the module in the order of its text, and notes the total.
-    fn measure_last(&mut self) -> Result<(), CompileError> {
-        if self.options.measure_stages {
-            let mut copy = self.module.clone();
-            passes::run(&mut copy, &LEGALIZE, &Context { target: self.target }, RunOptions::default())?;
-            copy.is_scheduled = true;
-            let planned = plan::plan(&copy, self.target, &PlanOptions::default())?;
-            self.stages.last_mut().expect("a stage was just added").total = Some(planned.plan.totals.total);
-        }
+        passes::run(&mut self.module, list, &Context { target: self.target }, options)?;
+        self.note(name, start.elapsed());
         Ok(())
+    }
+
+    /// Notes a stage before planning.
+    fn note(&mut self, name: &'static str, time: Duration) {
+        let module = self.options.measure_stages.then(|| self.module.clone());
+        self.stages.push(Noted { stage: Stage { name, time, total: None }, module });
+    }
+
+    /// Notes a stage from planning on.
+    fn note_total(&mut self, name: &'static str, time: Duration, total: Bytes) {
+        self.stages.push(Noted { stage: Stage { name, time, total: Some(total) }, module: None });
     }
 
     /// Schedules and assigns, and puts the module into the order of the schedule.
     fn plan(&mut self) -> Result<Planned, CompileError> {
         let start = Instant::now();
-        let schedules = plan::schedules(self.module, self.target, &self.options.plan.schedule)?;
+        let schedules = plan::schedules(&self.module, self.target, &self.options.plan.schedule)?;
         let scheduled = start.elapsed();
         let start = Instant::now();
-        let mut planned = plan::assign_best(self.module, self.target, schedules, &self.options.plan.assign)?;
-        planned.apply(self.module);
+        let mut planned = plan::assign_best(&self.module, self.target, schedules, &self.options.plan.assign)?;
+        planned.apply(&mut self.module);
         let totals = planned.plan.totals;
         // Before packing, the arena is as large as the most temp bytes live at once.
-        let total = Some(totals.total.saturating_sub(totals.fragmentation));
-        self.stages.push(Stage { name: "schedule", time: scheduled, total });
-        self.stages.push(Stage { name: "pack", time: start.elapsed(), total: Some(totals.total) });
+        self.note_total("schedule", scheduled, totals.total.saturating_sub(totals.fragmentation));
+        self.note_total("pack", start.elapsed(), totals.total);
         Ok(planned)
     }
 
     fn check(&mut self, planned: &Planned) -> Result<check::Proof, CompileError> {
         let start = Instant::now();
-        ir::verify(self.module)
+        ir::verify(&self.module)
             .map_err(|source| CompileError::Invalid { when: "after the passes", source })?;
-        let proof = check::check(self.module, &planned.schedule, self.target, &planned.plan)
+        let proof = check::check(&self.module, &planned.schedule, self.target, &planned.plan)
             .map_err(CompileError::Refuted)?;
-        self.stages.push(Stage {
-            name: "check",
-            time: start.elapsed(),
-            total: Some(planned.plan.totals.total),
-        });
+        self.note_total("check", start.elapsed(), planned.plan.totals.total);
         Ok(proof)
     }
 }

@@ -5,7 +5,7 @@
 //! are *cheap* here. What is *expensive* reads many elements for each that it makes.
 
 use memplan_ir::{ArrayShape, Instruction, InstructionId, Module, Op, Shape};
-use memplan_memory::Target;
+use memplan_memory::{MemorySpaceId, Target};
 
 /// How an operation relates to a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +90,29 @@ fn class_of_op(instruction: &Instruction) -> CostClass {
         }
         _ => CostClass::Opaque,
     }
+}
+
+/// Whether a matrix product takes no longer than moving its result out of the cores and in again: computing it anew is
+/// then no slower than having kept it. Attention scores are such products (64 multiplications an element against 4
+/// bytes of memory), those of dense layers are not. The roofline model: Williams, Waterman, Patterson 2009.
+///
+/// `false` where the target gives no rate for the element type, or no bandwidth.
+pub(crate) fn is_dot_faster_than_memory(module: &Module, target: &Target, id: InstructionId) -> bool {
+    let instruction = &module.instructions[id];
+    let Op::Dot(dot) = &instruction.op else { return false };
+    let Some((result, lhs)) =
+        module.shape(id).as_array().zip(module.shape(instruction.operands[0]).as_array())
+    else {
+        return false;
+    };
+    let bandwidth = target.space(MemorySpaceId::MAIN).and_then(|space| space.bandwidth);
+    let Some((rate, bandwidth)) = target.rates.get(lhs.element_type).zip(bandwidth) else { return false };
+    let depth: f64 =
+        dot.dimensions.lhs_contracting.iter().map(|&d| lhs.dimensions[d as usize] as f64).product();
+    let operations = 2.0 * depth * result.element_count().unwrap_or(0) as f64;
+    let bytes = |id: InstructionId| result_bytes(module, target, id) as f64;
+    let read: f64 = instruction.operands.iter().map(|&operand| bytes(operand)).sum();
+    operations / rate + read / bandwidth <= 2.0 * bytes(id) / bandwidth
 }
 
 /// Whether an instruction reads each element of its operands once, for one element of its result: the order of

@@ -19,7 +19,11 @@
 //! fusion would leave it, under the order of the text; afterwards it is somewhere else, and the search goes on there
 //! until it cannot be lowered.
 //!
-//! Left alone: expensive operations, side effects, control dependencies. Requires that common subexpressions are not
+//! Cheap is what an element of takes a few elements of the operands, and a matrix product that takes less time than to
+//! write and read its result, such as attention scores: where a kernel holds them on chip the first time (row by row,
+//! as fused attention does), they are in memory only while the backward half of their own layer runs.
+//!
+//! Left alone: other expensive operations, side effects, control dependencies. Requires that common subexpressions are not
 //! merged afterwards, which would undo it.
 
 mod live_bytes;
@@ -31,7 +35,7 @@ use memplan_ir::{ComputationId, InstructionId, Module, Op, Operands};
 use memplan_memory::Target;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::cost::{self, CostClass};
+use crate::cost::{self, CostClass, Hero};
 use crate::fusion::{self, Names};
 use crate::{Context, Pass, PassError};
 use live_bytes::{LiveBytes, Profile};
@@ -159,7 +163,7 @@ fn values_to_recompute(
     }
     while let Some(id) = open.pop() {
         let node = node_of(id, &mut network, &mut open);
-        if !is_recomputable(module, id) {
+        if !is_recomputable(module, target, id) {
             network.add_edge(source, node, UNCUTTABLE);
             continue;
         }
@@ -213,10 +217,14 @@ fn invariant_state(module: &Module, computation: ComputationId) -> FxHashSet<Ins
 }
 
 /// Whether an instruction may be computed again.
-fn is_recomputable(module: &Module, id: InstructionId) -> bool {
+fn is_recomputable(module: &Module, target: &Target, id: InstructionId) -> bool {
     let instruction = &module.instructions[id];
-    let is_view = matches!(instruction.op, Op::Tuple | Op::Bitcast);
-    (is_view || cost::class_of(module, id) == CostClass::Cheap) && instruction.control_predecessors.is_empty()
+    let is_cheap = match cost::class_of(module, id) {
+        CostClass::Cheap => true,
+        CostClass::Hero(Hero::Dot) => cost::is_dot_faster_than_memory(module, target, id),
+        _ => matches!(instruction.op, Op::Tuple | Op::Bitcast),
+    };
+    is_cheap && instruction.control_predecessors.is_empty()
 }
 
 /// Lets everything from `time` on use copies of `values`, each just before its first use, and drops originals that
