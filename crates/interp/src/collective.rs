@@ -5,6 +5,7 @@ use memplan_ir::{ArrayLiteral, InstructionId, Literal, Module, Op};
 use crate::Error;
 use crate::element::{At, Class, LANES, Lanes, load, store};
 use crate::lambda::Lambda;
+use crate::memory::Memory;
 
 /// The operands of one device, leaf by leaf.
 pub(crate) type Operands = Vec<Literal>;
@@ -77,6 +78,8 @@ fn reduce(module: &Module, id: InstructionId, arrays: &[&ArrayLiteral]) -> Resul
     let inputs: Vec<_> = arrays.iter().map(|a| a.bytes()).collect();
     let mut out = vec![0u8; count * width];
     let mut machine = lambda.machine()?;
+    let mut memory = Memory::new(lambda.scratch_bytes(), 0);
+    let scratch = memory.allocate(lambda.scratch_bytes(), false)?;
     let (mut sum, mut next) = (Lanes::new(Class::of(t), LANES), Lanes::new(Class::of(t), LANES));
     for base in (0..count).step_by(LANES) {
         let n = LANES.min(count - base);
@@ -85,7 +88,7 @@ fn reduce(module: &Module, id: InstructionId, arrays: &[&ArrayLiteral]) -> Resul
             load(t, input, At::Consecutive(base * width), n, &mut next);
             lambda.set(&mut machine, 0, &sum, 0, n);
             lambda.set(&mut machine, 1, &next, 0, n);
-            lambda.run(&mut machine, n)?;
+            lambda.run(&mut machine, n, &mut memory, scratch)?;
             sum.copy_from(0, lambda.result(&machine, 0), 0, n);
         }
         store(t, &sum, n, At::Consecutive(base * width), &mut out);

@@ -16,7 +16,7 @@ use crate::memory::{Memory, Place};
 use crate::pull::Pullable;
 
 /// Alignment of interior values in scratch: that of the widest element.
-const SCRATCH_ALIGNMENT: usize = 16;
+pub(crate) const SCRATCH_ALIGNMENT: usize = 16;
 
 /// Fusions within fusions, beyond which there is no program but a hostile one.
 const MAX_NESTING: usize = 64;
@@ -102,6 +102,12 @@ fn stage<'m>(
         Op::SelectAndScatter(_) => {
             Box::new(kernels::scatter::select_and_scatter(lower, name, results[0].0, results[0].1)?)
         }
+        Op::Map { .. } => match loop_kernel(lower, &[(name, results[0].0, results[0].1)]) {
+            Err(Error::Unsupported { .. }) => {
+                kernels::whole_array_kernel(module, id, operands, results)?.expect("a map has a kernel")
+            }
+            loops => Box::new(loops?),
+        },
         _ => match kernels::whole_array_kernel(module, id, operands, results)? {
             Some(kernel) => kernel,
             None => Box::new(loop_kernel(lower, &[(name, results[0].0, results[0].1)])?),

@@ -66,7 +66,8 @@ pub fn evaluate_on(
     let limit = options.memory_limit / expected;
     let run = |number: usize| {
         let schedule = Schedule::default();
-        let mut executor = Executor::new(module, &schedule, Storage::Separate, Memory::new(limit));
+        let memory = Memory::new(limit, options.seed);
+        let mut executor = Executor::new(module, &schedule, Storage::Separate, memory);
         executor.custom_calls = options.custom_calls.clone();
         executor.device = Device { devices, number, exchange: Some(exchange), rounds: FxHashMap::default() };
         let result = crate::run(&mut executor, &inputs[number]);

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use memplan_ir::{
-    ComputationId, InstructionId, Literal, Module, Op, Position, Schedule, SecondaryMap, Shape,
+    ComputationId, ElementType, InstructionId, Literal, Module, Op, Position, Schedule, SecondaryMap, Shape,
 };
 use rustc_hash::FxHashMap;
 
@@ -18,7 +18,7 @@ use crate::devices::Device;
 use crate::kernels::Kernel;
 use crate::lower::{addressing, leaf_count};
 use crate::memory::{Memory, Place, Write};
-use crate::pull::Pullable;
+use crate::pull::{Pullable, array_shape};
 use crate::{Error, transfer};
 
 /// Calls within calls (loops and branches included), beyond which a module is refused. Deeper ones would overflow the
@@ -296,7 +296,8 @@ impl<'m> Executor<'m> {
             (self.module.instructions[id].called[0], self.module.instructions[id].called[1]);
         loop {
             let goes_on = self.run_computation(condition, vec![state.clone()])?;
-            let is_true = self.scalar(&goes_on[0], &self.module.instructions[id].name)? != 0;
+            self.check_whole(&goes_on[0], &self.module.instructions[id].name)?;
+            let is_true = self.memory.bytes(goes_on[0].place)[0] != 0;
             self.release(goes_on);
             if !is_true {
                 return Ok(state);
@@ -312,16 +313,9 @@ impl<'m> Executor<'m> {
         operand: &dyn Fn(usize) -> Value,
     ) -> Result<Value, Error> {
         let instruction = &self.module.instructions[id];
-        let selected = self.scalar(&index[0], &instruction.name)?;
-        let is_pred =
-            self.module.shape(instruction.operands[0]).as_array().is_some_and(|s| s.element_type.bits() == 1);
-        let n = instruction.called.len() as i64;
-        let branch = match selected {
-            _ if is_pred => (selected == 0) as usize,
-            // An index out of range means the last branch.
-            index if (0..n).contains(&index) => index as usize,
-            _ => n as usize - 1,
-        };
+        self.check_whole(&index[0], &instruction.name)?;
+        let index_type = array_shape(self.module, instruction.operands[0])?.element_type;
+        let branch = branch_of(self.memory.bytes(index[0].place), index_type, instruction.called.len());
         self.run_computation(instruction.called[branch], vec![operand(branch + 1)])
     }
 
@@ -453,13 +447,6 @@ impl<'m> Executor<'m> {
         Ok(Literal::Array(transfer::read(array, &addressing(array)?, &self.memory, leaf.place)))
     }
 
-    /// The value of a scalar integer or predicate.
-    fn scalar(&self, leaf: &Stored, reader: &str) -> Result<i64, Error> {
-        self.check_whole(leaf, reader)?;
-        let bytes = self.memory.bytes(leaf.place);
-        Ok(bytes.iter().take(8).rev().fold(0i64, |value, &byte| value << 8 | byte as i64))
-    }
-
     /// Whether every byte of a value is still what was written for it.
     fn check_whole(&self, leaf: &Stored, reader: &str) -> Result<(), Error> {
         let Storage::Arena(arena) = &self.storage else { return Ok(()) };
@@ -518,6 +505,18 @@ impl<'m> Executor<'m> {
 
 /// The place of what has no bytes.
 pub(crate) const NOWHERE: Place = Place { buffer: 0, offset: 0, size: 0 };
+
+/// Which of `n` branches the index of a conditional selects: a predicate the first if it holds, an index out of range
+/// the last.
+pub(crate) fn branch_of(index: &[u8], index_type: ElementType, n: usize) -> usize {
+    match index_type {
+        ElementType::Pred => (index[0] == 0) as usize,
+        _ => {
+            let index = index.first_chunk().map_or(-1, |&bytes| i32::from_le_bytes(bytes));
+            usize::try_from(index).ok().filter(|&index| index < n).unwrap_or(n - 1)
+        }
+    }
+}
 
 /// The leaves of a literal, in order.
 pub(crate) fn flatten<'a>(literal: &'a Literal, leaves: &mut Vec<&'a Literal>) {

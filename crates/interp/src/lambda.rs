@@ -1,12 +1,16 @@
 //! The small computations that reductions, scatters, sorts and maps call: functions of a few scalars, evaluated for
 //! many lanes at once.
 
+use std::rc::Rc;
+
 use memplan_ir::{ComputationId, ElementType, Module};
 
 use crate::Error;
-use crate::element::{Class, Lanes};
+use crate::compile::SCRATCH_ALIGNMENT;
+use crate::element::{At, Class, Lanes, load, store};
+use crate::frame::Frame;
 use crate::lower::{Leaf, Lower, Name, leaf_count};
-use crate::memory::Memory;
+use crate::memory::{Memory, Place};
 use crate::program::{Level, Machine, Program, Reg};
 use crate::pull::array_shape;
 
@@ -17,25 +21,61 @@ pub(crate) struct Lambda {
     pub(crate) results: Vec<Reg>,
     /// Element type of each parameter.
     pub(crate) types: Vec<ElementType>,
+    /// What runs instead of the program where there is none.
+    frame: Option<FramePerLane>,
+}
+
+/// A computation without a rule per element, for it has loops, branches or arrays: it runs once for every lane.
+struct FramePerLane {
+    frame: Rc<Frame>,
+    result_types: Vec<ElementType>,
 }
 
 impl Lambda {
     pub(crate) fn new(module: &Module, computation: ComputationId) -> Result<Lambda, Error> {
+        match Lambda::lowered(module, computation) {
+            Err(Error::Unsupported { .. }) => Lambda::framed(module, computation),
+            lambda => lambda,
+        }
+    }
+
+    fn lowered(module: &Module, computation: ComputationId) -> Result<Lambda, Error> {
         let mut lower = Lower::new(module);
         let callee = &module.computations[computation];
-        let mut types = Vec::new();
-        let mut parameters = Vec::new();
-        for &parameter in &callee.parameters {
-            let t = array_shape(module, parameter)?.element_type;
-            types.push(t);
-            parameters.push(lower.register(Class::of(t), Level::Batch));
-        }
+        let types = types(module, computation)?;
+        let parameters: Vec<Reg> =
+            types.iter().map(|&t| lower.register(Class::of(t), Level::Batch)).collect();
         let scope = lower.scope(parameters.iter().map(|&r| vec![Leaf::Reg(r)]).collect());
         let at = lower.scalar_domain();
         let results = (0..leaf_count(module.shape(callee.root)))
             .map(|leaf| lower.value(Name { scope, instruction: callee.root, leaf }, at))
             .collect::<Result<_, Error>>()?;
-        Ok(Lambda { program: lower.program, parameters, results, types })
+        Ok(Lambda { program: lower.program, parameters, results, types, frame: None })
+    }
+
+    fn framed(module: &Module, computation: ComputationId) -> Result<Lambda, Error> {
+        let frame = Frame::new(module, computation)?;
+        let types = types(module, computation)?;
+        let root = module.computations[computation].root;
+        let result_types: Vec<ElementType> = (module.shape(root).leaves().iter())
+            .map(|(_, shape)| shape.as_array().map(|array| array.element_type))
+            .collect::<Option<_>>()
+            .ok_or_else(|| Error::invalid(module, root, "numbers are expected here"))?;
+        let mut lower = Lower::new(module);
+        let mut registers = |types: &[ElementType]| -> Vec<Reg> {
+            types.iter().map(|&t| lower.register(Class::of(t), Level::Batch)).collect()
+        };
+        let (parameters, results) = (registers(&types), registers(&result_types));
+        let frame = Some(FramePerLane { frame, result_types });
+        Ok(Lambda { program: lower.program, parameters, results, types, frame })
+    }
+
+    /// Bytes of working memory that a run needs.
+    pub(crate) fn scratch_bytes(&self) -> usize {
+        self.frame.as_ref().map_or(0, |f| {
+            let scalars = (self.types.len() + f.result_types.len()) * SCRATCH_ALIGNMENT;
+            f.frame.scratch_bytes().saturating_add(scalars)
+        })
     }
 
     /// Registers to run in.
@@ -43,10 +83,40 @@ impl Lambda {
         Machine::new(&self.program, &Memory::default(), &[])
     }
 
-    /// Runs for the first `n` lanes of the parameters.
-    pub(crate) fn run(&self, machine: &mut Machine, n: usize) -> Result<(), Error> {
+    /// Runs for the first `n` lanes of the parameters, within `scratch`.
+    pub(crate) fn run(
+        &self,
+        machine: &mut Machine,
+        n: usize,
+        memory: &mut Memory,
+        scratch: Place,
+    ) -> Result<(), Error> {
         machine.n = n;
-        machine.run(&self.program, Level::Batch, &Memory::default(), &[])
+        let Some(per_lane) = &self.frame else {
+            return machine.run(&self.program, Level::Batch, &Memory::default(), &[]);
+        };
+        let mut used = 0;
+        let mut scalar = |t: &ElementType| {
+            used += SCRATCH_ALIGNMENT;
+            scratch.part(used - SCRATCH_ALIGNMENT, t.byte_width() as usize)
+        };
+        let parameters: Vec<Place> = self.types.iter().map(&mut scalar).collect();
+        let results: Vec<Place> = per_lane.result_types.iter().map(&mut scalar).collect();
+        let own = scratch.part(used, per_lane.frame.scratch_bytes());
+        for lane in 0..n {
+            for ((&t, &place), &register) in self.types.iter().zip(&parameters).zip(&self.parameters) {
+                let mut one = Lanes::new(Class::of(t), 1);
+                one.copy_from(0, &machine.registers[register as usize], lane, 1);
+                store(t, &one, 1, At::Consecutive(0), memory.bytes_mut(place));
+            }
+            per_lane.frame.run(memory, &parameters, &results, own)?;
+            for ((&t, &place), &register) in per_lane.result_types.iter().zip(&results).zip(&self.results) {
+                let mut one = Lanes::new(Class::of(t), 1);
+                load(t, memory.bytes(place), At::Consecutive(0), 1, &mut one);
+                machine.registers[register as usize].copy_from(lane, &one, 0, 1);
+            }
+        }
+        Ok(())
     }
 
     /// Copies `n` lanes into a parameter.
@@ -58,4 +128,10 @@ impl Lambda {
     pub(crate) fn result<'a>(&self, machine: &'a Machine, k: usize) -> &'a Lanes {
         &machine.registers[self.results[k] as usize]
     }
+}
+
+/// Element type of each parameter.
+fn types(module: &Module, computation: ComputationId) -> Result<Vec<ElementType>, Error> {
+    let parameters = module.computations[computation].parameters.iter();
+    parameters.map(|&parameter| Ok(array_shape(module, parameter)?.element_type)).collect()
 }

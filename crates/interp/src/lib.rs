@@ -14,6 +14,7 @@ mod devices;
 mod element;
 mod error;
 mod execute;
+mod frame;
 mod kernels;
 mod lambda;
 mod layouts;
@@ -46,12 +47,15 @@ pub struct Options {
     pub memory_limit: usize,
     /// What custom calls mean beyond those built in.
     pub custom_calls: CustomCalls,
+    /// Decides the numbers of `rng`, which HLO leaves open: equal seeds give equal numbers, in both modes and on every
+    /// device.
+    pub seed: u64,
 }
 
 impl Default for Options {
     fn default() -> Options {
         // Half of what a machine with 64 GiB has: a module that needs more is not for an interpreter.
-        Options { memory_limit: 32 << 30, custom_calls: CustomCalls::default() }
+        Options { memory_limit: 32 << 30, custom_calls: CustomCalls::default(), seed: 0 }
     }
 }
 
@@ -61,7 +65,7 @@ impl Default for Options {
 /// When the inputs do not fit the parameters, or the module has something that cannot be evaluated.
 pub fn evaluate(module: &Module, inputs: &[Literal], options: &Options) -> Result<Literal, Error> {
     let schedule = Schedule::default();
-    let memory = Memory::new(options.memory_limit);
+    let memory = Memory::new(options.memory_limit, options.seed);
     let module = with_meaningful_layouts(module);
     let mut executor = Executor::new(&module, &schedule, Storage::Separate, memory);
     executor.custom_calls = options.custom_calls.clone();
@@ -82,7 +86,7 @@ pub fn run_in_arena(
     inputs: &[Literal],
     options: &Options,
 ) -> Result<Literal, Error> {
-    let mut memory = Memory::new(options.memory_limit);
+    let mut memory = Memory::new(options.memory_limit, options.seed);
     let arena = Arena::new(plan, &mut memory)?;
     let mut executor = Executor::new(module, schedule, Storage::Arena(arena), memory);
     executor.custom_calls = options.custom_calls.clone();

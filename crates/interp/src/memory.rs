@@ -30,13 +30,15 @@ pub(crate) struct Memory {
     /// Bytes in all buffers.
     used: usize,
     limit: usize,
+    /// What random numbers of this run are made of.
+    pub(crate) seed: u64,
 }
 
 impl Memory {
     /// An empty memory that may grow to `limit` bytes.
-    pub(crate) fn new(limit: usize) -> Memory {
+    pub(crate) fn new(limit: usize, seed: u64) -> Memory {
         // Buffer 0 has no bytes: tokens live there.
-        Memory { limit, buffers: vec![Vec::new()], owners: vec![Vec::new()], ..Memory::default() }
+        Memory { limit, seed, buffers: vec![Vec::new()], owners: vec![Vec::new()], ..Memory::default() }
     }
 
     /// A new buffer, poisoned. A tracked one remembers who wrote each byte.

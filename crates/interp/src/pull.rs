@@ -26,7 +26,15 @@ impl Pullable {
 
     /// Looks at what one instruction calls, and at what that calls.
     pub(crate) fn below(module: &Module, id: InstructionId) -> Pullable {
-        let mut found: BTreeSet<ComputationId> = module.instructions[id].called.iter().copied().collect();
+        Pullable::from_computations(module, module.instructions[id].called.iter().copied())
+    }
+
+    /// Looks at some computations, and at what they call.
+    pub(crate) fn from_computations(
+        module: &Module,
+        computations: impl IntoIterator<Item = ComputationId>,
+    ) -> Pullable {
+        let mut found: BTreeSet<ComputationId> = computations.into_iter().collect();
         let mut pending: Vec<ComputationId> = found.iter().copied().collect();
         while let Some(computation) = pending.pop() {
             for (_, instruction) in module.instructions_of(computation) {

@@ -1,12 +1,11 @@
 //! The three batch normalizations, in `f64`.
 
-use memplan_ir::{ArrayShape, Op};
+use memplan_ir::{ArrayShape, ElementType, Op};
 
 use crate::Error;
-use crate::kernels::dense::Dense;
+use crate::kernels::dense::{Dense, Work, numbers_mut};
 use crate::kernels::{Kernel, Operand};
 use crate::memory::{Memory, Place};
-use num_complex::Complex64;
 
 pub(crate) struct BatchNormKernel {
     op: Op,
@@ -42,63 +41,104 @@ impl BatchNormKernel {
 }
 
 impl Kernel for BatchNormKernel {
+    /// Operands and results as numbers, and two numbers per feature.
     fn scratch_bytes(&self) -> usize {
-        // Operands and results, each once as it is read or written and once as numbers.
-        let count = |arrays: &[Dense]| arrays.iter().map(Dense::count).sum::<usize>();
-        let n_features = self.operands[0].shape.dimensions[self.feature] as usize;
-        2 * (count(&self.operands) + count(&self.results) + 4 * n_features) * size_of::<Complex64>()
+        Work::bytes([self.numbers().saturating_mul(size_of::<f64>())])
     }
 
-    fn run(&self, memory: &mut Memory, operands: &[Place], results: &[Place], _: Place) -> Result<(), Error> {
-        let real =
-            |k: usize| -> Vec<f64> { self.operands[k].read(memory, operands).iter().map(|x| x.re).collect() };
-        let extents = &self.operands[0].shape.dimensions;
-        let n_features = extents[self.feature] as usize;
-        let inner = extents[self.feature + 1..].iter().product::<i64>() as usize;
-        let of = |i: usize| i / inner % n_features;
-        let x = real(0);
-        let per_feature = (x.len() / n_features.max(1)) as f64;
-        let sums = |value: &dyn Fn(usize) -> f64| {
-            let mut sums = vec![0f64; n_features];
-            (0..x.len()).for_each(|i| sums[of(i)] += value(i));
-            sums
+    fn run(
+        &self,
+        memory: &mut Memory,
+        operands: &[Place],
+        results: &[Place],
+        scratch: Place,
+    ) -> Result<(), Error> {
+        let all = Work::new(memory, scratch).take::<f64>(self.numbers());
+        let mut rest = all;
+        let mut take = |n: usize| {
+            let (taken, size) = (rest, n * size_of::<f64>());
+            rest = rest.part(size, rest.size - size);
+            taken.part(0, size)
         };
-        let means = |value: &dyn Fn(usize) -> f64| -> Vec<f64> {
-            sums(value).iter().map(|s| s / per_feature).collect()
-        };
-        let (scale, epsilon) = (real(1), self.epsilon);
-        let outputs: Vec<Vec<f64>> = match self.op {
-            Op::BatchNormTraining { .. } => {
-                let offset = real(2);
-                let mean = means(&|i| x[i]);
-                let variance = means(&|i| (x[i] - mean[of(i)]).powi(2));
-                let normal = |i: usize| (x[i] - mean[of(i)]) / (variance[of(i)] + epsilon).sqrt();
-                let y = (0..x.len()).map(|i| normal(i) * scale[of(i)] + offset[of(i)]).collect();
-                vec![y, mean, variance]
-            }
-            Op::BatchNormInference { .. } => {
-                let (offset, mean, variance) = (real(2), real(3), real(4));
-                let normal = |i: usize| (x[i] - mean[of(i)]) / (variance[of(i)] + epsilon).sqrt();
-                vec![(0..x.len()).map(|i| normal(i) * scale[of(i)] + offset[of(i)]).collect()]
-            }
-            _ => {
-                let (mean, variance, grad) = (real(2), real(3), real(4));
-                let deviation: Vec<f64> = variance.iter().map(|v| (v + epsilon).sqrt()).collect();
-                let normal = |i: usize| (x[i] - mean[of(i)]) / deviation[of(i)];
-                let offset_grad = sums(&|i| grad[i]);
-                let scale_grad = sums(&|i| grad[i] * normal(i));
-                let x_grad = (0..x.len()).map(|i| {
-                    let f = of(i);
-                    let centered = per_feature * grad[i] - offset_grad[f] - normal(i) * scale_grad[f];
-                    scale[f] / deviation[f] / per_feature * centered
-                });
-                vec![x_grad.collect(), scale_grad, offset_grad]
-            }
-        };
-        for (result, values) in self.results.iter().zip(outputs) {
-            let values: Vec<Complex64> = values.into_iter().map(Complex64::from).collect();
-            result.write(memory, results, &values);
+        for operand in &self.operands {
+            operand.read(memory, operands, ElementType::F64, take(operand.count()));
+        }
+        let outputs: Vec<Place> = self.results.iter().map(|result| take(result.count())).collect();
+        self.normalize(numbers_mut::<f64>(memory, all));
+        for (result, output) in self.results.iter().zip(outputs) {
+            result.write(memory, results, ElementType::F64, output);
         }
         Ok(())
     }
+}
+
+impl BatchNormKernel {
+    fn n_features(&self) -> usize {
+        self.operands[0].shape.dimensions[self.feature] as usize
+    }
+
+    fn numbers(&self) -> usize {
+        let count = |arrays: &[Dense]| arrays.iter().map(Dense::count).sum::<usize>();
+        count(&self.operands) + count(&self.results) + 2 * self.n_features()
+    }
+
+    /// Computes the results from the operands, which stand before them.
+    fn normalize(&self, mut numbers: &mut [f64]) {
+        let extents = &self.operands[0].shape.dimensions;
+        let n_features = self.n_features();
+        let inner = extents[self.feature + 1..].iter().product::<i64>() as usize;
+        let of = |i: usize| i / inner % n_features;
+        let mut take = |n: usize| -> &mut [f64] {
+            let (taken, rest) = std::mem::take(&mut numbers).split_at_mut(n);
+            numbers = rest;
+            taken
+        };
+        let given: Vec<&[f64]> = self.operands.iter().map(|operand| &*take(operand.count())).collect();
+        let mut made: Vec<&mut [f64]> = self.results.iter().map(|result| take(result.count())).collect();
+        let (means, factors) = (take(n_features), take(n_features));
+        let (x, scale) = (given[0], given[1]);
+        let per_feature = (x.len() / n_features.max(1)) as f64;
+        match (&self.op, &mut made[..]) {
+            (Op::BatchNormTraining { .. }, [y, mean, variance]) => {
+                sum_up(mean, x.len(), &of, |i| x[i] / per_feature);
+                sum_up(variance, x.len(), &of, |i| (x[i] - mean[of(i)]).powi(2) / per_feature);
+                means.copy_from_slice(mean);
+                for (factor, variance) in factors.iter_mut().zip(&**variance) {
+                    *factor = (variance + self.epsilon).sqrt();
+                }
+                let offset = given[2];
+                for (i, y) in y.iter_mut().enumerate() {
+                    *y = (x[i] - means[of(i)]) / factors[of(i)] * scale[of(i)] + offset[of(i)];
+                }
+            }
+            (Op::BatchNormInference { .. }, [y]) => {
+                let (offset, mean, variance) = (given[2], given[3], given[4]);
+                for (i, y) in y.iter_mut().enumerate() {
+                    let f = of(i);
+                    *y = (x[i] - mean[f]) / (variance[f] + self.epsilon).sqrt() * scale[f] + offset[f];
+                }
+            }
+            (Op::BatchNormGrad { .. }, [x_grad, scale_grad, offset_grad]) => {
+                let (mean, variance, grad) = (given[2], given[3], given[4]);
+                for (factor, variance) in factors.iter_mut().zip(variance) {
+                    *factor = (variance + self.epsilon).sqrt();
+                }
+                let normal = |i: usize| (x[i] - mean[of(i)]) / factors[of(i)];
+                sum_up(offset_grad, x.len(), &of, |i| grad[i]);
+                sum_up(scale_grad, x.len(), &of, |i| grad[i] * normal(i));
+                for (i, x_grad) in x_grad.iter_mut().enumerate() {
+                    let f = of(i);
+                    let centered = per_feature * grad[i] - offset_grad[f] - normal(i) * scale_grad[f];
+                    *x_grad = scale[f] / factors[f] / per_feature * centered;
+                }
+            }
+            _ => unreachable!("batch normalizations have one or three results"),
+        }
+    }
+}
+
+/// Sums of `n` values, each added to the sum of its feature.
+fn sum_up(sums: &mut [f64], n: usize, of: &dyn Fn(usize) -> usize, value: impl Fn(usize) -> f64) {
+    sums.fill(0.0);
+    (0..n).for_each(|i| sums[of(i)] += value(i));
 }

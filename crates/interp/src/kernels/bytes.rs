@@ -3,6 +3,7 @@
 use memplan_ir::ArrayShape;
 
 use crate::Error;
+use crate::element::{At, LANES, load};
 use crate::kernels::dense::Dense;
 use crate::kernels::{Kernel, Operand};
 use crate::memory::{Memory, Place};
@@ -48,31 +49,38 @@ impl BitcastConvertKernel {
 }
 
 impl Kernel for BitcastConvertKernel {
+    /// The operand's elements in row-major order, none sharing a byte.
     fn scratch_bytes(&self) -> usize {
-        3 * (self.operand.count() + self.result.count()) * 16
+        self.operand.byte_count()
     }
 
-    fn run(&self, memory: &mut Memory, operands: &[Place], results: &[Place], _: Place) -> Result<(), Error> {
+    fn run(
+        &self,
+        memory: &mut Memory,
+        operands: &[Place],
+        results: &[Place],
+        scratch: Place,
+    ) -> Result<(), Error> {
         let (from, to) = (self.operand.shape.element_type, self.result.shape.element_type);
-        let bytes = self.operand.read_bytes(memory, operands);
-        let bits = |bytes: &[u8], width: u32| -> Vec<bool> {
-            let per_element = width.div_ceil(8) as usize;
-            bytes
-                .chunks(per_element)
-                .flat_map(|e| (0..width).map(|b| e[b as usize / 8] >> (b % 8) & 1 == 1))
-                .collect()
-        };
-        let bytes: Vec<u8> = if from.bits() % 8 == 0 && to.bits() % 8 == 0 {
-            bytes
-        } else {
-            let pack = |bits: &[bool]| {
-                bits.chunks(8)
-                    .map(|b| b.iter().rev().fold(0u8, |x, &bit| x << 1 | bit as u8))
-                    .collect::<Vec<_>>()
-            };
-            bits(&bytes, from.bits()).chunks(to.bits() as usize).flat_map(pack).collect()
-        };
-        self.result.write_bytes(memory, results, &bytes);
+        self.operand.read(memory, operands, from, scratch);
+        let per_operand = from.byte_width() as usize;
+        let width = to.byte_width() as usize;
+        let mut bytes = vec![0u8; LANES * width];
+        self.result.fill(memory, results, to, |memory, base, n, lanes| {
+            let given = memory.bytes(scratch);
+            bytes.fill(0);
+            for (k, element) in bytes.chunks_mut(width).take(n).enumerate() {
+                // Bit `b` of this element is a bit of whichever operand element it lies in.
+                let first = (base + k) * to.bits() as usize;
+                let step = if from.bits() % 8 == 0 && to.bits() % 8 == 0 { 8 } else { 1 };
+                for b in (0..to.bits() as usize).step_by(step) {
+                    let (of, within) = ((first + b) / from.bits() as usize, (first + b) % from.bits() as usize);
+                    let byte = given[of * per_operand + within / 8] >> (within % 8);
+                    element[b / 8] |= if step == 8 { byte } else { (byte & 1) << (b % 8) };
+                }
+            }
+            load(to, &bytes, At::Consecutive(0), n, lanes);
+        });
         Ok(())
     }
 }

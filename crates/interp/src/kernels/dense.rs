@@ -1,17 +1,56 @@
-//! Whole arrays as vectors of numbers, for kernels that work on them as mathematics does. The vectors are those kernels'
+//! Whole arrays as vectors of numbers, for kernels that work on them as mathematics does. The vectors lie in the kernel's
 //! scratch.
 
-use memplan_ir::{ArrayLiteral, ArrayShape, ElementType};
-use num_complex::Complex64;
+use bytemuck::Pod;
+use memplan_ir::{ArrayShape, ElementType};
 
 use crate::Error;
 use crate::addressing::Addressing;
-use crate::element::{Class, LANES, Lanes, load, store};
+use crate::element::{At, Class, LANES, Lanes, load, store};
 use crate::kernels::Operand;
 use crate::lower::addressing;
 use crate::math;
 use crate::memory::{Memory, Place};
-use crate::transfer::{self, at, for_each_batch};
+use crate::transfer::{at, for_each_batch};
+
+/// Where vectors in scratch begin: at multiples of the widest number.
+const ALIGNMENT: usize = 16;
+
+/// Hands out the scratch of a kernel, vector by vector.
+pub(crate) struct Work(Place);
+
+impl Work {
+    pub(crate) fn new(memory: &Memory, scratch: Place) -> Work {
+        // Plans for small machines align less than numbers here want to be.
+        let skipped = memory.bytes(scratch).as_ptr().align_offset(ALIGNMENT).min(scratch.size);
+        Work(scratch.part(skipped, scratch.size - skipped))
+    }
+
+    /// A place for `n` numbers.
+    pub(crate) fn take<T>(&mut self, n: usize) -> Place {
+        let size = n * size_of::<T>();
+        let place = self.0.part(0, size);
+        let used = size.next_multiple_of(ALIGNMENT).min(self.0.size);
+        self.0 = self.0.part(used, self.0.size - used);
+        place
+    }
+
+    /// What is left.
+    pub(crate) fn rest(self) -> Place {
+        self.0
+    }
+
+    /// Bytes of scratch that vectors of these sizes in bytes take.
+    pub(crate) fn bytes(sizes: impl IntoIterator<Item = usize>) -> usize {
+        let padded = |size: usize| size.checked_next_multiple_of(ALIGNMENT).unwrap_or(usize::MAX);
+        sizes.into_iter().map(padded).fold(ALIGNMENT - 1, usize::saturating_add)
+    }
+}
+
+/// The numbers at a place that [`Work::take`] gave.
+pub(crate) fn numbers_mut<T: Pod>(memory: &mut Memory, place: Place) -> &mut [T] {
+    bytemuck::cast_slice_mut(memory.bytes_mut(place))
+}
 
 /// An array of a kernel, with where its elements lie.
 pub(crate) struct Dense {
@@ -34,74 +73,83 @@ impl Dense {
         self.shape.dimensions.iter().product::<i64>() as usize
     }
 
-    /// All elements in row-major order, as complex numbers.
-    pub(crate) fn read(&self, memory: &Memory, places: &[Place]) -> Vec<Complex64> {
-        let mut values = Vec::with_capacity(self.count());
-        let t = self.shape.element_type;
-        let mut wide = Lanes::new(Class::C128, LANES);
-        self.for_each_register(memory, places, |lanes, n| {
-            math::convert(t, ElementType::C128, lanes, &mut wide, n);
-            let Lanes::C128(wide) = &wide else { unreachable!("made as complex numbers") };
-            values.extend_from_slice(&wide[..n]);
-        });
-        values
+    /// Bytes of all elements, none sharing a byte.
+    pub(crate) fn byte_count(&self) -> usize {
+        self.count().saturating_mul(self.shape.element_type.byte_width() as usize)
     }
 
-    /// All elements in row-major order, in one long register.
-    pub(crate) fn read_lanes(&self, memory: &Memory, places: &[Place]) -> Lanes {
-        let mut all = Lanes::new(Class::of(self.shape.element_type), self.count());
-        let mut filled = 0;
-        self.for_each_register(memory, places, |lanes, n| {
-            all.copy_from(filled, lanes, 0, n);
-            filled += n;
-        });
-        all
+    /// The extents of the last two dimensions, rows and columns.
+    pub(crate) fn matrix(&self) -> (usize, usize) {
+        match self.shape.dimensions[..] {
+            [.., rows, columns] => (rows as usize, columns as usize),
+            _ => (1, self.count()),
+        }
     }
 
-    /// Writes all elements in row-major order.
-    pub(crate) fn write(&self, memory: &mut Memory, places: &[Place], values: &[Complex64]) {
+    /// Copies all elements to scratch, in row-major order, as numbers of type `to`.
+    pub(crate) fn read(&self, memory: &mut Memory, places: &[Place], to: ElementType, scratch: Place) {
         let t = self.shape.element_type;
-        let mut wide = Lanes::new(Class::C128, LANES);
         let mut lanes = Lanes::new(Class::of(t), LANES);
+        let mut converted = Lanes::new(Class::of(to), LANES);
         for_each_batch(&self.shape.dimensions, &self.addressing, |base, offsets| {
             let n = offsets.len();
-            let Lanes::C128(wide_lanes) = &mut wide else { unreachable!("made as complex numbers") };
-            wide_lanes[..n].copy_from_slice(&values[base..base + n]);
-            math::convert(ElementType::C128, t, &wide, &mut lanes, n);
-            store(t, &lanes, n, at(&self.addressing, offsets), memory.bytes_mut(places[self.number]));
+            load(t, memory.bytes(places[self.number]), at(&self.addressing, offsets), n, &mut lanes);
+            let begin = At::Consecutive(base * to.byte_width() as usize);
+            if t == to {
+                store(to, &lanes, n, begin, memory.bytes_mut(scratch));
+            } else {
+                math::convert(t, to, &lanes, &mut converted, n);
+                store(to, &converted, n, begin, memory.bytes_mut(scratch));
+            }
         });
     }
 
-    /// Writes all elements from one long register in row-major order.
-    pub(crate) fn write_lanes(&self, memory: &mut Memory, places: &[Place], values: &Lanes) {
+    /// Copies all elements from scratch, where they are in row-major order as numbers of type `from`.
+    pub(crate) fn write(&self, memory: &mut Memory, places: &[Place], from: ElementType, scratch: Place) {
+        let width = from.byte_width() as usize;
+        let mut lanes = Lanes::new(Class::of(from), LANES);
+        self.fill(memory, places, from, |memory, base, n, out| {
+            load(from, memory.bytes(scratch), At::Consecutive(base * width), n, &mut lanes);
+            out.copy_from(0, &lanes, 0, n);
+        });
+    }
+
+    /// Sets all elements in row-major order, a register of numbers of type `from` at a time: `f` is given the position
+    /// of the first and how many there are.
+    pub(crate) fn fill(
+        &self,
+        memory: &mut Memory,
+        places: &[Place],
+        from: ElementType,
+        mut f: impl FnMut(&Memory, usize, usize, &mut Lanes),
+    ) {
         let t = self.shape.element_type;
-        let mut lanes = Lanes::new(Class::of(t), LANES);
+        let mut lanes = Lanes::new(Class::of(from), LANES);
+        let mut converted = Lanes::new(Class::of(t), LANES);
         for_each_batch(&self.shape.dimensions, &self.addressing, |base, offsets| {
             let n = offsets.len();
-            lanes.copy_from(0, values, base, n);
-            store(t, &lanes, n, at(&self.addressing, offsets), memory.bytes_mut(places[self.number]));
+            f(memory, base, n, &mut lanes);
+            let bytes = memory.bytes_mut(places[self.number]);
+            if t == from {
+                store(t, &lanes, n, at(&self.addressing, offsets), bytes);
+            } else {
+                math::convert(from, t, &lanes, &mut converted, n);
+                store(t, &converted, n, at(&self.addressing, offsets), bytes);
+            }
         });
     }
 
-    /// The bytes of all elements in row-major order, as a literal has them.
-    pub(crate) fn read_bytes(&self, memory: &Memory, places: &[Place]) -> Vec<u8> {
-        transfer::read(&self.shape, &self.addressing, memory, places[self.number]).bytes().to_vec()
-    }
-
-    /// Writes all elements from their bytes in row-major order.
-    pub(crate) fn write_bytes(&self, memory: &mut Memory, places: &[Place], bytes: &[u8]) {
-        let literal =
-            ArrayLiteral::new(self.shape.element_type, self.shape.dimensions.iter().copied(), bytes);
-        transfer::write(&literal, &self.addressing, memory, places[self.number]);
-    }
-
-    fn for_each_register(&self, memory: &Memory, places: &[Place], mut f: impl FnMut(&Lanes, usize)) {
+    /// The first elements, at most a register of them.
+    pub(crate) fn first(&self, memory: &Memory, places: &[Place]) -> Lanes {
         let t = self.shape.element_type;
-        let bytes = memory.bytes(places[self.number]);
-        let mut lanes = Lanes::new(Class::of(t), LANES);
+        let mut lanes = Lanes::new(Class::of(t), self.count().min(LANES));
+        let mut is_first = true;
         for_each_batch(&self.shape.dimensions, &self.addressing, |_, offsets| {
-            load(t, bytes, at(&self.addressing, offsets), offsets.len(), &mut lanes);
-            f(&lanes, offsets.len());
+            if std::mem::take(&mut is_first) {
+                let bytes = memory.bytes(places[self.number]);
+                load(t, bytes, at(&self.addressing, offsets), offsets.len(), &mut lanes);
+            }
         });
+        lanes
     }
 }

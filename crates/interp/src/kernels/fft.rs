@@ -2,11 +2,11 @@
 
 use std::f64::consts::PI;
 
-use memplan_ir::{ArrayShape, FftKind};
+use memplan_ir::{ArrayShape, ElementType, FftKind};
 use num_complex::Complex64;
 
 use crate::Error;
-use crate::kernels::dense::Dense;
+use crate::kernels::dense::{Dense, Work, numbers_mut};
 use crate::kernels::{Kernel, Operand};
 use crate::memory::{Memory, Place};
 
@@ -37,23 +37,36 @@ impl FftKernel {
 }
 
 impl Kernel for FftKernel {
-    /// Operand, transforms and result, and the four vectors that a transform of awkward length works with.
     fn scratch_bytes(&self) -> usize {
-        let longest = self.lengths.iter().max().map_or(0, |n| 4 * (2 * n).next_power_of_two());
-        (self.operand.count() + self.count() + self.result.count() + longest) * size_of::<Complex64>()
+        let counts = [self.operand.count(), self.count(), self.awkward()];
+        Work::bytes(counts.map(|n| n.saturating_mul(size_of::<Complex64>())))
     }
 
-    fn run(&self, memory: &mut Memory, operands: &[Place], results: &[Place], _: Place) -> Result<(), Error> {
-        let input = self.operand.read(memory, operands);
+    fn run(
+        &self,
+        memory: &mut Memory,
+        operands: &[Place],
+        results: &[Place],
+        scratch: Place,
+    ) -> Result<(), Error> {
+        let mut work = Work::new(memory, scratch);
+        let input = work.take::<Complex64>(self.operand.count());
+        let whole = work.take::<Complex64>(self.count());
+        let awkward = work.take::<Complex64>(self.awkward());
         let n = *self.lengths.last().unwrap_or(&1);
-        let mut values = match self.kind {
-            FftKind::Irfft => self.mirrored(&input, n),
-            _ => input,
-        };
+        match self.kind {
+            FftKind::Irfft => {
+                self.operand.read(memory, operands, ElementType::C128, input);
+                self.mirror(memory, input, whole, n);
+            }
+            _ => self.operand.read(memory, operands, ElementType::C128, whole),
+        }
         let is_inverse = matches!(self.kind, FftKind::Ifft | FftKind::Irfft);
+        let all = Place { size: awkward.offset + awkward.size - whole.offset, ..whole };
+        let (values, awkward) = numbers_mut::<Complex64>(memory, all).split_at_mut(self.count());
         let mut stride = 1;
         for &length in self.lengths.iter().rev() {
-            transform_lines(&mut values, length, stride, is_inverse);
+            transform_lines(values, length, stride, is_inverse, awkward);
             stride *= length;
         }
         if is_inverse {
@@ -61,20 +74,31 @@ impl Kernel for FftKernel {
         }
         if self.kind == FftKind::Rfft {
             // The rest of each line is the conjugate of what is kept.
-            values = values.chunks(n.max(1)).flat_map(|line| line[..n / 2 + 1].to_vec()).collect();
+            let kept = n / 2 + 1;
+            for line in 1..values.len() / n.max(1) {
+                values.copy_within(line * n..line * n + kept, line * kept);
+            }
         }
-        self.result.write(memory, results, &values);
+        self.result.write(memory, results, ElementType::C128, whole);
         Ok(())
     }
 }
 
 impl FftKernel {
+    /// Elements that transforms of single lines work with: the line, and what [`bluestein`] wants.
+    fn awkward(&self) -> usize {
+        let of = |&n: &usize| if n.is_power_of_two() { n } else { 2 * n + 2 * (2 * n).next_power_of_two() };
+        self.lengths.iter().map(of).max().unwrap_or(0)
+    }
+
     /// The whole spectrum of real signals, of which the operand has the first `n / 2 + 1` entries of the last dimension.
-    fn mirrored(&self, input: &[Complex64], n: usize) -> Vec<Complex64> {
+    fn mirror(&self, memory: &mut Memory, input: Place, whole: Place, n: usize) {
         let half = n / 2 + 1;
         let lengths = &self.lengths[..self.lengths.len() - 1];
         let lines: usize = lengths.iter().product();
-        let mut whole = vec![Complex64::ZERO; self.count()];
+        // Scratch begins with the input, so both are one slice.
+        let both = Place { size: whole.offset + whole.size - input.offset, ..input };
+        let (input, whole) = numbers_mut::<Complex64>(memory, both).split_at_mut(self.operand.count());
         for (out, input) in whole.chunks_mut((lines * n).max(1)).zip(input.chunks((lines * half).max(1))) {
             for line in 0..lines {
                 // Entry `k` mirrors entry `-k` in every dimension.
@@ -90,24 +114,29 @@ impl FftKernel {
                 }
             }
         }
-        whole
     }
 }
 
 /// Transforms all lines of `n` elements `stride` apart.
-fn transform_lines(values: &mut [Complex64], n: usize, stride: usize, is_inverse: bool) {
-    let mut line = vec![Complex64::ZERO; n];
+fn transform_lines(
+    values: &mut [Complex64],
+    n: usize,
+    stride: usize,
+    is_inverse: bool,
+    awkward: &mut [Complex64],
+) {
+    let (line, awkward) = awkward.split_at_mut(n);
     for block in values.chunks_mut((n * stride).max(1)) {
         for first in 0..stride {
             line.iter_mut().enumerate().for_each(|(i, x)| *x = block[first + i * stride]);
-            transform(&mut line, is_inverse);
+            transform(line, is_inverse, awkward);
             line.iter().enumerate().for_each(|(i, &x)| block[first + i * stride] = x);
         }
     }
 }
 
 /// One transform, not scaled.
-fn transform(line: &mut [Complex64], is_inverse: bool) {
+fn transform(line: &mut [Complex64], is_inverse: bool, awkward: &mut [Complex64]) {
     let n = line.len();
     if n <= 1 {
         return;
@@ -118,7 +147,7 @@ fn transform(line: &mut [Complex64], is_inverse: bool) {
     if n.is_power_of_two() {
         radix_2(line)
     } else {
-        bluestein(line)
+        bluestein(line, awkward)
     }
     if is_inverse {
         line.iter_mut().for_each(|x| *x = x.conj());
@@ -149,26 +178,28 @@ fn radix_2(line: &mut [Complex64]) {
 }
 
 /// Any length as a convolution with a chirp, of a length that is a power of two (Bluestein, 1970).
-fn bluestein(line: &mut [Complex64]) {
+fn bluestein(line: &mut [Complex64], work: &mut [Complex64]) {
     let n = line.len();
     let m = (2 * n - 1).next_power_of_two();
+    let (chirp, work) = work.split_at_mut(n);
+    let (a, work) = work.split_at_mut(m);
+    let b = &mut work[..m];
     // The angle of k^2 repeats after 2n, which keeps it exact for long lines.
-    let chirp: Vec<Complex64> = (0..n)
-        .map(|k| {
-            Complex64::from_polar(1.0, -PI * ((k as u128 * k as u128) % (2 * n as u128)) as f64 / n as f64)
-        })
-        .collect();
-    let mut a = vec![Complex64::ZERO; m];
-    let mut b = vec![Complex64::ZERO; m];
+    for (k, x) in chirp.iter_mut().enumerate() {
+        let square = (k as u128 * k as u128) % (2 * n as u128);
+        *x = Complex64::from_polar(1.0, -PI * square as f64 / n as f64);
+    }
+    a.fill(Complex64::ZERO);
+    b.fill(Complex64::ZERO);
     for k in 0..n {
         a[k] = line[k] * chirp[k];
         b[k] = chirp[k].conj();
         b[(m - k) % m] = b[k];
     }
-    radix_2(&mut a);
-    radix_2(&mut b);
-    a.iter_mut().zip(&b).for_each(|(a, b)| *a = (*a * b).conj());
-    radix_2(&mut a);
+    radix_2(a);
+    radix_2(b);
+    a.iter_mut().zip(&*b).for_each(|(a, b)| *a = (*a * b).conj());
+    radix_2(a);
     for k in 0..n {
         line[k] = a[k].conj() * chirp[k] / m as f64;
     }

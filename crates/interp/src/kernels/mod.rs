@@ -14,6 +14,7 @@ mod linalg;
 pub(crate) mod loops;
 pub(crate) mod reduce;
 mod rng;
+mod scan;
 pub(crate) mod scatter;
 mod sort;
 
@@ -73,6 +74,11 @@ pub(crate) fn whole_array_kernel(
             Box::new(sort::SortKernel::new(operands, results, *dimension, comparator)?)
         }
         Op::TopK { largest, .. } => Box::new(sort::TopKKernel::new(&operands[0], results, *largest)?),
+        Op::Map { .. } => {
+            let function = module.instructions[id].called[0];
+            Box::new(scan::MapKernel::new(module, function, operands, result(0))?)
+        }
+        Op::Scan(s) => Box::new(scan::ScanKernel::new(module, id, (**s).clone(), operands, results)?),
         Op::Fft { kind, lengths } => Box::new(fft::FftKernel::new(&operands[0], result(0), *kind, lengths)?),
         Op::Cholesky { lower } => Box::new(linalg::CholeskyKernel::new(&operands[0], result(0), *lower)?),
         Op::TriangularSolve(options) => {

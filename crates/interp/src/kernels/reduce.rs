@@ -40,9 +40,22 @@ enum Reducer {
 }
 
 impl Kernel for ReduceKernel {
-    fn run(&self, memory: &mut Memory, operands: &[Place], results: &[Place], _: Place) -> Result<(), Error> {
+    fn scratch_bytes(&self) -> usize {
+        match &self.reducer {
+            Reducer::Sum => 0,
+            Reducer::Lambda(lambda) => lambda.scratch_bytes(),
+        }
+    }
+
+    fn run(
+        &self,
+        memory: &mut Memory,
+        operands: &[Place],
+        results: &[Place],
+        scratch: Place,
+    ) -> Result<(), Error> {
         let mut machine = Machine::new(&self.program, memory, operands)?;
-        let mut fold = Fold::new(self)?;
+        let mut fold = Fold::new(self, scratch)?;
         let runs = LANES.min(self.inner);
         if self.outer >= LANES / 4 || runs <= self.outer || self.inside.is_some() {
             for base in (0..self.outer).step_by(LANES) {
@@ -66,7 +79,7 @@ impl ReduceKernel {
         base: usize,
         machine: &mut Machine,
         fold: &mut Fold<'_>,
-        memory: &Memory,
+        memory: &mut Memory,
         operands: &[Place],
     ) -> Result<(), Error> {
         let n = LANES.min(self.outer - base);
@@ -79,7 +92,7 @@ impl ReduceKernel {
         for r in 0..self.inner {
             machine.set(fixed::INNER, r as i64, 0);
             machine.run(&self.program, Level::Inner, memory, operands)?;
-            fold.add(machine, n)?;
+            fold.add(machine, n, memory)?;
         }
         Ok(())
     }
@@ -91,7 +104,7 @@ impl ReduceKernel {
         runs: usize,
         machine: &mut Machine,
         fold: &mut Fold<'_>,
-        memory: &Memory,
+        memory: &mut Memory,
         operands: &[Place],
     ) -> Result<(), Error> {
         machine.n = runs;
@@ -109,7 +122,7 @@ impl ReduceKernel {
                     fold.set(k, 0, &machine.registers[element as usize], 0, n);
                 }
             } else {
-                fold.add(machine, n)?;
+                fold.add(machine, n, memory)?;
             }
         }
         let partial = fold.accumulators.clone();
@@ -117,7 +130,7 @@ impl ReduceKernel {
             fold.set(k, 0, &machine.registers[initial as usize], 0, 1);
         }
         for lane in 0..self.inner.div_ceil(length) {
-            fold.combine(&partial, lane)?;
+            fold.combine(&partial, lane, memory)?;
         }
         machine.n = 1;
         Ok(())
@@ -142,12 +155,14 @@ impl ReduceKernel {
 struct Fold<'k> {
     kernel: &'k ReduceKernel,
     lambda: Option<Machine>,
+    /// Where the reducer works.
+    scratch: Place,
     accumulators: Vec<Lanes>,
     next: Vec<Lanes>,
 }
 
 impl<'k> Fold<'k> {
-    fn new(kernel: &'k ReduceKernel) -> Result<Fold<'k>, Error> {
+    fn new(kernel: &'k ReduceKernel, scratch: Place) -> Result<Fold<'k>, Error> {
         let (lambda, accumulators): (_, Vec<Lanes>) = match &kernel.reducer {
             Reducer::Sum => (None, vec![Lanes::new(Class::F64, LANES)]),
             Reducer::Lambda(lambda) => {
@@ -155,7 +170,7 @@ impl<'k> Fold<'k> {
                 (Some(lambda.machine()?), half.iter().map(|&t| Lanes::new(Class::of(t), LANES)).collect())
             }
         };
-        Ok(Fold { kernel, lambda, next: accumulators.clone(), accumulators })
+        Ok(Fold { kernel, lambda, scratch, next: accumulators.clone(), accumulators })
     }
 
     /// Sets `n` lanes of accumulator `k` from lane `at` on.
@@ -169,25 +184,25 @@ impl<'k> Fold<'k> {
     }
 
     /// Takes the elements that the program has just computed into the first `n` accumulators.
-    fn add(&mut self, machine: &Machine, n: usize) -> Result<(), Error> {
+    fn add(&mut self, machine: &Machine, n: usize, memory: &mut Memory) -> Result<(), Error> {
         let kernel = self.kernel;
         let element = |k: usize| &machine.registers[kernel.elements[k] as usize];
         let inside = kernel.inside.map(|register| machine.registers[register as usize].int());
         match (&kernel.reducer, &mut self.lambda) {
-            (Reducer::Lambda(lambda), Some(scratch)) => {
+            (Reducer::Lambda(lambda), Some(function)) => {
                 for k in 0..kernel.elements.len() {
-                    lambda.set(scratch, k, &self.accumulators[k], 0, n);
-                    lambda.set(scratch, k + kernel.elements.len(), element(k), 0, n);
+                    lambda.set(function, k, &self.accumulators[k], 0, n);
+                    lambda.set(function, k + kernel.elements.len(), element(k), 0, n);
                 }
-                lambda.run(scratch, n)?;
+                lambda.run(function, n, memory, self.scratch)?;
                 for k in 0..kernel.elements.len() {
                     match kernel.inside {
-                        None => self.accumulators[k].copy_from(0, lambda.result(scratch, k), 0, n),
+                        None => self.accumulators[k].copy_from(0, lambda.result(function, k), 0, n),
                         Some(p) => {
                             let p = &machine.registers[p as usize];
                             math::select(
                                 p,
-                                lambda.result(scratch, k),
+                                lambda.result(function, k),
                                 &self.accumulators[k],
                                 &mut self.next[k],
                                 n,
@@ -216,16 +231,16 @@ impl<'k> Fold<'k> {
     }
 
     /// Takes one lane of other accumulators into lane 0.
-    fn combine(&mut self, partial: &[Lanes], lane: usize) -> Result<(), Error> {
+    fn combine(&mut self, partial: &[Lanes], lane: usize, memory: &mut Memory) -> Result<(), Error> {
         match (&self.kernel.reducer, &mut self.lambda) {
-            (Reducer::Lambda(lambda), Some(scratch)) => {
+            (Reducer::Lambda(lambda), Some(function)) => {
                 for k in 0..partial.len() {
-                    lambda.set(scratch, k, &self.accumulators[k], 0, 1);
-                    lambda.set(scratch, k + partial.len(), &partial[k], lane, 1);
+                    lambda.set(function, k, &self.accumulators[k], 0, 1);
+                    lambda.set(function, k + partial.len(), &partial[k], lane, 1);
                 }
-                lambda.run(scratch, 1)?;
+                lambda.run(function, 1, memory, self.scratch)?;
                 for k in 0..partial.len() {
-                    self.accumulators[k].copy_from(0, lambda.result(scratch, k), 0, 1);
+                    self.accumulators[k].copy_from(0, lambda.result(function, k), 0, 1);
                 }
             }
             _ => match (&mut self.accumulators[0], &partial[0]) {

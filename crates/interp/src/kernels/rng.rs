@@ -6,12 +6,12 @@
 use std::cell::Cell;
 
 use memplan_ir::{ArrayShape, ElementType, RngAlgorithm, RngDistribution};
-use num_complex::Complex64;
 
 use crate::Error;
 use crate::element::{Class, Lanes, round};
 use crate::kernels::dense::Dense;
 use crate::kernels::{Kernel, Operand};
+use crate::math;
 use crate::memory::{Memory, Place};
 
 /// `rng-bit-generator`: the new state and the bits.
@@ -38,63 +38,73 @@ impl BitsKernel {
 }
 
 impl Kernel for BitsKernel {
-    /// The words as they are made and as they are stored.
-    fn scratch_bytes(&self) -> usize {
-        (2 * self.bits.count() + self.state.count() + 4) * size_of::<i64>()
-    }
-
     fn run(&self, memory: &mut Memory, operands: &[Place], results: &[Place], _: Place) -> Result<(), Error> {
-        let Lanes::Int(mut state) = self.state.read_lanes(memory, operands) else {
+        let Lanes::Int(mut state) = self.state.first(memory, operands) else {
             unreachable!("states are integers")
         };
         let t = self.bits.shape.element_type;
         let (count, is_wide) = (self.bits.count(), t.bits() == 64);
-        let words: Vec<i64> = match self.algorithm {
+        let fill = |memory: &mut Memory, word: &mut dyn FnMut(usize) -> u64| {
+            self.bits.fill(memory, results, t, |_, base, n, lanes| {
+                let lanes_in_use = lanes.int_mut()[..n].iter_mut();
+                lanes_in_use.enumerate().for_each(|(k, lane)| *lane = word(base + k) as i64);
+                round(t, lanes, n);
+            });
+        };
+        match self.algorithm {
             RngAlgorithm::RngThreeFry => {
                 let (key, counter) = (state[0] as u64, state[1] as u64);
                 let draw = |i: usize| threefry(split(counter.wrapping_add(i as u64)), split(key));
-                let (values, n_counters) = if is_wide {
-                    ((0..count).map(|i| join(draw(i)) as i64).collect(), count)
+                let n_counters = if is_wide {
+                    fill(memory, &mut |i| join(draw(i)));
+                    count
                 } else {
-                    interleaved(&self.bits.shape.dimensions, draw)
+                    let pairs = Interleaved::new(&self.bits.shape.dimensions);
+                    fill(memory, &mut |i| {
+                        let (counter, half) = pairs.counter(i);
+                        draw(counter)[half] as u64
+                    });
+                    pairs.n_counters
                 };
                 state[1] = state[1].wrapping_add(n_counters as i64);
-                values
             }
             RngAlgorithm::RngPhilox | RngAlgorithm::RngDefault => {
                 // A state of two words uses its key as the upper half of the counter.
                 let high = if state.len() > 2 { state[2] } else { state[0] } as u64;
                 let counter = state[1] as u64 as u128 | (high as u128) << 64;
-                let n_counters = if is_wide { count.div_ceil(2) } else { count.div_ceil(4) };
-                let words = (0..n_counters)
-                    .flat_map(|i| philox(counter.wrapping_add(i as u128), split(state[0] as u64)));
-                let words: Vec<u32> = words.collect();
-                let end = counter.wrapping_add(n_counters as u128);
+                let per_counter = if is_wide { 2 } else { 4 };
+                let (mut known, mut words) = (usize::MAX, [0; 4]);
+                fill(memory, &mut |i| {
+                    if known != i / per_counter {
+                        known = i / per_counter;
+                        words = philox(counter.wrapping_add(known as u128), split(state[0] as u64));
+                    }
+                    let k = i % per_counter;
+                    if is_wide { join([words[2 * k], words[2 * k + 1]]) } else { words[k] as u64 }
+                });
+                let end = counter.wrapping_add(count.div_ceil(per_counter) as u128);
                 state[1] = end as u64 as i64;
                 if let Some(high) = state.get_mut(2) {
                     *high = (end >> 64) as u64 as i64;
                 }
-                match is_wide {
-                    true => words.chunks(2).take(count).map(|w| join([w[0], w[1]]) as i64).collect(),
-                    false => words.iter().take(count).map(|&w| w as i64).collect(),
-                }
             }
-        };
-        let mut lanes = Lanes::Int(words);
-        round(t, &mut lanes, count);
-        self.new_state.write_lanes(memory, results, &Lanes::Int(state));
-        self.bits.write_lanes(memory, results, &lanes);
+        }
+        let state_type = self.new_state.shape.element_type;
+        self.new_state.fill(memory, results, state_type, |_, base, n, lanes| {
+            lanes.int_mut()[..n].copy_from_slice(&state[base..base + n]);
+        });
         Ok(())
     }
 }
 
-/// `rng`: HLO leaves the numbers open, so these are Philox with the instruction as key and the runs counted.
+/// `rng`: HLO leaves the numbers open, so these are Philox, with a key made of the run's seed and the instruction, and
+/// the executions counted.
 pub(crate) struct RngKernel {
     parameters: [Dense; 2],
     result: Dense,
     distribution: RngDistribution,
-    key: u64,
-    runs: Cell<u64>,
+    instruction: u64,
+    executions: Cell<u64>,
 }
 
 impl RngKernel {
@@ -102,33 +112,36 @@ impl RngKernel {
         operands: &[Operand],
         result: &ArrayShape,
         distribution: RngDistribution,
-        key: u64,
+        instruction: u64,
     ) -> Result<RngKernel, Error> {
         Ok(RngKernel {
             parameters: [Dense::operand(&operands[0])?, Dense::operand(&operands[1])?],
             result: Dense::new(0, result)?,
             distribution,
-            key,
-            runs: Cell::new(0),
+            instruction,
+            executions: Cell::new(0),
         })
     }
 }
 
 impl Kernel for RngKernel {
-    fn scratch_bytes(&self) -> usize {
-        (self.result.count() + 2) * size_of::<Complex64>()
-    }
-
     fn run(&self, memory: &mut Memory, operands: &[Place], results: &[Place], _: Place) -> Result<(), Error> {
-        let [a, b] = [0, 1].map(|k: usize| self.parameters[k].read(memory, operands)[0].re);
-        let run = self.runs.replace(self.runs.get() + 1);
+        let [a, b] = [0, 1].map(|k: usize| {
+            let t = self.parameters[k].shape.element_type;
+            let mut wide = Lanes::new(Class::F64, 1);
+            math::convert(t, ElementType::F64, &self.parameters[k].first(memory, operands), &mut wide, 1);
+            let Lanes::F64(wide) = wide else { unreachable!("made as `f64`") };
+            wide[0]
+        });
+        let execution = self.executions.replace(self.executions.get() + 1);
+        // The seed and the instruction become one key by a counter of their own, so that no two pairs meet by a sum.
+        let key = threefry(split(self.instruction), split(memory.seed));
+        let is_integral = self.result.shape.element_type.is_integral();
         let uniform = |word: u32| (word as f64 + 0.5) / 4294967296.0;
         let draw = |i: usize| {
-            let words = philox(i as u128 | (run as u128) << 64, split(self.key));
+            let words = philox(i as u128 | (execution as u128) << 64, key);
             match self.distribution {
-                RngDistribution::RngUniform if self.result.shape.element_type.is_integral() => {
-                    (a + uniform(words[0]) * (b - a)).floor()
-                }
+                RngDistribution::RngUniform if is_integral => (a + uniform(words[0]) * (b - a)).floor(),
                 RngDistribution::RngUniform => a + uniform(words[0]) * (b - a),
                 // Box and Muller's transform.
                 RngDistribution::RngNormal => {
@@ -137,8 +150,10 @@ impl Kernel for RngKernel {
                 }
             }
         };
-        let values: Vec<Complex64> = (0..self.result.count()).map(|i| Complex64::from(draw(i))).collect();
-        self.result.write(memory, results, &values);
+        self.result.fill(memory, results, ElementType::F64, |_, base, n, lanes| {
+            let Lanes::F64(lanes) = lanes else { unreachable!("asked for as `f64`") };
+            (base..base + n).zip(lanes).for_each(|(i, lane)| *lane = draw(i));
+        });
         Ok(())
     }
 }
@@ -160,30 +175,41 @@ impl StateKernel {
 impl Kernel for StateKernel {
     fn run(&self, memory: &mut Memory, _: &[Place], results: &[Place], _: Place) -> Result<(), Error> {
         let state = self.state.replace(self.state.get().wrapping_add(self.delta));
-        let mut lanes = Lanes::new(Class::of(ElementType::U64), self.result.count());
         let words = [state as u64 as i64, (state >> 64) as u64 as i64];
-        lanes.int_mut().iter_mut().zip(words).for_each(|(lane, word)| *lane = word);
-        self.result.write_lanes(memory, results, &lanes);
+        self.result.fill(memory, results, ElementType::U64, |_, _, n, lanes| {
+            lanes.int_mut()[..n].iter_mut().zip(words).for_each(|(lane, word)| *lane = word);
+        });
         Ok(())
     }
 }
 
 /// Words of two per counter, the first and second of each pair next to each other along one dimension: the first of
-/// even extent, else the longest, which is padded. Also the number of counters.
-fn interleaved(extents: &[i64], draw: impl Fn(usize) -> [u32; 2]) -> (Vec<i64>, usize) {
-    let even = extents.iter().position(|e| e % 2 == 0);
-    let longest = (0..extents.len()).max_by_key(|&d| (extents[d], std::cmp::Reverse(d)));
-    let Some(d) = even.or(longest) else { return (vec![draw(0)[0] as i64], 1) };
-    let extent = extents[d] as usize;
-    let half = extent.div_ceil(2);
-    let inner = extents[d + 1..].iter().product::<i64>() as usize;
-    let outer = extents[..d].iter().product::<i64>() as usize;
-    let mut words = Vec::with_capacity(outer * extent * inner);
-    for at in 0..outer * extent * inner {
-        let (i, along, before) = (at % inner, at / inner % extent, at / inner / extent);
-        words.push(draw((before * half + along / 2) * inner + i)[along % 2] as i64);
+/// even extent, else the longest, which is padded.
+struct Interleaved {
+    extent: usize,
+    half: usize,
+    inner: usize,
+    n_counters: usize,
+}
+
+impl Interleaved {
+    fn new(extents: &[i64]) -> Interleaved {
+        let even = extents.iter().position(|e| e % 2 == 0);
+        let longest = (0..extents.len()).max_by_key(|&d| (extents[d], std::cmp::Reverse(d)));
+        let Some(d) = even.or(longest) else { return Interleaved { extent: 1, half: 1, inner: 1, n_counters: 1 } };
+        let extent = extents[d] as usize;
+        let half = extent.div_ceil(2);
+        let inner = extents[d + 1..].iter().product::<i64>() as usize;
+        let outer = extents[..d].iter().product::<i64>() as usize;
+        Interleaved { extent, half, inner, n_counters: outer * half * inner }
     }
-    (words, outer * half * inner)
+
+    /// The counter of an element, and which of its words.
+    fn counter(&self, at: usize) -> (usize, usize) {
+        let (i, along) = (at % self.inner, at / self.inner % self.extent);
+        let before = at / self.inner / self.extent;
+        ((before * self.half + along / 2) * self.inner + i, along % 2)
+    }
 }
 
 fn threefry(counter: [u32; 2], key: [u32; 2]) -> [u32; 2] {

@@ -59,6 +59,10 @@ struct Target {
 }
 
 impl Kernel for ScatterKernel {
+    fn scratch_bytes(&self) -> usize {
+        self.targets.combine.scratch_bytes()
+    }
+
     fn run(
         &self,
         memory: &mut Memory,
@@ -79,13 +83,17 @@ impl Kernel for ScatterKernel {
             let lanes: Vec<usize> = (0..machine.n).filter(|&i| inside.is_none_or(|p| p[i] != 0)).collect();
             let offsets = |k: usize| machine.registers[self.targets.arrays[k].offsets as usize].int();
             let update = |k: usize| &machine.registers[self.updates[k] as usize];
-            self.targets.combine(&lanes, &offsets, &update, &mut lambda, memory, results)?;
+            self.targets.combine(&lanes, &offsets, &update, &mut lambda, memory, results, scratch)?;
         }
         Ok(())
     }
 }
 
 impl Kernel for SelectAndScatterKernel {
+    fn scratch_bytes(&self) -> usize {
+        self.select.scratch_bytes().max(self.targets.combine.scratch_bytes())
+    }
+
     fn run(
         &self,
         memory: &mut Memory,
@@ -111,7 +119,7 @@ impl Kernel for SelectAndScatterKernel {
                 let element = &machine.registers[self.element as usize];
                 self.select.set(&mut select, 0, &best, 0, n);
                 self.select.set(&mut select, 1, element, 0, n);
-                self.select.run(&mut select, n)?;
+                self.select.run(&mut select, n, memory, scratch)?;
                 let inside = self.inside.map(|register| machine.registers[register as usize].int());
                 let keeps = self.select.result(&select, 0).int();
                 let mut takes = Lanes::new(Class::Int, LANES);
@@ -127,7 +135,7 @@ impl Kernel for SelectAndScatterKernel {
             }
             let lanes: Vec<usize> = (0..n).filter(|&i| is_chosen[i]).collect();
             let source = &machine.registers[self.source as usize];
-            self.targets.combine(&lanes, &|_| &offsets, &|_| source, &mut combine, memory, results)?;
+            self.targets.combine(&lanes, &|_| &offsets, &|_| source, &mut combine, memory, results, scratch)?;
         }
         Ok(())
     }
@@ -143,6 +151,7 @@ impl Targets {
         lambda: &mut Machine,
         memory: &mut Memory,
         results: &[Place],
+        scratch: Place,
     ) -> Result<(), Error> {
         let mut rest = lanes;
         let mut seen = FxHashSet::default();
@@ -151,7 +160,7 @@ impl Targets {
             seen.clear();
             let run = rest.iter().take_while(|&&lane| seen.insert(offsets(0)[lane])).count();
             let (now, later) = rest.split_at(run);
-            self.combine_apart(now, offsets, update, lambda, memory, results)?;
+            self.combine_apart(now, offsets, update, lambda, memory, results, scratch)?;
             rest = later;
         }
         Ok(())
@@ -166,6 +175,7 @@ impl Targets {
         lambda: &mut Machine,
         memory: &mut Memory,
         results: &[Place],
+        scratch: Place,
     ) -> Result<(), Error> {
         let n = lanes.len();
         let picked: Vec<Vec<i64>> =
@@ -181,7 +191,7 @@ impl Targets {
             load(target.element_type, bytes, at(k), n, &mut lambda.registers[current as usize]);
             lambda.registers[given as usize].pick(update(k), lanes);
         }
-        self.combine.run(lambda, n)?;
+        self.combine.run(lambda, n, memory, scratch)?;
         for (k, target) in self.arrays.iter().enumerate() {
             let bytes = memory.bytes_mut(results[target.result]);
             store(target.element_type, self.combine.result(lambda, k), n, at(k), bytes);
