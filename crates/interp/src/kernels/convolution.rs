@@ -10,13 +10,10 @@ use memplan_ir::{ArrayShape, ConvolutionDimensions, Window};
 use crate::Error;
 use crate::addressing::Addressing;
 use crate::element::Class;
-use crate::kernels::gemm::{self, Number, Reader, Side, Writer, accumulator, with_number};
+use crate::kernels::gemm::{self, Dim, Dims, Number, Reader, Side, Writer, accumulator, with_number};
 use crate::kernels::{Kernel, Operand};
 use crate::lower::addressing;
 use crate::memory::{Memory, Place};
-
-/// A dimension and its extent.
-type Dims = Vec<(usize, i64)>;
 
 pub(crate) struct ConvolutionKernel {
     input: Operand,
@@ -70,21 +67,21 @@ impl ConvolutionKernel {
     fn run_as<T: Number>(&self, memory: &mut Memory, operands: &[Place], result: Place) {
         let (shape, out) = &self.result;
         let d = &self.dims;
-        let of = |shape: &ArrayShape, dim: i64| (dim as usize, shape.dimensions[dim as usize]);
-        let all =
-            |shape: &ArrayShape, dims: &[i64]| -> Dims { dims.iter().map(|&dim| of(shape, dim)).collect() };
+        let all = |shape: &ArrayShape, dims: &[i64]| -> Dims {
+            dims.iter().map(|&dim| Dim::of(shape, dim)).collect()
+        };
         let kernel = &self.kernel.shape;
         let groups = self.feature_groups * self.batch_groups;
-        let features = of(shape, d.output_feature).1 / groups;
-        let rows: Dims = [vec![of(shape, d.output_batch)], all(shape, &d.output_spatial)].concat();
-        let columns: Dims = vec![(d.output_feature as usize, features)];
-        let inner: Dims = [all(kernel, &d.kernel_spatial), vec![of(kernel, d.kernel_input_feature)]].concat();
+        let features = Dim::of(shape, d.output_feature).extent / groups;
+        let rows: Dims = [vec![Dim::of(shape, d.output_batch)], all(shape, &d.output_spatial)].concat();
+        let columns: Dims = vec![Dim::whole(d.output_feature as usize, features)];
+        let inner: Dims = [all(kernel, &d.kernel_spatial), vec![Dim::of(kernel, d.kernel_input_feature)]].concat();
         let extents = (gemm::extent(&rows), gemm::extent(&inner), features as usize);
         let mut writer = Writer::<T>::new(result, shape, out);
         for g in 0..groups {
             let group = Group {
-                input_batch: if self.batch_groups > 1 { g * rows[0].1 } else { 0 },
-                input_feature: if self.feature_groups > 1 { g * inner[inner.len() - 1].1 } else { 0 },
+                input_batch: if self.batch_groups > 1 { g * rows[0].extent } else { 0 },
+                input_feature: if self.feature_groups > 1 { g * inner[inner.len() - 1].extent } else { 0 },
                 output_feature: g * features,
             };
             let mut lhs = Windows {
@@ -104,7 +101,7 @@ impl ConvolutionKernel {
             gemm::product(extents, &mut lhs, &mut rhs, memory, |memory, row, column, sums: &[T]| {
                 if known.0 != column {
                     let begin = group.output_feature + column as i64;
-                    let along = |f: i64| out.along(columns[0].0, f);
+                    let along = |f: i64| out.along(columns[0].dimension, f);
                     known = (column, (begin..begin + sums.len() as i64).map(along).collect());
                 }
                 let at = gemm::offsets(&rows, out, row..row + 1)[0];

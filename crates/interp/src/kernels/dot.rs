@@ -7,27 +7,41 @@ use memplan_ir::{ArrayShape, DotDimensions};
 use crate::Error;
 use crate::addressing::Addressing;
 use crate::element::Class;
-use crate::kernels::gemm::{self, Number, Reader, Side, Writer, accumulator, with_number};
+use crate::kernels::gemm::{self, Dim, Dims, Number, Reader, Side, Writer, accumulator, with_number};
 use crate::kernels::{Kernel, Operand};
 use crate::lower::addressing;
 use crate::memory::{Memory, Place};
 
-/// A dimension and its extent.
-type Dims = Vec<(usize, i64)>;
-
 pub(crate) struct DotKernel {
+    product: Product,
+    roles: Roles,
+}
+
+/// Two operands and a result, and how they lie in memory.
+pub(crate) struct Product {
     sides: [Operand; 2],
     addressing: [Addressing; 2],
     result: (ArrayShape, Addressing),
     class: Class,
-    batch: [Dims; 2],
-    free: [Dims; 2],
-    contracting: [Dims; 2],
+}
+
+/// What the dimensions of both sides and of the result stand for. Lists of one role have equal extents, save that an
+/// extent of 1, which fixes an index, may be missing from the others.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Roles {
+    /// Of lhs, rhs, and the result.
+    pub(crate) batch: [Dims; 3],
+    /// Of lhs and the result.
+    pub(crate) rows: [Dims; 2],
+    /// Of lhs and rhs.
+    pub(crate) inner: [Dims; 2],
+    /// Of rhs and the result.
+    pub(crate) columns: [Dims; 2],
 }
 
 impl Kernel for DotKernel {
     fn run(&self, memory: &mut Memory, operands: &[Place], results: &[Place], _: Place) -> Result<(), Error> {
-        with_number!(self.class, T => self.run_as::<T>(memory, operands, results[0]));
+        self.product.multiply(&self.roles, memory, operands, results[0]);
         Ok(())
     }
 }
@@ -38,69 +52,99 @@ impl DotKernel {
         operands: &[Operand],
         result: &ArrayShape,
     ) -> Result<DotKernel, Error> {
-        let sides = [operands[0].clone(), operands[1].clone()];
+        let roles = Roles::new(dimensions, [&operands[0].shape, &operands[1].shape], &[], 0);
+        Ok(DotKernel { product: Product::new(operands, result)?, roles })
+    }
+}
+
+impl Roles {
+    /// The result's dimensions from `first` on are batch, free of lhs, free of rhs, in this order. Dimensions of rhs that
+    /// count `groups` have no role.
+    pub(crate) fn new(d: &DotDimensions, shapes: [&ArrayShape; 2], groups: &[i64], first: usize) -> Roles {
         let dims = |side: usize, numbers: &[i64]| -> Dims {
-            numbers.iter().map(|&d| (d as usize, sides[side].shape.dimensions[d as usize])).collect()
+            numbers.iter().map(|&d| Dim::of(shapes[side], d)).collect()
         };
-        let free = |side: usize, used: [&[i64]; 2]| -> Dims {
-            let numbers = 0..sides[side].shape.rank() as i64;
+        let free = |side: usize, used: [&[i64]; 3]| -> Dims {
+            let numbers = 0..shapes[side].rank() as i64;
             dims(side, &numbers.filter(|d| !used.iter().any(|u| u.contains(d))).collect::<Vec<_>>())
         };
-        let d = dimensions;
+        let mut next = first;
+        let mut numbered = |dims: &Dims| -> Dims {
+            next += dims.len();
+            (next - dims.len()..next).zip(dims).map(|(d, dim)| Dim::whole(d, dim.extent)).collect()
+        };
+        let batch = [dims(0, &d.lhs_batch), dims(1, &d.rhs_batch)];
+        let rows = free(0, [&d.lhs_batch, &d.lhs_contracting, &[]]);
+        let columns = free(1, [&d.rhs_batch, &d.rhs_contracting, groups]);
+        let out = [numbered(&batch[0]), numbered(&rows), numbered(&columns)];
+        let [out_batch, out_rows, out_columns] = out;
+        let [lhs_batch, rhs_batch] = batch;
+        Roles {
+            batch: [lhs_batch, rhs_batch, out_batch],
+            rows: [rows, out_rows],
+            inner: [dims(0, &d.lhs_contracting), dims(1, &d.rhs_contracting)],
+            columns: [columns, out_columns],
+        }
+    }
+}
+
+impl Product {
+    pub(crate) fn new(operands: &[Operand], result: &ArrayShape) -> Result<Product, Error> {
+        let sides = [operands[0].clone(), operands[1].clone()];
         let types = [&sides[0], &sides[1]].map(|o| o.shape.element_type);
-        Ok(DotKernel {
+        Ok(Product {
             addressing: [addressing(&sides[0].shape)?, addressing(&sides[1].shape)?],
             result: (result.clone(), addressing(result)?),
             class: accumulator(types[0], types[1], result.element_type),
-            batch: [dims(0, &d.lhs_batch), dims(1, &d.rhs_batch)],
-            free: [
-                free(0, [&d.lhs_batch[..], &d.lhs_contracting[..]]),
-                free(1, [&d.rhs_batch[..], &d.rhs_contracting[..]]),
-            ],
-            contracting: [dims(0, &d.lhs_contracting), dims(1, &d.rhs_contracting)],
             sides,
         })
     }
 
-    fn run_as<T: Number>(&self, memory: &mut Memory, operands: &[Place], result: Place) {
+    /// Writes the elements of the result that have a role.
+    pub(crate) fn multiply(&self, roles: &Roles, memory: &mut Memory, operands: &[Place], result: Place) {
+        with_number!(self.class, T => self.multiply_as::<T>(roles, memory, operands, result));
+    }
+
+    fn multiply_as<T: Number>(
+        &self,
+        roles: &Roles,
+        memory: &mut Memory,
+        operands: &[Place],
+        result: Place,
+    ) {
+        let [mut lhs, mut rhs] = [0, 1].map(|side| Strided::<T>::new(self, roles, side, operands));
+        self.each_batch::<T>(roles, memory, result, |memory, b, extents, out| {
+            lhs.set_batch(b);
+            rhs.set_batch(b);
+            gemm::product(extents, &mut lhs, &mut rhs, memory, out);
+        });
+    }
+
+    /// Calls `f` for each batch, with the extents of its product and what takes the product's rows.
+    fn each_batch<T: Number>(
+        &self,
+        roles: &Roles,
+        memory: &mut Memory,
+        result: Place,
+        mut f: impl FnMut(
+            &mut Memory,
+            usize,
+            (usize, usize, usize),
+            &mut dyn FnMut(&mut Memory, usize, usize, &[T]),
+        ),
+    ) {
         let (shape, out) = &self.result;
-        let place = |side: usize| operands[self.sides[side].number];
-        let reader =
-            |side: usize| Reader::<T>::new(place(side), &self.sides[side].shape, &self.addressing[side]);
-        let mut lhs = Strided {
-            reader: reader(0),
-            addressing: &self.addressing[0],
-            rows: &self.free[0],
-            columns: &self.contracting[0],
-            base: 0,
-        };
-        let mut rhs = Strided {
-            reader: reader(1),
-            addressing: &self.addressing[1],
-            rows: &self.contracting[1],
-            columns: &self.free[1],
-            base: 0,
-        };
         let mut writer = Writer::<T>::new(result, shape, out);
-        // The result's dimensions are batch, free of lhs, free of rhs, in this order.
-        let numbered = |dims: &Dims, first: usize| -> Dims {
-            dims.iter().enumerate().map(|(i, d)| (first + i, d.1)).collect()
-        };
-        let batch = numbered(&self.batch[0], 0);
-        let rows = numbered(&self.free[0], batch.len());
-        let columns = numbered(&self.free[1], batch.len() + rows.len());
-        let extents = (gemm::extent(&rows), gemm::extent(&self.contracting[0]), gemm::extent(&columns));
-        for b in 0..gemm::extent(&batch) {
-            let base = |dims: &Dims, addressing: &Addressing| gemm::offsets(dims, addressing, b..b + 1)[0];
-            lhs.base = base(&self.batch[0], &self.addressing[0]);
-            rhs.base = base(&self.batch[1], &self.addressing[1]);
-            let out_base = base(&batch, out);
+        let (rows, columns) = (&roles.rows[1], &roles.columns[1]);
+        let extents = (gemm::extent(rows), gemm::extent(&roles.inner[0]), gemm::extent(columns));
+        for b in 0..gemm::extent(&roles.batch[2]) {
+            let out_base = gemm::offsets(&roles.batch[2], out, b..b + 1)[0];
             let mut known = (usize::MAX, Vec::new());
-            gemm::product(extents, &mut lhs, &mut rhs, memory, |memory, row, column, sums: &[T]| {
+            f(memory, b, extents, &mut |memory, row, column, sums| {
                 if known.0 != column {
-                    known = (column, gemm::offsets(&columns, out, column..column + sums.len()));
+                    known = (column, gemm::offsets(columns, out, column..column + sums.len()));
                 }
-                let at = out_base + gemm::offsets(&rows, out, row..row + 1)[0];
+                let at = out_base + gemm::offsets(rows, out, row..row + 1)[0];
                 let offsets: Vec<i64> = known.1.iter().map(|o| o + at).collect();
                 writer.write(memory, sums, &offsets);
             });
@@ -112,9 +156,27 @@ impl DotKernel {
 struct Strided<'k, T> {
     reader: Reader<T>,
     addressing: &'k Addressing,
+    batch: &'k Dims,
     rows: &'k Dims,
     columns: &'k Dims,
     base: i64,
+}
+
+impl<'k, T: Number> Strided<'k, T> {
+    fn new(product: &'k Product, roles: &'k Roles, side: usize, operands: &[Place]) -> Strided<'k, T> {
+        let Operand { number, shape } = &product.sides[side];
+        let addressing = &product.addressing[side];
+        let (rows, columns) = match side {
+            0 => (&roles.rows[0], &roles.inner[0]),
+            _ => (&roles.inner[1], &roles.columns[0]),
+        };
+        let reader = Reader::new(operands[*number], shape, addressing);
+        Strided { reader, addressing, batch: &roles.batch[side], rows, columns, base: 0 }
+    }
+
+    fn set_batch(&mut self, b: usize) {
+        self.base = gemm::offsets(self.batch, self.addressing, b..b + 1)[0];
+    }
 }
 
 impl<T: Number> Side<T> for Strided<'_, T> {
@@ -127,6 +189,86 @@ impl<T: Number> Side<T> for Strided<'_, T> {
         {
             offsets.iter_mut().zip(&columns).for_each(|(o, c)| *o = self.base + row + c);
             self.reader.read(memory, &offsets, out);
+        }
+    }
+}
+
+/// A dot of scaled operands: each block of elements has one scale. Elements and scales are rounded to `bf16`, and so
+/// are their products, as in JAX's decomposition of the operation; these are multiplied and added up in `f32`.
+pub(crate) struct ScaledDotKernel {
+    product: Product,
+    scales: Product,
+    roles: Roles,
+    scale_roles: Roles,
+}
+
+impl ScaledDotKernel {
+    pub(crate) fn new(
+        dimensions: &DotDimensions,
+        operands: &[Operand],
+        result: &ArrayShape,
+    ) -> Result<ScaledDotKernel, Error> {
+        let roles = Roles::new(dimensions, [&operands[0].shape, &operands[1].shape], &[], 0);
+        let mut scale_roles = roles.clone();
+        for side in 0..2 {
+            let other = if side == 0 { &mut scale_roles.rows[0] } else { &mut scale_roles.columns[0] };
+            let lists = [&mut scale_roles.batch[side], &mut scale_roles.inner[side], other];
+            lists.into_iter().for_each(|dims| share_scales(dims, &operands[side + 2].shape));
+        }
+        let class = Class::F32;
+        Ok(ScaledDotKernel {
+            product: Product { class, ..Product::new(&operands[..2], result)? },
+            scales: Product { class, ..Product::new(&operands[2..], result)? },
+            roles,
+            scale_roles,
+        })
+    }
+}
+
+/// Makes indices of an operand indices of its scales.
+fn share_scales(dims: &mut Dims, scales: &ArrayShape) {
+    for dim in dims {
+        // A scalar scale, or one of fewer dimensions, is no less a scale.
+        let n = scales.dimensions.get(dim.dimension).copied().unwrap_or(1).max(1);
+        dim.block = (dim.extent / n).max(1);
+    }
+}
+
+impl Kernel for ScaledDotKernel {
+    fn run(&self, memory: &mut Memory, operands: &[Place], results: &[Place], _: Place) -> Result<(), Error> {
+        let [mut lhs, mut rhs] = [0, 1].map(|side| Scaled {
+            elements: Strided::new(&self.product, &self.roles, side, operands),
+            scales: Strided::new(&self.scales, &self.scale_roles, side, operands),
+            block: Vec::new(),
+        });
+        self.product.each_batch::<f32>(&self.roles, memory, results[0], |memory, b, extents, out| {
+            for side in [&mut lhs, &mut rhs] {
+                side.elements.set_batch(b);
+                side.scales.set_batch(b);
+            }
+            gemm::product(extents, &mut lhs, &mut rhs, memory, out);
+        });
+        Ok(())
+    }
+}
+
+/// A side of elements times scales.
+struct Scaled<'k> {
+    elements: Strided<'k, f32>,
+    scales: Strided<'k, f32>,
+    /// The scales of a block.
+    block: Vec<f32>,
+}
+
+impl Side<f32> for Scaled<'_> {
+    fn pack(&mut self, memory: &Memory, rows: Range<usize>, columns: Range<usize>, block: &mut [f32]) {
+        let n = rows.len() * columns.len();
+        self.block.resize(n, 0.0);
+        self.elements.pack(memory, rows.clone(), columns.clone(), block);
+        self.scales.pack(memory, rows, columns, &mut self.block);
+        let bf16 = |x: f32| half::bf16::from_f32(x).to_f32();
+        for (x, &scale) in block.iter_mut().zip(&self.block) {
+            *x = bf16(bf16(*x) * bf16(scale));
         }
     }
 }

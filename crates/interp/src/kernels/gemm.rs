@@ -206,32 +206,57 @@ fn at(element_type: ElementType, packed_bits: Option<u32>, offsets: &[i64]) -> A
     }
 }
 
+/// A range of the indices of a dimension.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dim {
+    pub(crate) dimension: usize,
+    /// The first index.
+    pub(crate) begin: i64,
+    pub(crate) extent: i64,
+    /// Neighboring indices that share an element: those of a block with one scale.
+    pub(crate) block: i64,
+}
+
+pub(crate) type Dims = Vec<Dim>;
+
+impl Dim {
+    /// All indices of a dimension of a shape.
+    pub(crate) fn of(shape: &ArrayShape, dimension: i64) -> Dim {
+        Dim::whole(dimension as usize, shape.dimensions[dimension as usize])
+    }
+
+    pub(crate) fn whole(dimension: usize, extent: i64) -> Dim {
+        Dim { dimension, begin: 0, extent, block: 1 }
+    }
+}
+
 /// What a range of positions in the row-major product of some dimensions contributes to offsets.
-pub(crate) fn offsets(dimensions: &[(usize, i64)], addressing: &Addressing, range: Range<usize>) -> Vec<i64> {
+pub(crate) fn offsets(dimensions: &[Dim], addressing: &Addressing, range: Range<usize>) -> Vec<i64> {
     let mut index = unravel(dimensions, range.start);
     let mut offsets = Vec::with_capacity(range.len());
+    let along = |(d, &i): (&Dim, &i64)| addressing.along(d.dimension, (d.begin + i) / d.block);
     for _ in range {
-        offsets.push(dimensions.iter().zip(&index).map(|(&(d, _), &i)| addressing.along(d, i)).sum());
+        offsets.push(dimensions.iter().zip(&index).map(along).sum());
         increment(dimensions, &mut index);
     }
     offsets
 }
 
-/// The index at a position in the row-major product of some dimensions.
-pub(crate) fn unravel(dimensions: &[(usize, i64)], position: usize) -> Vec<i64> {
+/// The index at a position in the row-major product of some dimensions, from the first one on.
+pub(crate) fn unravel(dimensions: &[Dim], position: usize) -> Vec<i64> {
     let mut rest = position as i64;
     let mut index = vec![0i64; dimensions.len()];
-    for (i, &(_, extent)) in index.iter_mut().zip(dimensions).rev() {
-        (*i, rest) = (rest % extent, rest / extent);
+    for (i, d) in index.iter_mut().zip(dimensions).rev() {
+        (*i, rest) = (rest % d.extent, rest / d.extent);
     }
     index
 }
 
 /// The next index in row-major order.
-pub(crate) fn increment(dimensions: &[(usize, i64)], index: &mut [i64]) {
-    for (i, &(_, extent)) in index.iter_mut().zip(dimensions).rev() {
+pub(crate) fn increment(dimensions: &[Dim], index: &mut [i64]) {
+    for (i, d) in index.iter_mut().zip(dimensions).rev() {
         *i += 1;
-        if *i < extent {
+        if *i < d.extent {
             return;
         }
         *i = 0;
@@ -239,8 +264,8 @@ pub(crate) fn increment(dimensions: &[(usize, i64)], index: &mut [i64]) {
 }
 
 /// The number of positions in the product of some dimensions.
-pub(crate) fn extent(dimensions: &[(usize, i64)]) -> usize {
-    dimensions.iter().map(|d| d.1).product::<i64>() as usize
+pub(crate) fn extent(dimensions: &[Dim]) -> usize {
+    dimensions.iter().map(|d| d.extent).product::<i64>() as usize
 }
 
 /// The element type that a class holds without rounding.

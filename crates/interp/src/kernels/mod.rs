@@ -13,6 +13,7 @@ pub(crate) mod gemm;
 mod linalg;
 pub(crate) mod loops;
 pub(crate) mod reduce;
+mod ragged_dot;
 mod rng;
 mod scan;
 pub(crate) mod scatter;
@@ -61,6 +62,10 @@ pub(crate) fn whole_array_kernel(
     let result = |k: usize| results[k].1;
     Ok(Some(match &module.instructions[id].op {
         Op::Dot(dot) => Box::new(dot::DotKernel::new(&dot.dimensions, operands, result(0))?),
+        Op::ScaledDot(dot) => Box::new(dot::ScaledDotKernel::new(&dot.dimensions, operands, result(0))?),
+        Op::RaggedDot(dot) => {
+            Box::new(ragged_dot::RaggedDotKernel::new(module, id, dot, operands, result(0))?)
+        }
         Op::Convolution(c) => Box::new(convolution::ConvolutionKernel::new(
             &c.window,
             &c.dimensions,

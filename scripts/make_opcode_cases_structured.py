@@ -1,0 +1,265 @@
+#!/usr/bin/env python3
+"""The cases of tests/opcodes that need more than one operation on arrays: functions with control flow, scans, ragged and
+scaled dots, dynamic sizes, asynchronous operations, calls to linear algebra.
+
+usage: make_opcode_cases_structured.py OUTDIR [FAMILY...]       needs PyPI's jax (the values are those of 0.10.2)
+
+Files are as `make_opcode_cases.py` makes them. Where XLA's CPU backend has no code for an operation, the values are those
+of the JAX or NumPy function that stands beside the case.
+"""
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+from make_opcode_cases import binary_callee, main, rng, shape_of, some, special
+
+f32, i32 = np.float32, lambda *v: np.array(v, np.int32)
+
+
+def functions(f):
+    """Reducers, comparators, combiners and maps that are more than a row of elementwise operations."""
+    # XLA's emitters for fusions do not survive functions with control flow.
+    f.overrides = [("xla_cpu_use_fusion_emitters", False), ("xla_disable_hlo_passes", "fusion")]
+    branchy = """b0 {
+  ROOT a = f32[] parameter(0)
+}
+
+b1 {
+  a = f32[] parameter(0)
+  h = f32[] constant(0.5)
+  ROOT r = f32[] multiply(a, h)
+}
+
+f {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  p = pred[] compare(b, a), direction=GT
+  c = f32[] conditional(p, b, a), true_computation=b0, false_computation=b1
+  m = f32[] maximum(a, b)
+  ROOT r = f32[] maximum(m, c)
+}
+
+"""
+    loop = """cond {
+  s = (s32[], s32[], s32[]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] get-tuple-element(s), index=1
+  ROOT r = pred[] compare(i, n), direction=LT
+}
+
+body {
+  s = (s32[], s32[], s32[]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] get-tuple-element(s), index=1
+  x = s32[] get-tuple-element(s), index=2
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  y = s32[] add(x, j)
+  ROOT r = (s32[], s32[], s32[]) tuple(j, n, y)
+}
+
+triangle {
+  n = s32[] parameter(0)
+  zero = s32[] constant(0)
+  t = (s32[], s32[], s32[]) tuple(zero, n, zero)
+  w = (s32[], s32[], s32[]) while(t), condition=cond, body=body
+  ROOT r = s32[] get-tuple-element(w), index=2
+}
+
+"""
+    add_triangle = loop + """f {
+  a = s32[] parameter(0)
+  b = s32[] parameter(1)
+  c = s32[] call(b), to_apply=triangle
+  ROOT r = s32[] add(a, c)
+}
+
+"""
+    by_triangle = loop + """f {
+  a = s32[] parameter(0)
+  b = s32[] parameter(1)
+  x = s32[] call(a), to_apply=triangle
+  y = s32[] call(b), to_apply=triangle
+  ROOT r = pred[] compare(x, y), direction=GT
+}
+
+"""
+    table = """f {
+  a = s32[] parameter(0)
+  b = s32[] parameter(1)
+  t = s32[4] constant({7, 1, 9, 4})
+  x = s32[1] dynamic-slice(t, b), dynamic_slice_sizes={1}
+  y = s32[] reshape(x)
+  ROOT r = s32[] add(a, y)
+}
+
+"""
+    # XLA's CPU backend dies of loops and tuples in functions.
+    sum_to = lambda n: np.where(n > 0, n * (n + 1) // 2, 0).astype(np.int32)
+    x, n = some("f32", (3, 40)), some("s32", (3, 40))
+    zero = np.int32(0)
+    f.add("reduce_conditional", "ROOT r = f32[3] reduce(p0, p1), dimensions={1}, to_apply=f", [x, f32(-1)], branchy)
+    f.add("reduce_conditional_all", "ROOT r = f32[] reduce(p0, p1), dimensions={0,1}, to_apply=f", [x, f32(-1)], branchy)
+    f.add("map_conditional", "ROOT r = f32[3,40] map(p0, p1), dimensions={0,1}, to_apply=f", [x, x[::-1].copy()], branchy)
+    f.add("map_while", "ROOT r = s32[3,40] map(p0), dimensions={0,1}, to_apply=triangle", [n], loop, meaning=lambda n: [sum_to(n)])
+    f.add("map_while_of_sum", "s = s32[3,40] add(p0, p0)\nm = s32[3,40] map(s), dimensions={0,1}, to_apply=triangle\nROOT r = s32[3,40] negate(m)", [n], loop, meaning=lambda n: [-sum_to(2 * n)])
+    f.add("map_table", "ROOT r = s32[3,40] map(p0, p1), dimensions={0,1}, to_apply=f", [n, n[::-1].copy()], table)
+    f.add("reduce_table", "ROOT r = s32[40] reduce(p0, p1), dimensions={0}, to_apply=f", [n, zero], table,
+          meaning=lambda n, z: [np.array([7, 1, 9, 4], np.int32)[np.clip(n, 0, 3)].sum(0).astype(np.int32)])
+    window = "window={size=1x3 stride=1x2 pad=0_0x1_0}"
+    f.add("reduce_window_conditional", f"ROOT r = f32[3,20] reduce-window(p0, p1), {window}, to_apply=f", [x, f32(-1)], branchy)
+    f.add("sort_while", "ROOT r = s32[3,40] sort(p0), dimensions={1}, is_stable=true, to_apply=f", [n], by_triangle, meaning=lambda n: [-np.sort(-n)])
+    scatter = "update_window_dims={}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1"
+    f.add("scatter_while", f"ROOT r = s32[5] scatter(p0, p1, p2), {scatter}, to_apply=f",
+          [some("s32", (5,)), i32(1, 3, 1, 9), some("s32", (4,))], add_triangle,
+          meaning=lambda a, i, u: [a + np.array([0, sum_to(u[0]) + sum_to(u[2]), 0, sum_to(u[1]), 0], np.int32)])
+    f.add("scatter_conditional", f"ROOT r = f32[5] scatter(p0, p1, p2), {scatter}, to_apply=f",
+          [some("f32", (5,)), i32(1, 3, 1, 9), some("f32", (4,))], branchy)
+    greater = """g {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  p = pred[] compare(a, b), direction=GE
+  ROOT r = pred[] conditional(p, p, p), true_computation=same, false_computation=same
+}
+
+"""
+    same = "same {\n  ROOT a = pred[] parameter(0)\n}\n\n"
+    f.add("select_and_scatter_conditional", "ROOT r = f32[6,5] select-and-scatter(p0, p1, p2), window={size=2x2 stride=2x2}, select=g, scatter=f",
+          [np.round(some("f32", (6, 5)) * 2), some("f32", (3, 2)), f32(0)], binary_callee("add", "f32") + same + greater)
+    pair = """f {
+  a = f32[] parameter(0)
+  i = s32[] parameter(1)
+  b = f32[] parameter(2)
+  j = s32[] parameter(3)
+  p = pred[] compare(b, a), direction=GT
+  t = (f32[], s32[]) tuple(a, i)
+  u = (f32[], s32[]) tuple(b, j)
+  ROOT r = (f32[], s32[]) conditional(p, u, t), true_computation=keep, false_computation=keep
+}
+
+"""
+    keep = "keep {\n  ROOT a = (f32[], s32[]) parameter(0)\n}\n\n"
+    f.add("argmax_conditional", "i = s32[3,40] iota(), iota_dimension=1\nROOT r = (f32[3], s32[3]) reduce(p0, i, p1, p2), dimensions={1}, to_apply=f",
+          [x, f32(-np.inf), zero], keep + pair, meaning=lambda x, *_: [x.max(1), x.argmax(1).astype(np.int32)])
+    inner = binary_callee("add", "f32", "plus") + """f {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  v = f32[3] broadcast(b), dimensions={}
+  c = f32[3] constant({1, 2, 4})
+  w = f32[3] multiply(v, c)
+  zero = f32[] constant(0)
+  s = f32[] reduce(w, zero), dimensions={0}, to_apply=plus
+  ROOT r = f32[] add(a, s)
+}
+
+"""
+    f.add("reduce_of_reduce", "ROOT r = f32[3] reduce(p0, p1), dimensions={1}, to_apply=f", [x, f32(0)], inner,
+          meaning=lambda x, z: [x.astype(np.float64).sum(1).astype(np.float32) * 7])
+
+
+def scan(f):
+    add = """f {
+  x = f32[2] parameter(0)
+  c = f32[2] parameter(1)
+  s = f32[2] add(x, c)
+  n = f32[2] negate(s)
+  ROOT r = (f32[2], f32[2]) tuple(n, s)
+}
+
+"""
+    x = some("f32", (5, 2))
+    for reverse in ["false", "true"]:
+        f.add(f"scan_rows_{reverse}", f"ROOT r = (f32[5,2], f32[2]) scan(p0, p1), dimensions={{0}}, num_carries=1, is_reverse={reverse}, to_apply=f",
+              [x, some("f32", (2,))], add)
+        f.add(f"scan_columns_{reverse}", f"ROOT r = (f32[2,5], f32[2]) scan(p0, p1), dimensions={{1}}, num_carries=1, is_reverse={reverse}, to_apply=f",
+              [x.T.copy(), some("f32", (2,))], add)
+    scalar = """f {
+  x = s32[] parameter(0)
+  c = s32[] parameter(1)
+  s = s32[] add(x, c)
+  ROOT r = (s32[], s32[]) tuple(s, s)
+}
+
+"""
+    n = some("s32", (7,))
+    f.add("scan_scalars", "ROOT r = (s32[7], s32[]) scan(p0, p1), dimensions={0}, num_carries=1, is_associative=true, to_apply=f", [n, np.int32(3)], scalar)
+    f.add("scan_nothing", "ROOT r = (s32[0], s32[]) scan(p0, p1), dimensions={0}, num_carries=1, to_apply=f", [n[:0], np.int32(3)], scalar,
+          meaning=lambda x, c: [x, c])
+    two = """f {
+  x = f32[3] parameter(0)
+  k = s32[] parameter(1)
+  c = f32[3] parameter(2)
+  i = s32[] parameter(3)
+  j = s32[] add(i, k)
+  g = f32[] convert(j)
+  b = f32[3] broadcast(g), dimensions={}
+  y = f32[3] multiply(x, b)
+  d = f32[3] add(c, y)
+  p = pred[3] compare(d, y), direction=GT
+  ROOT r = (f32[3], pred[3], f32[3], s32[]) tuple(y, p, d, j)
+}
+
+"""
+    f.add("scan_many", "ROOT r = (f32[4,3], pred[4,3], f32[3], s32[]) scan(p0, p1, p2, p3), dimensions={0}, num_carries=2, to_apply=f",
+          [some("f32", (4, 3)), i32(1, 2, 0, 5), some("f32", (3,)), np.int32(1)], two)
+    dot = """f {
+  x = f32[2,2] parameter(0)
+  c = f32[2,2] parameter(1)
+  d = f32[2,2] dot(c, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT r = (f32[2,2], f32[2,2]) tuple(d, d)
+}
+
+"""
+    f.add("scan_products", "ROOT r = (f32[2,4,2], f32[2,2]) scan(p0, p1), dimensions={1}, num_carries=1, to_apply=f",
+          [some("f32", (2, 4, 2)), some("f32", (2, 2))], dot)
+
+
+def ragged(f):
+    def add(name, shapes, numbers, ragged_dims, group_dims, sizes, out, t="f32"):
+        (lc, rc), (lb, rb) = numbers
+        dims = jax.lax.RaggedDotDimensionNumbers(numbers, list(ragged_dims), list(group_dims))
+        attributes = f"lhs_contracting_dims={{{','.join(map(str, lc))}}}, rhs_contracting_dims={{{','.join(map(str, rc))}}}, lhs_ragged_dims={{{ragged_dims[0]}}}"
+        if lb:
+            attributes = f"lhs_batch_dims={{{','.join(map(str, lb))}}}, rhs_batch_dims={{{','.join(map(str, rb))}}}, " + attributes
+        if group_dims:
+            attributes += f", rhs_group_dims={{{group_dims[0]}}}"
+        meaning = lambda a, b, g: [jax.lax.ragged_dot_general(a, b, g, dims)]
+        f.add(f"ragged_dot_{name}", f"ROOT r = {t}[{out}] ragged-dot(p0, p1, p2), {attributes}",
+              [some(t, shapes[0]), some(t, shapes[1]), np.array(sizes, np.int32)], meaning=meaning)
+
+    rows = (([1], [1]), ([], []))
+    add("rows", [(7, 3), (3, 3, 2)], rows, [0], [0], [2, 0, 4], "7,2")
+    add("rows_too_many", [(7, 3), (3, 3, 2)], rows, [0], [0], [2, 3, 4], "7,2")
+    add("rows_bf16", [(7, 3), (3, 3, 2)], rows, [0], [0], [1, 2, 3], "7,2", "bf16")
+    add("rows_group_last", [(7, 3), (3, 2, 3)], (([1], [0]), ([], [])), [0], [2], [2, 1, 4], "7,2")
+    add("rows_batch", [(2, 7, 3), (3, 2, 3, 2)], (([2], [2]), ([0], [1])), [1], [0], [2, 1, 4], "2,7,2")
+    add("rows_batch_sizes", [(2, 7, 3), (3, 2, 3, 2)], (([2], [2]), ([0], [1])), [1], [0], [[2, 1, 4], [0, 3, 1]], "2,7,2")
+    add("rows_prefix", [(2, 7, 3), (3, 3, 2)], (([2], [1]), ([], [])), [1], [0], [[2, 1, 4], [0, 3, 1]], "2,7,2")
+    add("inner", [(3, 7), (7, 2)], (([1], [0]), ([], [])), [1], [], [2, 0, 4], "3,3,2")
+    add("inner_batch", [(2, 3, 7), (2, 7, 2)], (([2], [1]), ([0], [0])), [2], [], [2, 0, 4], "3,2,3,2")
+    add("inner_batch_sizes", [(2, 3, 7), (2, 7, 2)], (([2], [1]), ([0], [0])), [2], [], [[2, 0, 4], [7, 0, 0]], "3,2,3,2")
+    add("batch", [(5, 3, 2), (5, 2, 4)], (([2], [1]), ([0], [0])), [0], [], [2, 1], "5,3,4")
+
+    tuples = lambda numbers: tuple(tuple(tuple(d) for d in side) for side in numbers)
+
+    def scaled(name, t, s, shapes, numbers, attributes, out, result="f32"):
+        a, b = [some(t, shape) for shape in shapes[:2]]
+        c, d = [2.0 ** rng.randint(-3, 4, shape) for shape in shapes[2:]] if s == "f8e8m0fnu" else [np.abs(rng.randn(*shape)) for shape in shapes[2:]]
+        kind = {"f8e8m0fnu": ml_dtypes.float8_e8m0fnu, "f32": np.float32, "bf16": ml_dtypes.bfloat16}[s]
+        kinds = {"f32": jnp.float32, "bf16": jnp.bfloat16}
+        meaning = lambda a, b, c, d: [jax.lax.scaled_dot(a, b, lhs_scale=c, rhs_scale=d, dimension_numbers=tuples(numbers), preferred_element_type=kinds[result])]
+        f.add(f"scaled_dot_{name}", f"ROOT r = {result}[{out}] scaled-dot(p0, p1, p2, p3), {attributes}", [a, b, c.astype(kind), d.astype(kind)], meaning=meaning)
+
+    plain = (([1], [0]), ([], []))
+    dims = "lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+    scaled("mxfp8", "f8e4m3fn", "f8e8m0fnu", [(3, 64), (64, 2), (3, 2), (2, 2)], plain, dims, "3,2")
+    scaled("bf16", "bf16", "bf16", [(3, 64), (64, 2), (3, 2), (2, 2)], plain, dims, "3,2", "bf16")
+    batch = (([2], [2]), ([0], [0]))
+    scaled("batch", "f8e5m2", "f8e8m0fnu", [(2, 3, 64), (2, 4, 64), (2, 3, 2), (2, 4, 2)], batch,
+           "lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={2}", "2,3,4")
+
+
+FAMILIES = [functions, scan, ragged]
+
+if __name__ == "__main__":
+    main(FAMILIES)
