@@ -259,7 +259,47 @@ def ragged(f):
            "lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={2}", "2,3,4")
 
 
-FAMILIES = [functions, scan, ragged]
+def passing(f):
+    """Operations that pass values on, or that only compiled programs have."""
+    x = some("f32", (3, 4))
+    f.add("domain", 'd = f32[3,4] domain(p0), domain={kind="sharding", entry={maximal device=0}, exit={maximal device=0}}\nROOT r = f32[3,4] negate(d)', [x], meaning=lambda x: [-x])
+    f.add("bitcast_rows", "b = f32[12] bitcast(p0)\nROOT r = f32[12] negate(b)", [x], meaning=lambda x: [-x.ravel()])
+    f.add("bitcast_transposed", "t = f32[4,3]{0,1} bitcast(p0)\nROOT r = f32[4,3]{1,0} copy(t)", [x], meaning=lambda x: [x.T.copy()])
+    f.add("bitcast_type", "b = s32[3,4] bitcast(p0)\nROOT r = s32[3,4] not(b)", [x], meaning=lambda x: [~x.view(np.int32)])
+    body = "fused {\n  a = f32[3,4] parameter(0)\n  b = f32[3,4] negate(a)\n  c = f32[4,3] transpose(b), dimensions={1,0}\n  ROOT r = f32[4,3] exponential(c)\n}\n\n"
+    f.add("fusion", "ROOT r = f32[4,3] fusion(p0), kind=kLoop, calls=fused", [x], body, meaning=lambda x: [np.exp(-x.T)])
+    plus = binary_callee("add", "f32")
+    body = plus + "fused {\n  a = f32[3,4] parameter(0)\n  b = f32[3,4] multiply(a, a)\n  z = f32[] constant(0)\n  s = f32[3] reduce(b, z), dimensions={1}, to_apply=f\n  ROOT r = (f32[3], f32[3,4]) tuple(s, b)\n}\n\n"
+    f.add("fusion_multi_output", "ROOT r = (f32[3], f32[3,4]) fusion(p0), kind=kInput, calls=fused", [x], body, meaning=lambda x: [(x * x).sum(1), x * x])
+    f.add("copy_start", "s = (f32[3,4], f32[3,4], u32[]) copy-start(p0)\nd = f32[3,4] copy-done(s)\nROOT r = f32[3,4] negate(d)", [x], meaning=lambda x: [-x])
+    wrapped = "wrapped {\n  a = f32[3,4] parameter(0)\n  ROOT r = f32[3,4] sine(a)\n}\n\n"
+    f.add("async", "s = ((f32[3,4]), f32[3,4], u32[]) async-start(p0), calls=wrapped\nu = ((f32[3,4]), f32[3,4], u32[]) async-update(s)\nROOT r = f32[3,4] async-done(u)", [x], wrapped, meaning=lambda x: [np.sin(x)])
+    for op, text in [("all_reduce", "s = f32[3] all-reduce-start(p0), replica_groups={{0}}, to_apply=f\nROOT r = f32[3] all-reduce-done(s)"),
+                     ("all_gather", "s = (f32[3], f32[3]) all-gather-start(p0), replica_groups={{0}}, dimensions={0}\nROOT r = f32[3] all-gather-done(s)"),
+                     ("collective_permute", "s = (f32[3], f32[3], u32[], u32[]) collective-permute-start(p0), source_target_pairs={{0,0}}\nROOT r = f32[3] collective-permute-done(s)")]:
+        f.add(f"{op}_start", text, [some("f32", (3,))], plus, meaning=lambda x: [x])
+    f.add("collective_broadcast", "ROOT r = f32[3] collective-broadcast(p0), replica_groups={{0}}", [some("f32", (3,))], meaning=lambda x: [x])
+    f.add("all_to_all_tuple", "ROOT r = (f32[3]) all-to-all(p0), replica_groups={{0}}", [some("f32", (3,))], meaning=lambda x: [x])
+    f.add("reduce_scatter_tuple", "ROOT r = (f32[3], f32[2]) reduce-scatter(p0, p1), replica_groups={{0}}, dimensions={0}, to_apply=f", [some("f32", (3,)), some("f32", (2,))], plus, meaning=lambda *v: v)
+    ragged = "ROOT r = f32[6] ragged-all-to-all(p0, p1, p2, p3, p4, p5), replica_groups={{0}}"
+    f.add("ragged_all_to_all", ragged, [some("f32", (4,)), some("f32", (6,)), i32(1), i32(2), i32(3), i32(2)],
+          meaning=lambda x, o, *_: [np.concatenate([o[:3], x[1:3], o[5:]])])
+    # The state begins with XLA's constant and grows by delta with every execution.
+    f.add("rng_get_and_update_state", "ROOT r = u64[2] rng-get-and-update-state(), delta=7", [])
+    for t in ["s32", "u32", "s64", "u64", "s8"]:
+        y = special(t)
+        a, b = [np.ascontiguousarray(m.ravel()) for m in np.meshgrid(y, y)]
+        shift = 8 * y.itemsize
+        f.add(f"mulhi_{t}", f"ROOT r = {shape_of(a)} mulhi(p0, p1)", [a, b],
+              meaning=lambda a, b: [((a.astype(object) * b.astype(object)) >> shift).astype(a.dtype)])
+    y = np.array([0.25, -0.25, 1.5, -1.5, 2.0, 100.75, -100.75, 1e10, -1e10, np.nan, np.inf, 0], np.float32)
+    for n, bits in enumerate([0, 0x3FFFFFFF, 0x40000000, 0x7FFFFFFF, 0xBFFFFFFF, 0xFFFFFFFF]):
+        for t in ["s8", "s32", "s64"]:
+            r = np.full(y.shape, bits, np.uint32)
+            f.add(f"stochastic_convert_{t}_{n}", f"ROOT r = {t}[{y.size}] stochastic-convert(p0, p1)", [y, r])
+
+
+FAMILIES = [functions, scan, ragged, passing]
 
 if __name__ == "__main__":
     main(FAMILIES)

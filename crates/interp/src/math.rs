@@ -208,9 +208,9 @@ pub(crate) fn stochastic_convert(
 ) {
     let width = from.bits();
     let fraction_scale = 2f64.powi(width as i32);
-    let up = |x: f64, low: f64, random: i64| {
+    let is_away = |fraction: f64, random: i64| {
         let bits = random as u64 & (u64::MAX >> (64 - width));
-        (x - low) * fraction_scale > bits as f64
+        fraction * fraction_scale > bits as f64
     };
     let values: Vec<f64> = match x {
         Lanes::F32(x) => x[..n].iter().map(|&x| x as f64).collect(),
@@ -221,11 +221,10 @@ pub(crate) fn stochastic_convert(
     match out {
         Lanes::Int(out) => {
             for i in 0..n {
-                let low = values[i].floor();
-                out[i] = saturate(
-                    to,
-                    low + if low != values[i] && up(values[i], low, random[i]) { 1.0 } else { 0.0 },
-                );
+                // Magnitudes are rounded, so the random bits move a number away from zero.
+                let whole = values[i].trunc();
+                let moved = if is_away((values[i] - whole).abs(), random[i]) { 1.0 } else { 0.0 };
+                out[i] = saturate(to, whole + moved * values[i].signum());
             }
         }
         Lanes::F32(out) => {
