@@ -35,7 +35,10 @@ pub(crate) struct Frame {
 #[derive(Clone, Copy, Debug)]
 enum Slot {
     Parameter(usize),
-    Own { offset: usize, size: usize },
+    Own {
+        offset: usize,
+        size: usize,
+    },
     /// A token.
     Nothing,
 }
@@ -180,7 +183,9 @@ impl Builder<'_> {
                 let begin: usize = elements.iter().take(*index as usize).map(leaf_count).sum();
                 return Ok(operand(0)[begin..begin + leaves].into());
             }
-            Op::Bitcast | Op::OptimizationBarrier | Op::Domain(_) | Op::AddDependency => return Ok(operand(0)),
+            Op::Bitcast | Op::OptimizationBarrier | Op::Domain(_) | Op::AddDependency => {
+                return Ok(operand(0));
+            }
             Op::Copy if module.shape(id).is_tuple() => return Ok(operand(0)),
             Op::AfterAll => return Ok(SmallVec::from_slice(&[Slot::Nothing])),
             Op::Constant(literal) => {

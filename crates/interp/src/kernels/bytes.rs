@@ -74,7 +74,8 @@ impl Kernel for BitcastConvertKernel {
                 let first = (base + k) * to.bits() as usize;
                 let step = if from.bits() % 8 == 0 && to.bits() % 8 == 0 { 8 } else { 1 };
                 for b in (0..to.bits() as usize).step_by(step) {
-                    let (of, within) = ((first + b) / from.bits() as usize, (first + b) % from.bits() as usize);
+                    let (of, within) =
+                        ((first + b) / from.bits() as usize, (first + b) % from.bits() as usize);
                     let byte = given[of * per_operand + within / 8] >> (within % 8);
                     element[b / 8] |= if step == 8 { byte } else { (byte & 1) << (b % 8) };
                 }

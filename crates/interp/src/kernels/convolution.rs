@@ -75,7 +75,8 @@ impl ConvolutionKernel {
         let features = Dim::of(shape, d.output_feature).extent / groups;
         let rows: Dims = [vec![Dim::of(shape, d.output_batch)], all(shape, &d.output_spatial)].concat();
         let columns: Dims = vec![Dim::whole(d.output_feature as usize, features)];
-        let inner: Dims = [all(kernel, &d.kernel_spatial), vec![Dim::of(kernel, d.kernel_input_feature)]].concat();
+        let inner: Dims =
+            [all(kernel, &d.kernel_spatial), vec![Dim::of(kernel, d.kernel_input_feature)]].concat();
         let extents = (gemm::extent(&rows), gemm::extent(&inner), features as usize);
         let mut writer = Writer::<T>::new(result, shape, out);
         for g in 0..groups {

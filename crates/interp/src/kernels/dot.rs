@@ -105,13 +105,7 @@ impl Product {
         with_number!(self.class, T => self.multiply_as::<T>(roles, memory, operands, result));
     }
 
-    fn multiply_as<T: Number>(
-        &self,
-        roles: &Roles,
-        memory: &mut Memory,
-        operands: &[Place],
-        result: Place,
-    ) {
+    fn multiply_as<T: Number>(&self, roles: &Roles, memory: &mut Memory, operands: &[Place], result: Place) {
         let [mut lhs, mut rhs] = [0, 1].map(|side| Strided::<T>::new(self, roles, side, operands));
         self.each_batch::<T>(roles, memory, result, |memory, b, extents, out| {
             lhs.set_batch(b);

@@ -125,7 +125,13 @@ impl Kernel for TriangularSolveKernel {
 }
 
 /// Substitution: `b`, of rows of `columns`, becomes `op(a)^-1 b`, or `b op(a)^-1`.
-fn triangular_solve(a: &[Complex64], n: usize, b: &mut [Complex64], columns: usize, options: TriangularSolve) {
+fn triangular_solve(
+    a: &[Complex64],
+    n: usize,
+    b: &mut [Complex64],
+    columns: usize,
+    options: TriangularSolve,
+) {
     // `x op(a) = b` is `op(a)^T x^T = b^T`, so both sides are one loop with other strides.
     let rows = b.len() / columns.max(1);
     let others = if options.left_side { columns } else { rows };

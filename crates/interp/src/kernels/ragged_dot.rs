@@ -61,12 +61,15 @@ impl RaggedDotKernel {
             Mode::Batch => false,
         };
         let own: Vec<i64> = (0..lhs.rank() as i64).filter(is_before).collect();
-        let prefix: Dims =
-            numbers.lhs_batch.iter().chain(&own).map(|&d| Dim::of(lhs, d)).collect();
+        let prefix: Dims = numbers.lhs_batch.iter().chain(&own).map(|&d| Dim::of(lhs, d)).collect();
         let sizes = Dense::operand(&operands[2])?;
         let prefix = if sizes.shape.rank() > 1 { prefix } else { Dims::new() };
         if matches!(mode, Mode::Inner) && !own.is_empty() && !prefix.is_empty() {
-            return Err(Error::unsupported(module, id, "its groups differ along another contracted dimension"));
+            return Err(Error::unsupported(
+                module,
+                id,
+                "its groups differ along another contracted dimension",
+            ));
         }
         let n_prefix = sizes.shape.rank() - 1;
         if !matches!(mode, Mode::Batch)

@@ -36,7 +36,7 @@ pub(crate) struct ReduceKernel {
 enum Reducer {
     /// A sum of floats, added up in `f64`: as good as any order of adding.
     Sum,
-    Lambda(Lambda),
+    Lambda(Box<Lambda>),
 }
 
 impl Kernel for ReduceKernel {
@@ -392,6 +392,6 @@ fn reducer(module: &memplan_ir::Module, id: InstructionId, shape: &ArrayShape) -
     Ok(if is_sum && shape.element_type.is_floating() {
         Reducer::Sum
     } else {
-        Reducer::Lambda(Lambda::new(module, computation)?)
+        Reducer::Lambda(Box::new(Lambda::new(module, computation)?))
     })
 }

@@ -196,7 +196,9 @@ impl Interleaved {
     fn new(extents: &[i64]) -> Interleaved {
         let even = extents.iter().position(|e| e % 2 == 0);
         let longest = (0..extents.len()).max_by_key(|&d| (extents[d], std::cmp::Reverse(d)));
-        let Some(d) = even.or(longest) else { return Interleaved { extent: 1, half: 1, inner: 1, n_counters: 1 } };
+        let Some(d) = even.or(longest) else {
+            return Interleaved { extent: 1, half: 1, inner: 1, n_counters: 1 };
+        };
         let extent = extents[d] as usize;
         let half = extent.div_ceil(2);
         let inner = extents[d + 1..].iter().product::<i64>() as usize;

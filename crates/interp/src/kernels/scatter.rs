@@ -74,7 +74,7 @@ impl Kernel for ScatterKernel {
             initial.run(memory, operands, results, scratch)?;
         }
         let mut machine = Machine::new(&self.program, memory, operands)?;
-        let mut lambda = self.targets.combine.machine()?;
+        let mut combination = self.targets.combination(results, scratch)?;
         for base in (0..self.count).step_by(LANES) {
             machine.n = LANES.min(self.count - base);
             machine.set(fixed::POSITION, base as i64, 1);
@@ -83,7 +83,7 @@ impl Kernel for ScatterKernel {
             let lanes: Vec<usize> = (0..machine.n).filter(|&i| inside.is_none_or(|p| p[i] != 0)).collect();
             let offsets = |k: usize| machine.registers[self.targets.arrays[k].offsets as usize].int();
             let update = |k: usize| &machine.registers[self.updates[k] as usize];
-            self.targets.combine(&lanes, &offsets, &update, &mut lambda, memory, results, scratch)?;
+            combination.combine(&lanes, &offsets, &update, memory)?;
         }
         Ok(())
     }
@@ -104,7 +104,7 @@ impl Kernel for SelectAndScatterKernel {
         self.initial.run(memory, operands, results, scratch)?;
         let mut machine = Machine::new(&self.program, memory, operands)?;
         let mut select = self.select.machine()?;
-        let mut combine = self.targets.combine.machine()?;
+        let mut combination = self.targets.combination(results, scratch)?;
         let mut best = Lanes::new(Class::of(self.select.types[0]), LANES);
         let mut next = best.clone();
         for base in (0..self.count).step_by(LANES) {
@@ -135,23 +135,35 @@ impl Kernel for SelectAndScatterKernel {
             }
             let lanes: Vec<usize> = (0..n).filter(|&i| is_chosen[i]).collect();
             let source = &machine.registers[self.source as usize];
-            self.targets.combine(&lanes, &|_| &offsets, &|_| source, &mut combine, memory, results, scratch)?;
+            combination.combine(&lanes, &|_| &offsets, &|_| source, memory)?;
         }
         Ok(())
     }
 }
 
+/// A run's way of combining updates into memory.
+struct Combination<'k> {
+    targets: &'k Targets,
+    machine: Machine,
+    results: &'k [Place],
+    /// Where the combiner works.
+    scratch: Place,
+}
+
 impl Targets {
+    fn combination<'k>(&'k self, results: &'k [Place], scratch: Place) -> Result<Combination<'k>, Error> {
+        Ok(Combination { targets: self, machine: self.combine.machine()?, results, scratch })
+    }
+}
+
+impl Combination<'_> {
     /// Combines the updates of some lanes into memory, in the order of the lanes.
     fn combine<'a>(
-        &self,
+        &mut self,
         lanes: &[usize],
         offsets: &dyn Fn(usize) -> &'a [i64],
         update: &dyn Fn(usize) -> &'a Lanes,
-        lambda: &mut Machine,
         memory: &mut Memory,
-        results: &[Place],
-        scratch: Place,
     ) -> Result<(), Error> {
         let mut rest = lanes;
         let mut seen = FxHashSet::default();
@@ -160,41 +172,38 @@ impl Targets {
             seen.clear();
             let run = rest.iter().take_while(|&&lane| seen.insert(offsets(0)[lane])).count();
             let (now, later) = rest.split_at(run);
-            self.combine_apart(now, offsets, update, lambda, memory, results, scratch)?;
+            self.combine_apart(now, offsets, update, memory)?;
             rest = later;
         }
         Ok(())
     }
 
-    /// As [`Targets::combine`] for lanes whose places differ.
+    /// As [`Combination::combine`] for lanes whose places differ.
     fn combine_apart<'a>(
-        &self,
+        &mut self,
         lanes: &[usize],
         offsets: &dyn Fn(usize) -> &'a [i64],
         update: &dyn Fn(usize) -> &'a Lanes,
-        lambda: &mut Machine,
         memory: &mut Memory,
-        results: &[Place],
-        scratch: Place,
     ) -> Result<(), Error> {
         let n = lanes.len();
+        let (arrays, function) = (&self.targets.arrays, &self.targets.combine);
         let picked: Vec<Vec<i64>> =
-            (0..self.arrays.len()).map(|k| lanes.iter().map(|&lane| offsets(k)[lane]).collect()).collect();
-        let at = |k: usize| match self.arrays[k].packed_bits {
+            (0..arrays.len()).map(|k| lanes.iter().map(|&lane| offsets(k)[lane]).collect()).collect();
+        let at = |k: usize| match arrays[k].packed_bits {
             None => At::Offsets(&picked[k]),
             Some(bits) => At::Packed(&picked[k], bits),
         };
-        for (k, target) in self.arrays.iter().enumerate() {
-            let (current, given) =
-                (self.combine.parameters[k], self.combine.parameters[k + self.arrays.len()]);
-            let bytes = memory.bytes(results[target.result]);
-            load(target.element_type, bytes, at(k), n, &mut lambda.registers[current as usize]);
-            lambda.registers[given as usize].pick(update(k), lanes);
+        for (k, target) in arrays.iter().enumerate() {
+            let (current, given) = (function.parameters[k], function.parameters[k + arrays.len()]);
+            let bytes = memory.bytes(self.results[target.result]);
+            load(target.element_type, bytes, at(k), n, &mut self.machine.registers[current as usize]);
+            self.machine.registers[given as usize].pick(update(k), lanes);
         }
-        self.combine.run(lambda, n, memory, scratch)?;
-        for (k, target) in self.arrays.iter().enumerate() {
-            let bytes = memory.bytes_mut(results[target.result]);
-            store(target.element_type, self.combine.result(lambda, k), n, at(k), bytes);
+        function.run(&mut self.machine, n, memory, self.scratch)?;
+        for (k, target) in arrays.iter().enumerate() {
+            let bytes = memory.bytes_mut(self.results[target.result]);
+            store(target.element_type, function.result(&self.machine, k), n, at(k), bytes);
         }
         Ok(())
     }

@@ -77,8 +77,12 @@ impl Kernel for SortKernel {
             let (line, i) = (at / n, at % n);
             *number = ((line / inner * n + i) * inner + line % inner) as u64;
         }
-        let mut comparison =
-            Comparison { kernel: self, machine: self.comparator.machine()?, keys: &keys, scratch: work.rest() };
+        let mut comparison = Comparison {
+            kernel: self,
+            machine: self.comparator.machine()?,
+            keys: &keys,
+            scratch: work.rest(),
+        };
         let order = merge_sort(memory, orders, n, &mut comparison)?;
         for (result, &key) in self.results.iter().zip(&keys) {
             let t = result.shape.element_type;
@@ -177,7 +181,9 @@ fn merge_sort(
                 // The right one goes first only if it must: that is what makes it stable.
                 pairs.clear();
                 pairs.extend(
-                    active.iter().map(|&m| [merges[m].right, merges[m].left].map(|at| entry(memory, order, at))),
+                    active
+                        .iter()
+                        .map(|&m| [merges[m].right, merges[m].left].map(|at| entry(memory, order, at))),
                 );
                 comparison.compare(memory, &pairs, &mut takes)?;
                 let out = numbers_mut::<u64>(memory, merged);
