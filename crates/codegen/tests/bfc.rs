@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use memplan_codegen::bfc::{
-    Allocator, BINS, Bfc, End, Event, GRANULE, Options, ReplayError, TwoEnded, bin, replay,
-};
+use memplan_codegen::bfc::{Append, BINS, Bfc, BinUsage, End, GRANULE, Growth, Options, Request, bin};
+use memplan_codegen::replay::Allocator;
 use memplan_memory::{Alignment, Bytes};
 use proptest::prelude::*;
 
@@ -16,7 +15,7 @@ fn pool(bytes: u64) -> Bfc {
 }
 
 fn take(pool: &mut Bfc, bytes: u64) -> u64 {
-    pool.allocate(Bytes(bytes), Alignment::ONE).expect("it fits")
+    pool.allocate(Request::new(Bytes(bytes))).expect("it fits")
 }
 
 fn align(bytes: u64) -> Alignment {
@@ -35,7 +34,7 @@ fn sizes_are_rounded_up() {
 fn alignment_leaves_a_free_prefix() {
     let mut pool = pool(MIB);
     take(&mut pool, 256);
-    assert_eq!(pool.allocate(Bytes(256), align(4096)), Some(4096));
+    assert_eq!(pool.allocate(Request::new(Bytes(256)).aligned(align(4096))), Some(4096));
     assert_eq!(take(&mut pool, 256), 256, "the prefix is used");
 }
 
@@ -81,6 +80,26 @@ fn a_rest_is_given_back_when_it_is_worth_it() {
 }
 
 #[test]
+fn the_largest_waste_can_be_a_share_of_the_limit() {
+    let options = |fragmentation_fraction| Options {
+        fragmentation_fraction,
+        ..Options::preallocated(Bytes(100 * KIB))
+    };
+    for (fraction, in_use) in [(0.0, 100), (0.25, 75), (0.26, 100)] {
+        let mut pool = Bfc::new(options(fraction));
+        take(&mut pool, 75 * KIB);
+        assert_eq!(pool.sample().in_use, Bytes(in_use * KIB), "{fraction}");
+    }
+}
+
+#[test]
+fn nothing_is_not_served() {
+    let mut pool = pool(MIB);
+    assert_eq!(pool.allocate(Request::new(Bytes::ZERO)), None);
+    assert_eq!(pool.sample().reserved, Bytes::ZERO, "not even a region is taken");
+}
+
+#[test]
 fn freed_chunks_merge_with_both_neighbors() {
     let mut pool = pool(MIB);
     let [a, b, c] = [4096; 3].map(|bytes| take(&mut pool, bytes));
@@ -103,7 +122,7 @@ fn a_growing_pool_doubles_its_regions() {
     assert_eq!(regions(&pool), [2, 4, 32], "doubled until it fits");
     take(&mut pool, 24 * MIB);
     assert_eq!(regions(&pool), [2, 4, 32, 26], "capped at what remains");
-    assert_eq!(pool.allocate(Bytes(26 * MIB), Alignment::ONE), None);
+    assert_eq!(pool.allocate(Request::new(Bytes(26 * MIB))), None);
 }
 
 #[test]
@@ -120,6 +139,17 @@ fn a_refused_region_is_asked_for_smaller() {
     take(&mut pool, KIB);
     // 2 MiB * 0.9 = 1843.2 KiB, and another tenth less, rounded up to 256 bytes.
     assert_eq!(pool.regions().map(|(_, bytes)| bytes).collect::<Vec<_>>(), [1_698_816]);
+    // Nothing at all is given, and asking ends.
+    let mut pool = Bfc::new(Options { device: Bytes::ZERO, ..options });
+    assert_eq!(pool.allocate(Request::new(Bytes(1))), None);
+}
+
+#[test]
+fn a_pool_that_does_not_grow_is_one_region() {
+    let mut pool = pool(5 * MIB + 100);
+    take(&mut pool, 1);
+    assert_eq!(pool.regions().collect::<Vec<_>>(), [(0, 5 * MIB)], "rounded down to the granule");
+    assert_eq!(pool.allocate(Request::new(Bytes(5 * MIB))), None);
 }
 
 #[test]
@@ -128,7 +158,7 @@ fn empty_regions_are_released_before_a_request_fails() {
         let mut pool = Bfc::new(Options { release_regions, ..Options::growing(Bytes(8 * MIB)) });
         let first = take(&mut pool, 2 * MIB);
         assert!(pool.free(first));
-        let served = pool.allocate(Bytes(7 * MIB), Alignment::ONE);
+        let served = pool.allocate(Request::new(Bytes(7 * MIB)));
         assert_eq!(served.is_some(), release_regions);
     }
 }
@@ -154,50 +184,208 @@ fn the_strip_shows_the_pool() {
     assert_eq!(pool.strip(), expected);
 }
 
+/// A growing pool whose frees carry times: two regions of 2 and 4 MiB are in use, and 2 MiB are left.
+fn timed() -> (Bfc, [u64; 3]) {
+    let mut pool = Bfc::new(timed_options());
+    let chunks = [2 * MIB, 2 * MIB, 2 * MIB].map(|bytes| take(&mut pool, bytes));
+    (pool, chunks)
+}
+
+#[test]
+fn timed_frees_merge_once_they_are_safe() {
+    let free = |pool: &Bfc| pool.chunks().filter(|(_, chunk)| chunk.requested.is_none()).count();
+    let (mut pool, [_, b, c]) = timed();
+    assert!(pool.free(b) && pool.free(c));
+    assert_eq!(free(&pool), 2, "apart, though they are neighbors");
+    pool.set_safe_frontier(2);
+    take(&mut pool, 256);
+    assert_eq!(free(&pool), 2, "only frees before the frontier are safe: the first, of which this is a part");
+    pool.set_safe_frontier(3);
+    take(&mut pool, 256);
+    assert_eq!(free(&pool), 1, "both merged");
+}
+
+#[test]
+fn a_request_may_insist_on_old_memory() {
+    let mut pool = Bfc::new(Options { timestamps: true, ..Options::preallocated(Bytes(4 * KIB)) });
+    let [a, b] = [2 * KIB; 2].map(|bytes| take(&mut pool, bytes));
+    assert!(pool.free(b) && pool.free(a));
+    let before = |freed_before| Request { freed_before, ..Request::new(Bytes(2 * KIB)) };
+    assert_eq!(pool.clone().allocate(before(0)), Some(a), "the lowest of equals");
+    assert_eq!(pool.allocate(before(1)), Some(b), "the other one was freed too late");
+    assert_eq!(pool.allocate(before(1)), None);
+    let too_large = Request { bytes: Bytes(4 * KIB), ..before(2) };
+    assert!(pool.free(b));
+    assert_eq!(pool.allocate(too_large), None, "unsafe chunks are not merged for it");
+}
+
+#[test]
+fn a_miss_extends_then_merges_unsafe_chunks_then_releases_regions() {
+    // What is left can be had: nothing is merged, though merging would do too.
+    let (mut pool, [_, b, c]) = timed();
+    assert!(pool.free(b) && pool.free(c));
+    let mut larger = Bfc::new(Options { limit: Bytes(64 * MIB), device: Bytes(64 * MIB), ..timed_options() });
+    let chunks = [2 * MIB, 2 * MIB, 2 * MIB].map(|bytes| take(&mut larger, bytes));
+    assert!(larger.free(chunks[1]) && larger.free(chunks[2]));
+    take(&mut larger, 4 * MIB);
+    assert_eq!(larger.regions().count(), 3);
+    // It cannot: the two unsafe chunks become one.
+    assert_eq!(pool.allocate(Request::new(Bytes(4 * MIB))), Some(b));
+    assert_eq!(pool.regions().count(), 2);
+    // No merging helps: empty regions go, and the request gets a new one.
+    let (mut pool, [_, b, c]) = timed();
+    assert!(pool.free(b) && pool.free(c));
+    let address = take(&mut pool, 6 * MIB);
+    let sizes: Vec<u64> = pool.regions().map(|(_, bytes)| bytes / MIB).collect();
+    assert_eq!((sizes, pool.chunks().last().map(|(a, _)| a)), (vec![2, 6], Some(address)));
+    // Releasing would not be enough: it is not done.
+    let (mut pool, [_, b, c]) = timed();
+    assert!(pool.free(b) && pool.free(c));
+    assert_eq!(pool.allocate(Request::new(Bytes(7 * MIB))), None);
+    assert_eq!(pool.regions().count(), 2);
+}
+
+fn timed_options() -> Options {
+    Options { timestamps: true, release_regions: true, ..Options::growing(Bytes(8 * MIB)) }
+}
+
 #[test]
 fn ends_do_not_disturb_each_other() {
-    let mut pool = TwoEnded::new(Bytes(16 * KIB));
-    let take = |pool: &mut TwoEnded, end, bytes| pool.allocate(end, Bytes(bytes), Alignment::ONE);
+    let mut pool = Bfc::new(Options::two_ended(Bytes(16 * KIB)));
+    let take = |pool: &mut Bfc, end, bytes| pool.allocate(Request::new(Bytes(bytes)).at(end));
     let [low, high] = [End::Lower, End::Upper].map(|end| take(&mut pool, end, 2048).unwrap());
     assert_eq!((low, high), (0, 14 * KIB));
     let guards = [End::Lower, End::Upper].map(|end| take(&mut pool, end, 1024).unwrap());
-    assert_eq!((guards, pool.gap()), ([2048, 13 * KIB], (3 * KIB, 13 * KIB)));
+    assert_eq!((guards, pool.gap()), ([2048, 13 * KIB], Some((3 * KIB, 13 * KIB))));
     assert!(pool.free(low) && pool.free(high));
     // Exact splitting below; above, a rest of less than half stays with the chunk.
     assert_eq!([End::Lower, End::Upper].map(|end| take(&mut pool, end, 1280)), [Some(0), Some(14 * KIB)]);
-    assert_eq!(pool.holes(End::Lower).collect::<Vec<_>>(), [(1280, 768)]);
-    assert_eq!(pool.holes(End::Upper).count(), 0);
+    assert_eq!(pool.bin(bin(768)).collect::<Vec<_>>(), [(768, 1280)]);
+    assert_eq!(pool.sample().in_use, Bytes(1280 + 1024 + 2048 + 1024));
     // Freed at the boundary, chunks rejoin the gap, and the holes next to them.
     assert!(pool.free(guards[0]));
-    assert_eq!(pool.gap(), (1280, 13 * KIB));
+    assert_eq!(pool.gap(), Some((1280, 13 * KIB)));
     assert_eq!(take(&mut pool, End::Lower, 12 * KIB), None);
+}
+
+#[test]
+fn the_upper_end_takes_the_high_end_of_a_hole() {
+    let mut pool = Bfc::new(Options::two_ended(Bytes(16 * KIB)));
+    let hole = take(&mut pool, 4 * KIB);
+    take(&mut pool, KIB);
+    assert!(pool.free(hole));
+    assert_eq!(take(&mut pool, KIB), 15 * KIB);
+    assert_eq!(pool.allocate(Request::new(Bytes(KIB)).aligned(align(4 * KIB))), Some(12 * KIB));
+}
+
+#[test]
+fn alignment_leaves_a_hole_of_its_own_end() {
+    for (end, address, hole) in [(End::Lower, 4096, 256), (End::Upper, 8192, 12_288)] {
+        let mut pool = Bfc::new(Options::two_ended(Bytes(16 * KIB)));
+        let first = pool.allocate(Request::new(Bytes(256)).at(end)).unwrap();
+        let large = Request::new(Bytes(4096)).aligned(align(4096)).at(end);
+        assert_eq!(pool.allocate(large), Some(address), "{end:?}");
+        // A hole of 3840 bytes; the upper end fills it from above.
+        let again = pool.allocate(Request::new(Bytes(256)).at(end)).unwrap();
+        assert_eq!(again, if end == End::Lower { hole } else { first - 256 });
+        assert!(pool.bin(bin(3584)).next().is_some());
+    }
+}
+
+#[test]
+fn all_of_one_end_then_all_of_the_other() {
+    let mut pool = Bfc::new(Options::two_ended(Bytes(16 * KIB)));
+    for end in [End::Lower, End::Upper, End::Lower] {
+        let chunks = [4 * KIB; 4].map(|bytes| pool.allocate(Request::new(Bytes(bytes)).at(end)).unwrap());
+        assert_eq!(pool.gap(), None);
+        assert!(chunks.into_iter().all(|chunk| pool.free(chunk)));
+        assert_eq!(pool.gap(), Some((0, 16 * KIB)));
+    }
 }
 
 #[test]
 fn equal_holes_are_taken_from_the_end_inward() {
     for (end, expected) in [(End::Lower, 0), (End::Upper, 1)] {
-        let mut pool = TwoEnded::new(Bytes(16 * KIB));
-        let chunks = [1024; 4].map(|bytes| pool.allocate(end, Bytes(bytes), Alignment::ONE).unwrap());
+        let mut pool = Bfc::new(Options::two_ended(Bytes(16 * KIB)));
+        let request = Request::new(Bytes(1024)).at(end);
+        let chunks = [(); 4].map(|()| pool.allocate(request).unwrap());
         let mut holes = [chunks[0], chunks[2]];
         holes.iter().for_each(|&hole| assert!(pool.free(hole)));
         holes.sort_unstable();
-        assert_eq!(pool.allocate(end, Bytes(1024), Alignment::ONE), Some(holes[expected]));
+        assert_eq!(pool.allocate(request), Some(holes[expected]));
     }
 }
 
 #[test]
-fn traces_that_cannot_be_are_refused() {
-    let request = Event::Allocate { id: 7, bytes: Bytes(1), alignment: Alignment::ONE };
-    let twice = replay(&mut pool(MIB), &[request, request]);
-    assert_eq!(twice, Err(ReplayError::Allocated { event: 1, id: 7 }));
-    let unknown = replay(&mut pool(MIB), &[request, Event::Free { id: 8 }]);
-    assert_eq!(unknown, Err(ReplayError::NotAllocated { event: 1, id: 8 }));
-    let large = Event::Allocate { id: 7, bytes: Bytes(2 * MIB), alignment: Alignment::ONE };
-    assert_eq!(replay(&mut pool(MIB), &[large, Event::Free { id: 7 }]).unwrap().addresses, [None]);
+fn appended_memory_belongs_to_the_upper_end() {
+    let append = Append {
+        first: Bytes(4 * MIB),
+        increment: Bytes(2 * MIB),
+        headroom: Bytes(MIB),
+        ..Append::default()
+    };
+    let options = Options {
+        growth: Growth::Append(append),
+        device: Bytes(10 * MIB),
+        ..Options::two_ended(Bytes(16 * MIB))
+    };
+    let mut pool = Bfc::new(options);
+    let request = |end, bytes| Request::new(Bytes(bytes)).at(end);
+    let lower = pool.allocate(request(End::Lower, 2 * MIB)).unwrap();
+    let upper = pool.allocate(request(End::Upper, 2 * MIB)).unwrap();
+    assert_eq!(pool.allocate(request(End::Lower, 256)), None, "collective memory does not grow");
+    let appended = pool.allocate(request(End::Upper, 3 * MIB)).unwrap();
+    assert!(appended >= 4 * MIB);
+    assert_eq!(pool.sample().reserved, Bytes(8 * MIB), "whole increments");
+    assert_eq!(pool.allocate(request(End::Upper, 2 * MIB)), None, "the headroom is left to others");
+    assert!(pool.free(appended));
+    assert_eq!(pool.allocate(request(End::Lower, 256)), None);
+    assert!(pool.free(upper) && pool.free(lower));
+    assert_eq!(pool.gap(), Some((0, 4 * MIB)));
+    assert_eq!(pool.allocate(request(End::Lower, 5 * MIB)), None);
 }
 
-/// Chunks cover the regions, no two free ones are neighbors, bins hold the free ones, and the figures add up.
-fn check(pool: &Bfc) {
+#[test]
+fn a_reserve_is_kept_for_collective_memory() {
+    let append = Append { first: Bytes(4 * MIB), collective_reserve: Bytes(3 * MIB), ..Append::default() };
+    let options = Options { growth: Growth::Append(append), ..Options::two_ended(Bytes(4 * MIB)) };
+    let mut pool = Bfc::new(options);
+    assert_eq!(pool.allocate(Request::new(Bytes(2 * MIB))), None);
+    take(&mut pool, MIB);
+    assert_eq!(pool.allocate(Request::new(Bytes(3 * MIB)).at(End::Lower)), Some(0));
+    let default = Append::default();
+    assert_eq!((default.headroom, default.increment), (Bytes(1 << 30), Bytes(64 * MIB)));
+}
+
+#[test]
+fn the_dump_tells_everything() {
+    let mut pool = pool(64 * KIB);
+    take(&mut pool, 1000);
+    let hole = take(&mut pool, 1000);
+    take(&mut pool, 3000);
+    assert!(pool.free(hole));
+    let kib = |n: u64| Bytes(n * KIB);
+    let usage = pool.bin_usage();
+    let expected =
+        BinUsage { chunks: 2, chunks_in_use: 1, bytes: kib(2), in_use: kib(1), requested: Bytes(1000) };
+    assert_eq!(usage[2], expected);
+    assert_eq!(usage[3].requested, Bytes(3000));
+    let text = pool.dump(Some(kib(60)));
+    for part in [
+        "bin 2 (from 1.00 KiB): 2 chunks, 1 in use; 2.00 KiB, 1.00 KiB in use, 1000 B asked for",
+        "free in bin 7, that of the 60.00 KiB asked for:\n  0x1400 of size 60416\n",
+        "  free   at 0x400 of size 1024\n  in use at 0x800 of size 3072\n",
+        "1 in use of size 3072, together 3.00 KiB\n",
+        "64.00 KiB in the pool of at most 64.00 KiB; 4.00 KiB in use, 3.91 KiB asked for; 60.00 KiB free, 59.00 KiB in one piece",
+        "\n[**_*****____",
+    ] {
+        assert!(text.contains(part), "{part}\nis not in\n{text}");
+    }
+}
+
+/// Chunks cover the regions, no two free ones are neighbors unless frees carry times, bins and gap hold the free ones,
+/// and the figures add up.
+fn check(pool: &Bfc, timestamps: bool) {
     let regions: Vec<_> = pool.regions().collect();
     let (mut free, mut in_use, mut chunks) = (BTreeMap::new(), 0, pool.chunks().peekable());
     for &(start, bytes) in &regions {
@@ -206,7 +394,8 @@ fn check(pool: &Bfc) {
             assert_eq!(address, end);
             assert!(chunk.size > 0 && chunk.size % GRANULE == 0);
             let is_free = chunk.requested.is_none();
-            assert!(!(is_free && was_free), "free neighbors merge");
+            assert!(timestamps || !(is_free && was_free), "free neighbors merge");
+            assert!(timestamps || chunk.freed_at == 0);
             if is_free {
                 free.insert(address, chunk.size);
             } else {
@@ -217,11 +406,14 @@ fn check(pool: &Bfc) {
         assert_eq!(end, start + bytes);
     }
     assert!(chunks.next().is_none());
-    let mut filed = BTreeMap::new();
+    let mut filed: BTreeMap<u64, u64> =
+        pool.gap().map(|(start, end)| (start, end - start)).into_iter().collect();
     for i in 0..BINS {
+        let mut last = 0;
         for (size, address) in pool.bin(i) {
-            assert_eq!(bin(size), i);
+            assert!(bin(size) == i && size >= last);
             filed.insert(address, size);
+            last = size;
         }
     }
     assert_eq!(filed, free);
@@ -231,23 +423,52 @@ fn check(pool: &Bfc) {
     assert_eq!(sample.largest_free, Bytes(free.values().copied().max().unwrap_or(0)));
 }
 
-/// A request (bytes, logarithm of the alignment), or the free of one of those that live.
-fn step() -> impl Strategy<Value = (Option<(u64, u32)>, usize)> {
-    (prop::option::weighted(0.6, (1u64..3 * MIB, 0u32..14)), any::<usize>())
+/// A request (bytes, logarithm of the alignment, end), or the free of one of those that live.
+type Step = (Option<(u64, u32, bool)>, usize);
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = (prop::option::weighted(0.6, (1u64..3 * MIB, 0u32..14, any::<bool>())), any::<usize>());
+    prop::collection::vec(step, 1..120)
+}
+
+fn modes() -> impl Strategy<Value = Options> {
+    let limit = Bytes(24 * MIB);
+    let append =
+        Append { first: Bytes(8 * MIB), increment: Bytes(MIB), headroom: Bytes(MIB), ..Append::default() };
+    let modes = [
+        Options::preallocated(limit),
+        Options::growing(limit),
+        Options::two_ended(limit),
+        Options { growth: Growth::Append(append), ..Options::two_ended(limit) },
+    ];
+    (
+        prop::sample::select(modes.to_vec()),
+        any::<bool>(),
+        any::<bool>(),
+        prop::sample::select(vec![0.0, 0.01]),
+    )
+        .prop_map(|(mode, release_regions, timestamps, fragmentation_fraction)| Options {
+            // A pool that gives its first region back has nowhere to put its gap.
+            release_regions: release_regions && !mode.two_ended,
+            timestamps,
+            fragmentation_fraction,
+            ..mode
+        })
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn pools_stay_sound(steps in prop::collection::vec(step(), 1..120), growth: bool, release_regions: bool) {
-        let limit = Bytes(24 * MIB);
-        let mut pool = Bfc::new(Options { growth, release_regions, ..Options::preallocated(limit) });
+    fn pools_stay_sound(options in modes(), steps in steps()) {
+        let mut pool = Bfc::new(options);
         let mut live: Vec<(u64, u64)> = Vec::new();
         for (request, pick) in steps {
             match request {
-                Some((bytes, log)) => {
-                    if let Some(address) = pool.allocate(Bytes(bytes), align(1 << log)) {
+                Some((bytes, log, lower)) => {
+                    let end = if lower { End::Lower } else { End::Upper };
+                    let request = Request::new(Bytes(bytes)).aligned(align(1 << log)).at(end);
+                    if let Some(address) = pool.allocate(request) {
                         prop_assert_eq!(address % (1 << log), 0);
                         let apart = |&(other, size): &(u64, u64)| address + bytes <= other || other + size <= address;
                         prop_assert!(live.iter().all(apart));
@@ -257,35 +478,50 @@ proptest! {
                 None if live.is_empty() => {}
                 None => prop_assert!(pool.free(live.swap_remove(pick % live.len()).0)),
             }
-            check(&pool);
-            prop_assert!(pool.sample().reserved <= limit);
+            if pick % 7 == 0 {
+                pool.set_safe_frontier(pool.frees());
+            }
+            check(&pool, options.timestamps);
+            prop_assert!(pool.sample().reserved <= options.limit);
+        }
+        prop_assert_eq!(pool.sample().requested, Bytes(live.iter().map(|&(_, bytes)| bytes).sum()));
+        // Everything freed and safe, the next request finds each region whole.
+        live.iter().for_each(|&(address, _)| assert!(pool.free(address)));
+        prop_assert_eq!(pool.sample().in_use, Bytes::ZERO);
+        if !options.timestamps {
+            prop_assert_eq!(pool.chunks().count(), pool.regions().count());
         }
     }
 
+    /// Offsets of one end depend on nothing but its own requests, as long as the gap lasts.
     #[test]
-    fn two_ended_pools_stay_sound(steps in prop::collection::vec((step(), any::<bool>()), 1..120)) {
-        let limit = 24 * MIB;
-        let mut pool = TwoEnded::new(Bytes(limit));
-        let mut live: Vec<u64> = Vec::new();
-        for ((request, pick), lower) in steps {
-            match request {
-                Some((bytes, log)) => {
-                    let end = if lower { End::Lower } else { End::Upper };
-                    let address = pool.allocate(end, Bytes(bytes), align(1 << log));
-                    prop_assert!(address.is_none_or(|address| address % (1 << log) == 0));
-                    live.extend(address);
+    fn ends_are_independent(steps in steps()) {
+        let place = |only: Option<bool>| {
+            let mut pool = Bfc::new(Options::two_ended(Bytes(1 << 40)));
+            let mut live: [Vec<u64>; 2] = Default::default();
+            let mut places = Vec::new();
+            for &(request, pick) in &steps {
+                let lower = request.map_or(pick % 2 == 0, |(_, _, lower)| lower);
+                if only.is_some_and(|only| only != lower) {
+                    continue;
                 }
-                None if live.is_empty() => {}
-                None => prop_assert!(pool.free(live.swap_remove(pick % live.len()))),
+                let own = &mut live[usize::from(lower)];
+                if let Some((bytes, log, _)) = request {
+                    let end = if lower { End::Lower } else { End::Upper };
+                    let request = Request::new(Bytes(bytes)).aligned(align(1 << log)).at(end);
+                    let address = pool.allocate(request).unwrap();
+                    own.push(address);
+                    places.push((lower, address));
+                } else if !own.is_empty() {
+                    pool.free(own.swap_remove((pick / 2) % own.len()));
+                }
             }
-            // What is in use, the holes and the gap tile the pool.
-            let (start, end) = pool.gap();
-            let holes = pool.holes(End::Lower).chain(pool.holes(End::Upper));
-            let mut parts: Vec<(u64, u64)> = pool.used().chain(holes).chain([(start, end - start)]).collect();
-            parts.sort_unstable();
-            let covered = parts.iter().try_fold(0, |at, &(address, size)| (at == address).then_some(at + size));
-            prop_assert_eq!(covered, Some(limit));
-            prop_assert_eq!(pool.used().count(), live.len());
+            places
+        };
+        let both = place(None);
+        for lower in [false, true] {
+            let own: Vec<_> = both.iter().copied().filter(|&(other, _)| other == lower).collect();
+            prop_assert_eq!(own, place(Some(lower)));
         }
     }
 }

@@ -3,20 +3,32 @@
 //! A pool consists of regions, a region of chunks that follow each other without a gap, each free or in use. Free
 //! chunks are filed by size into 21 bins of doubling sizes, 256 bytes in the first, 256 MiB and more in the last; a
 //! request takes the smallest chunk that fits, and gives back the rest when that is large enough to be worth it. A
-//! freed chunk merges with its free neighbors at once.
+//! freed chunk merges with its free neighbors at once, or, where frees carry times, once the device has come that far.
 //!
-//! The rules are those of XLA's `BFCAllocator`, itself after Doug Lea's malloc. Not simulated: timestamped frees, which
-//! depend on how far the device has come, and waiting for other threads to free.
+//! A pool with two ends keeps collective memory apart from everything else, without a fixed border:
+//!
+//! ```text
+//! 0                                                            limit
+//! | lower | hole | lower |          gap          | upper | hole | upper |
+//! ```
+//!
+//! Each end reuses its own holes only, then carves from the gap, so that its offsets depend on nothing but its own
+//! requests until the gap is used up. What is freed beside the gap rejoins it, with the holes behind it.
+//!
+//! The rules are those of XLA's `BFCAllocator` (`xla/tsl/framework/bfc_allocator.h`), itself after Doug Lea's malloc.
+//! Waiting for other threads to free is part of [`replay`](crate::replay), since a pool alone has no time.
 
-mod trace;
-mod two_ended;
+mod chunks;
+mod dump;
+mod regions;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use memplan_memory::{Alignment, Bytes};
 
-pub use trace::{Allocator, Event, Replay, ReplayError, Sample, replay};
-pub use two_ended::{End, TwoEnded};
+use crate::replay::{Allocator, Sample};
+use chunks::Tag;
+pub use dump::BinUsage;
 
 /// Sizes are multiples of this, and so are addresses.
 pub const GRANULE: u64 = 256;
@@ -24,34 +36,131 @@ pub const GRANULE: u64 = 256;
 /// How many bins free chunks are filed in.
 pub const BINS: usize = 21;
 
-/// The first region of a pool that grows.
+/// The first region of a pool that grows, and the alignment of regions.
 const FIRST_REGION: u64 = 2 << 20;
 
-/// A rest of this many bytes is given back however large the request was.
+/// A rest of this many bytes is given back however large the request was, unless the options say otherwise.
 const LARGEST_WASTE: u64 = 128 << 20;
 
 /// How a pool behaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
     /// Bytes that all regions together may have.
     pub limit: Bytes,
-    /// Whether regions are added as they are needed, instead of one of the whole limit at once.
-    pub growth: bool,
-    /// Whether regions without any chunk in use are given back before a request fails.
-    pub release_regions: bool,
     /// Bytes the device can give to regions; less than `limit` when others use it too.
     pub device: Bytes,
+    /// Whether and how the pool takes more than it has.
+    pub growth: Growth,
+    /// Whether regions without any chunk in use are given back before a request fails.
+    pub release_regions: bool,
+    /// A rest of this share of the limit is given back however large the request was; 0: of 128 MiB.
+    pub fragmentation_fraction: f64,
+    /// Whether the two kinds of requests fill the pool from its two ends. Such a pool does not double.
+    pub two_ended: bool,
+    /// Whether frees carry times: what is freed stays apart until [`Bfc::set_safe_frontier`] passes it.
+    pub timestamps: bool,
+}
+
+/// Whether and how a pool takes more than it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Growth {
+    /// One region of the whole limit, taken by the first request.
+    Never,
+    /// A region of 2 MiB, and each following one twice as large.
+    Doubling,
+    /// A first region, extended at its upper end: XLA's experimental growth of pools with two ends. Only the upper end
+    /// asks for more, and what is appended stays its own.
+    Append(Append),
+}
+
+/// Settings of [`Growth::Append`]; the default is XLA's, for a first region of nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Append {
+    /// Bytes of the first region.
+    pub first: Bytes,
+    /// What is appended is a multiple of this, as far as the limit allows.
+    pub increment: Bytes,
+    /// Bytes of the device that are left to others.
+    pub headroom: Bytes,
+    /// Bytes of the first region that the upper end leaves to the lower one.
+    pub collective_reserve: Bytes,
+}
+
+impl Default for Append {
+    fn default() -> Append {
+        Append {
+            first: Bytes::ZERO,
+            increment: Bytes(64 << 20),
+            headroom: Bytes(1 << 30),
+            collective_reserve: Bytes::ZERO,
+        }
+    }
 }
 
 impl Options {
-    /// One region, taken at the start.
+    /// One region of the whole limit, with one end.
     pub fn preallocated(limit: Bytes) -> Options {
-        Options { limit, growth: false, release_regions: false, device: limit }
+        Options {
+            limit,
+            device: limit,
+            growth: Growth::Never,
+            release_regions: false,
+            fragmentation_fraction: 0.0,
+            two_ended: false,
+            timestamps: false,
+        }
     }
 
     /// Regions as they are needed.
     pub fn growing(limit: Bytes) -> Options {
-        Options { growth: true, ..Options::preallocated(limit) }
+        Options { growth: Growth::Doubling, ..Options::preallocated(limit) }
+    }
+
+    /// One region, filled from both ends.
+    pub fn two_ended(limit: Bytes) -> Options {
+        Options { two_ended: true, ..Options::preallocated(limit) }
+    }
+}
+
+/// An end of a pool that has two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum End {
+    /// Grows up: collective memory. What it takes from a hole is split off exactly, and of holes of one size it takes
+    /// the lowest.
+    Lower,
+    /// Grows down: everything else. Holes are split when the rest is worth it, as in a pool with one end, and of holes
+    /// of one size it takes the highest.
+    #[default]
+    Upper,
+}
+
+/// What is asked of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Bytes.
+    pub bytes: Bytes,
+    /// Of the address; at least [`GRANULE`] is given.
+    pub alignment: Alignment,
+    /// Where, in a pool with two ends.
+    pub end: End,
+    /// Only memory that was freed at this time or before, or is safe; 0: any.
+    pub freed_before: u64,
+}
+
+impl Request {
+    /// Bytes at the upper end, aligned to [`GRANULE`].
+    pub fn new(bytes: Bytes) -> Request {
+        Request { bytes, alignment: Alignment::ONE, end: End::Upper, freed_before: 0 }
+    }
+
+    /// The same with an alignment.
+    pub fn aligned(self, alignment: Alignment) -> Request {
+        Request { alignment, ..self }
+    }
+
+    /// The same at an end.
+    pub fn at(self, end: End) -> Request {
+        Request { end, ..self }
     }
 }
 
@@ -62,6 +171,9 @@ pub struct Chunk {
     pub size: u64,
     /// Bytes that were asked for; `None` when the chunk is free.
     pub requested: Option<u64>,
+    /// When it was freed, while that matters; 0: long ago.
+    pub freed_at: u64,
+    tag: Tag,
 }
 
 /// A pool of memory.
@@ -70,178 +182,110 @@ pub struct Bfc {
     options: Options,
     /// Bytes by first address. Regions never merge, and the addresses between them belong to nobody.
     regions: BTreeMap<u64, u64>,
-    /// By first address. Those of a region cover it, and no two free ones are neighbors within it.
+    /// By first address. Those of a region cover it, and no two free ones are neighbors within it, unless frees carry
+    /// times: then, as in the original, a chunk merges once with what is mergeable beside it, which may leave more.
     chunks: BTreeMap<u64, Chunk>,
-    /// The free chunks, by size and then address.
-    bins: [BTreeSet<(u64, u64)>; BINS],
-    /// The size of the next region.
+    /// The free chunks without the gap, in the order in which they are tried.
+    bins: [BTreeSet<chunks::Key>; BINS],
+    /// Where the gap between the two ends begins, if there is any.
+    gap: Option<u64>,
+    /// The size of the next region, when the pool doubles.
     next_region: u64,
     next_address: u64,
+    /// Frees so far, which are the times of frees.
+    clock: u64,
+    /// Frees before this time have been reached by the device.
+    safe_frontier: u64,
+    /// Freed chunks that may not be merged yet, in order of their frees.
+    pending: VecDeque<u64>,
     reserved: u64,
     in_use: u64,
     requested: u64,
-    backpedaled: bool,
+}
+
+/// A request as the pool looks for it.
+#[derive(Clone, Copy)]
+struct Fit {
+    /// Rounded up to [`GRANULE`].
+    size: u64,
+    alignment: Alignment,
+    requested: u64,
+    tag: Tag,
+    freed_before: u64,
 }
 
 impl Bfc {
-    /// A pool in which nothing is allocated.
+    /// A pool in which nothing is allocated. It takes its first region with the first request.
     pub fn new(options: Options) -> Bfc {
-        let first = if options.growth { options.limit.0.min(FIRST_REGION) } else { options.limit.0 };
+        let first = match options.growth {
+            Growth::Never => options.limit.0,
+            Growth::Doubling => options.limit.0.min(FIRST_REGION),
+            Growth::Append(append) => append.first.0.min(options.limit.0),
+        };
         Bfc {
             options,
             regions: BTreeMap::new(),
             chunks: BTreeMap::new(),
             bins: Default::default(),
+            gap: None,
             next_region: rounded(first).unwrap_or(u64::MAX - (GRANULE - 1)).max(GRANULE),
             next_address: 0,
+            clock: 0,
+            safe_frontier: 0,
+            pending: VecDeque::new(),
             reserved: 0,
             in_use: 0,
             requested: 0,
-            backpedaled: false,
         }
     }
 
-    /// Serves a request and returns its address; `None` when it does not fit.
+    /// Serves a request and returns its address; `None` when it does not fit, or asks for nothing.
     ///
-    /// Takes time logarithmic in the number of chunks, times the free chunks that are misaligned for the request.
-    pub fn allocate(&mut self, bytes: Bytes, alignment: Alignment) -> Option<u64> {
-        let size = rounded(bytes.0.max(1))?;
-        let alignment = alignment.max(Alignment::new(GRANULE).expect("256 is a power of two"));
-        // Regions begin at multiples of 2 MiB; a stricter alignment may miss even in a new one.
-        let address = self.find(size, alignment).or_else(|| {
-            let grown = self.extend(size) || (self.release_regions(size) && self.extend(size));
-            if grown { self.find(size, alignment) } else { None }
-        })?;
-        self.occupy(address, size, alignment, bytes.0)
+    /// Takes time logarithmic in the number of chunks, times the free chunks that are of the other end, freed too late
+    /// or misaligned for the request.
+    pub fn allocate(&mut self, request: Request) -> Option<u64> {
+        if request.bytes == Bytes::ZERO {
+            return None;
+        }
+        let fit = Fit {
+            size: rounded(request.bytes.0)?,
+            alignment: request.alignment.max(Alignment::new(GRANULE).expect("256 is a power of two")),
+            requested: request.bytes.0,
+            tag: if self.options.two_ended { Tag::of(request.end) } else { Tag::Lower },
+            freed_before: request.freed_before,
+        };
+        self.merge_safe();
+        // A miss is answered step by step, each more desperate than the one before.
+        let steps: [fn(&mut Bfc, &Fit) -> bool; 4] = [
+            |_, _| true,
+            Bfc::extend,
+            |pool, fit| fit.freed_before == 0 && pool.merge_unsafe(fit.size),
+            |pool, fit| pool.release_regions(fit.size) && pool.extend(fit),
+        ];
+        steps.into_iter().find_map(|step| if step(self, &fit) { self.take(&fit) } else { None })
     }
 
     /// Frees what was allocated at an address. Returns whether there was anything.
     pub fn free(&mut self, address: u64) -> bool {
-        let Some(Chunk { size, requested: Some(requested) }) = self.chunks.get(&address).copied() else {
+        let Some(Chunk { size, requested: Some(requested), .. }) = self.chunks.get(&address).copied() else {
             return false;
         };
         self.in_use -= size;
         self.requested -= requested;
-        let (mut start, mut end) = (address, address + size);
-        if let Some(next) = self.chunks.get(&end).copied()
-            && next.requested.is_none()
-            && !self.regions.contains_key(&end)
-        {
-            self.remove_free(end, next.size);
-            end += next.size;
-        }
-        if !self.regions.contains_key(&address)
-            && let Some((&before, &previous)) = self.chunks.range(..address).next_back()
-            && previous.requested.is_none()
-        {
-            self.remove_free(before, previous.size);
-            start = before;
-        }
-        self.chunks.remove(&address);
-        self.insert_free(start, end - start);
+        self.clock += 1;
+        self.release(address);
         true
     }
 
-    /// The first free chunk that fits, from the bin of the size on upward, in each by size and address.
-    fn find(&self, size: u64, alignment: Alignment) -> Option<u64> {
-        let fits = |&&(chunk, address): &&(u64, u64)| {
-            prefix(address, alignment).checked_add(size).is_some_and(|needed| needed <= chunk)
-        };
-        self.bins[bin(size)..]
-            .iter()
-            .find_map(|bin| bin.range((size, 0)..).find(fits))
-            .map(|&(_, address)| address)
+    /// Says how far the device has come: frees before the given one, counted from 1, may be merged and reused by all.
+    /// Never goes back.
+    pub fn set_safe_frontier(&mut self, frees: u64) {
+        self.safe_frontier = self.safe_frontier.max(frees);
     }
 
-    /// Takes a free chunk for a request, without what lies before the aligned address and what is not needed.
-    fn occupy(&mut self, address: u64, size: u64, alignment: Alignment, requested: u64) -> Option<u64> {
-        let mut chunk = self.chunks.get(&address)?.size;
-        self.remove_free(address, chunk);
-        let before = prefix(address, alignment);
-        if before > 0 {
-            self.insert_free(address, before);
-            chunk -= before;
-        }
-        let start = address + before;
-        if worth_splitting(chunk, size) {
-            self.insert_free(start + size, chunk - size);
-            chunk = size;
-        }
-        self.chunks.insert(start, Chunk { size: chunk, requested: Some(requested) });
-        self.in_use += chunk;
-        self.requested += requested;
-        Some(start)
-    }
-
-    /// Adds a region that a request fits into, if the limit and the device allow it.
-    fn extend(&mut self, size: u64) -> bool {
-        let available = self.options.limit.0.saturating_sub(self.reserved) / GRANULE * GRANULE;
-        let device = self.options.device.0.saturating_sub(self.reserved);
-        if size > available {
-            return false;
-        }
-        let mut doubled = false;
-        while self.next_region < size {
-            self.next_region = self.next_region.saturating_mul(2);
-            doubled = true;
-        }
-        let mut bytes = self.next_region.min(available);
-        // A device that refuses is asked for a tenth less, again and again, but only once in the life of a pool.
-        if bytes > device && !self.backpedaled {
-            self.backpedaled = true;
-            while bytes > device && bytes >= size {
-                let less = (bytes as f64 * 0.9) as u64;
-                bytes =
-                    rounded(less).filter(|&rounded| rounded < bytes).unwrap_or(bytes.saturating_sub(GRANULE));
-            }
-        }
-        if bytes > device || bytes < size {
-            return false;
-        }
-        if !doubled {
-            self.next_region = self.next_region.saturating_mul(2);
-        }
-        let Some(end) = self.next_address.checked_add(bytes) else { return false };
-        self.regions.insert(self.next_address, bytes);
-        self.insert_free(self.next_address, bytes);
-        self.next_address = end.checked_next_multiple_of(FIRST_REGION).unwrap_or(end);
-        self.reserved += bytes;
-        true
-    }
-
-    /// Gives back all regions that are entirely free, if the request could fit then.
-    fn release_regions(&mut self, size: u64) -> bool {
-        if !self.options.release_regions {
-            return false;
-        }
-        let is_free = |(&start, &bytes): (&u64, &u64)| {
-            let chunk = self.chunks.get(&start)?;
-            (chunk.requested.is_none() && chunk.size == bytes).then_some((start, bytes))
-        };
-        let free: Vec<(u64, u64)> = self.regions.iter().filter_map(is_free).collect();
-        let free_bytes: u64 = free.iter().map(|&(_, bytes)| bytes).sum();
-        if free.is_empty()
-            || size > self.options.limit.0.saturating_sub(self.reserved).saturating_add(free_bytes)
-        {
-            return false;
-        }
-        for (start, bytes) in free {
-            self.remove_free(start, bytes);
-            self.regions.remove(&start);
-            self.reserved -= bytes;
-        }
-        true
-    }
-
-    fn insert_free(&mut self, address: u64, size: u64) {
-        self.chunks.insert(address, Chunk { size, requested: None });
-        self.bins[bin(size)].insert((size, address));
-    }
-
-    fn remove_free(&mut self, address: u64, size: u64) {
-        self.chunks.remove(&address);
-        let was_there = self.bins[bin(size)].remove(&(size, address));
-        assert!(was_there, "every free chunk is in the bin of its size");
+    /// How many frees there were.
+    pub fn frees(&self) -> u64 {
+        self.clock
     }
 
     /// All chunks by address.
@@ -259,56 +303,36 @@ impl Bfc {
     /// # Panics
     /// When there is no such bin.
     pub fn bin(&self, bin: usize) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.bins[bin].iter().copied()
+        self.bins[bin].iter().map(|key| (key.size(), key.address()))
     }
 
-    /// What the pool looks like from its start to its end: a strip of 100 characters, `_` free, `*` asked for and in
-    /// use, `x` in use but only because of rounding. Each shows what most of its bytes are.
-    pub fn strip(&self) -> String {
-        let mut shares = [[0u64; 3]; 100];
-        let mut position = 0u64;
-        for chunk in self.chunks.values() {
-            let asked = chunk.requested.map_or(0, |requested| requested.min(chunk.size));
-            let parts = match chunk.requested {
-                None => [chunk.size, 0, 0],
-                Some(_) => [0, asked, chunk.size - asked],
-            };
-            for (kind, bytes) in parts.into_iter().enumerate().filter(|&(_, bytes)| bytes > 0) {
-                let (from, to) = (position, position + bytes);
-                let cell = |at: u64| (u128::from(at) * 100 / u128::from(self.reserved)) as usize;
-                let cell_start =
-                    |cell: usize| (cell as u128 * u128::from(self.reserved)).div_ceil(100) as u64;
-                for (i, share) in shares.iter_mut().enumerate().take(cell(to - 1) + 1).skip(cell(from)) {
-                    share[kind] += to.min(cell_start(i + 1)).saturating_sub(from.max(cell_start(i)));
-                }
-                position = to;
-            }
-        }
-        let most = |share: &[u64; 3]| match *share {
-            [free, used, padding] if free >= used && free >= padding => '_',
-            [_, used, padding] if used >= padding => '*',
-            _ => 'x',
-        };
-        shares.iter().map(most).collect()
+    /// The gap between the two ends: where it begins and ends.
+    pub fn gap(&self) -> Option<(u64, u64)> {
+        self.gap.map(|address| (address, address + self.chunks[&address].size))
     }
 }
 
 impl Allocator for Bfc {
-    fn allocate(&mut self, bytes: Bytes, alignment: Alignment) -> Option<u64> {
-        Bfc::allocate(self, bytes, alignment)
+    fn allocate(&mut self, request: Request) -> Option<u64> {
+        Bfc::allocate(self, request)
     }
 
     fn free(&mut self, address: u64) {
         Bfc::free(self, address);
     }
 
+    fn synchronize(&mut self) {
+        self.set_safe_frontier(self.clock + 1);
+    }
+
     fn sample(&self) -> Sample {
-        let largest = self.bins.iter().rev().find_map(|bin| bin.last()).map_or(0, |&(size, _)| size);
+        let binned = self.bins.iter().rev().find_map(|bin| bin.last()).map_or(0, chunks::Key::size);
+        let gap = self.gap().map_or(0, |(start, end)| end - start);
         Sample {
             reserved: Bytes(self.reserved),
             in_use: Bytes(self.in_use),
             requested: Bytes(self.requested),
-            largest_free: Bytes(largest),
+            largest_free: Bytes(binned.max(gap)),
         }
     }
 }
@@ -318,17 +342,7 @@ pub fn bin(size: u64) -> usize {
     ((size.max(GRANULE) / GRANULE).ilog2() as usize).min(BINS - 1)
 }
 
-/// Whether the rest of a chunk is given back after a request took its part.
-fn worth_splitting(chunk: u64, size: u64) -> bool {
-    chunk / 2 >= size || chunk - size >= LARGEST_WASTE
-}
-
 /// The next multiple of [`GRANULE`]; `None` beyond `u64`.
 fn rounded(bytes: u64) -> Option<u64> {
     bytes.checked_next_multiple_of(GRANULE)
-}
-
-/// Bytes from an address to the next aligned one.
-fn prefix(address: u64, alignment: Alignment) -> u64 {
-    address.wrapping_neg() & (alignment.bytes() - 1)
 }
