@@ -23,10 +23,12 @@
 //! ```
 
 mod compile;
+mod trace;
 
 pub use compile::{CompileError, CompileOptions, Compiled, LEGALIZE, Stage, compile};
 pub use memplan_analysis as analysis;
 pub use memplan_check as check;
+pub use memplan_codegen as codegen;
 pub use memplan_hlo as hlo;
 pub use memplan_interp as interp;
 pub use memplan_ir as ir;
@@ -34,3 +36,4 @@ pub use memplan_memory as memory;
 pub use memplan_pack as pack;
 pub use memplan_passes as passes;
 pub use memplan_plan as plan;
+pub use trace::trace_of_plan;

@@ -5,5 +5,6 @@ mod examples;
 mod mutations;
 mod plan;
 mod random;
+mod replay;
 mod schema;
 mod support;

@@ -43,6 +43,25 @@ pub(crate) fn read(path: &str) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
+/// What is wrong at a line and byte column of a file, both from 1, with the line and a caret.
+pub(crate) fn render_at(
+    line: usize,
+    column: usize,
+    error: &dyn std::fmt::Display,
+    name: &str,
+    text: &[u8],
+) -> String {
+    let source = text.split(|&byte| byte == b'\n').nth(line - 1).unwrap_or_default();
+    // A window around the column, as a hostile line may be long.
+    const BEFORE: usize = 60;
+    let from = (column - 1).saturating_sub(BEFORE).min(source.len());
+    let to = (column + 40).min(source.len());
+    let window = String::from_utf8_lossy(&source[from..to]);
+    let before = String::from_utf8_lossy(&source[from..(column - 1).min(source.len())]);
+    let blanks = " ".repeat(before.chars().count());
+    format!("error: {error}\n --> {name}:{line}:{column}\n  | {}\n  | {blanks}^", window.trim_end())
+}
+
 /// Protobuf has control characters early on; text has none but white space.
 fn looks_binary(text: &str) -> bool {
     text.bytes().take(256).any(|byte| byte < b' ' && !matches!(byte, b'\n' | b'\r' | b'\t'))

@@ -14,6 +14,7 @@ mod pack;
 mod picture;
 mod plan;
 mod progress;
+mod replay;
 mod report;
 mod run;
 mod targets;
@@ -44,6 +45,8 @@ enum Verb {
     Pack(pack::PackArgs),
     /// Evaluate a program, with separate buffers or inside the memory of its plan
     Run(run::RunArgs),
+    /// Replay allocations and frees, of a trace or of a program's values, as a GPU runtime would serve them
+    Replay(replay::ReplayArgs),
     /// List the machines that can be planned for
     Targets(targets::TargetsArgs),
 }
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Verb::Opt(args) => opt::run(&args),
         Verb::Pack(args) => pack::run(&args),
         Verb::Run(args) => run::run(&args),
+        Verb::Replay(args) => replay::run(&args),
         Verb::Targets(args) => targets::run(&args),
     };
     match result {

@@ -60,6 +60,12 @@ pub(crate) fn parse_bytes(text: &str) -> Result<Bytes, String> {
     }
 }
 
+/// A share of something, from 0 to 1.
+pub(crate) fn parse_fraction(text: &str) -> Result<f64, String> {
+    let fraction: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
+    if (0.0..=1.0).contains(&fraction) { Ok(fraction) } else { Err(format!("`{text}` is not from 0 to 1")) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

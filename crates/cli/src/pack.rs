@@ -9,7 +9,7 @@ use memplan::pack::table::{Table, TableError};
 use memplan::pack::{Options, Packing, Problem, Progress, Status, pack};
 
 use crate::failure::Failure;
-use crate::input::read;
+use crate::input::{read, render_at};
 use crate::options::{parse_bytes, parse_seconds};
 use crate::output::{say, write_result};
 use crate::progress;
@@ -36,8 +36,10 @@ pub(crate) struct PackArgs {
 /// Packs a problem from a file.
 pub(crate) fn run(args: &PackArgs) -> Result<(), Failure> {
     let text = read(&args.problem)?;
-    let mut table =
-        Table::parse(&text).map_err(|error| Failure::Input(render(&error, &args.problem, &text)))?;
+    let mut table = Table::parse(&text).map_err(|error| {
+        let TableError { line, column, kind } = &error;
+        Failure::Input(render_at(*line, *column, kind, &args.problem, &text))
+    })?;
     table.problem.capacity = args.capacity.map(|Bytes(capacity)| capacity);
     let bar = progress::spinner("packing");
     let shown = bar.clone();
@@ -97,18 +99,4 @@ fn shortage(table: &Table, packing: &Packing, capacity: u64) -> String {
         ));
     }
     text
-}
-
-/// The error with the line it is about and a caret.
-fn render(error: &TableError, name: &str, text: &[u8]) -> String {
-    let TableError { line, column, kind } = error;
-    let source = text.split(|&byte| byte == b'\n').nth(line - 1).unwrap_or_default();
-    // A window around the column, as a hostile line may be long.
-    const BEFORE: usize = 60;
-    let from = (column - 1).saturating_sub(BEFORE).min(source.len());
-    let to = (column + 40).min(source.len());
-    let window = String::from_utf8_lossy(&source[from..to]);
-    let before = String::from_utf8_lossy(&source[from..(column - 1).min(source.len())]);
-    let blanks = " ".repeat(before.chars().count());
-    format!("error: {kind}\n --> {name}:{line}:{column}\n  | {}\n  | {blanks}^", window.trim_end())
 }

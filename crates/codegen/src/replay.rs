@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use memplan_memory::Bytes;
 
-use crate::bfc::{GRANULE, Request};
+use crate::bfc::{self, Bfc, GRANULE, Request};
 use crate::trace::{AllocationIndex, Event, Trace};
 
 /// How long XLA lets a request wait for others to free before it fails.
@@ -196,4 +196,35 @@ impl Allocator for Platform {
         let in_use = Bytes(self.in_use);
         Sample { reserved: in_use, in_use, requested: Bytes(self.requested), largest_free: Bytes::ZERO }
     }
+}
+
+/// The smallest limit under which a trace is served completely that halving finds, from the most bytes live at once to
+/// the options' own limit; `None` when that is not enough. What it returns is enough, since it was tried; a smaller pool
+/// might be too, because what best fit makes of a limit does not only get better with it.
+pub fn smallest_pool(trace: &Trace, options: bfc::Options) -> Option<Bytes> {
+    let is_enough = |limit: u64| {
+        let limit = Bytes(limit * GRANULE);
+        let mut pool = Bfc::new(bfc::Options { limit, device: limit, ..options });
+        replay(&mut pool, trace, None).failures() == 0
+    };
+    let most = options.limit.0 / GRANULE;
+    let live = replay(&mut Platform::new(options.limit), trace, None).peak(|sample| sample.in_use).1;
+    let mut too_small = (live.0 / GRANULE).saturating_sub(1).min(most);
+    // Up in doubling steps, then down by halving.
+    let mut step = 1;
+    let mut enough = loop {
+        let tried = too_small.saturating_add(step).min(most);
+        if is_enough(tried) {
+            break tried;
+        }
+        if tried == most {
+            return None;
+        }
+        (too_small, step) = (tried, step.saturating_mul(2));
+    };
+    while enough - too_small > 1 {
+        let middle = too_small + (enough - too_small) / 2;
+        if is_enough(middle) { enough = middle } else { too_small = middle }
+    }
+    Some(Bytes(enough * GRANULE))
 }

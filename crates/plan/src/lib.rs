@@ -7,6 +7,7 @@
 mod assign;
 mod error;
 mod holes;
+mod lifetimes;
 mod load;
 mod plan;
 mod report;
@@ -15,6 +16,7 @@ mod storage;
 
 pub use assign::{AssignOptions, assign};
 pub use error::PlanError;
+pub use lifetimes::{Lifetime, lifetimes};
 pub use load::Load;
 pub use plan::{PlanOptions, Planned, assign_best, plan, schedules};
 pub use report::{KeptBy, PeakBuffer, PeakReport, peak_report};

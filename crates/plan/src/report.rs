@@ -4,6 +4,8 @@ use memplan_analysis::{Facts, LiveRange, Time, ValueId, ValueKind};
 use memplan_ir::{InstructionId, Module, Op, Position};
 use memplan_memory::{Bytes, MemoryPlan, Slice};
 
+use crate::lifetimes::{lifetimes, occupied, placed_values};
+
 /// The load of a program over its run, and what is live at its peak.
 #[derive(Clone, Debug)]
 pub struct PeakReport {
@@ -51,8 +53,8 @@ pub enum KeptBy {
 pub fn peak_report(module: &Module, facts: &Facts, plan: &MemoryPlan) -> PeakReport {
     let placed = placed_values(facts, plan);
     let mut load = crate::Load::new(facts.line.end());
-    for (_, live, bytes) in union_by_slice(module, facts, &placed) {
-        load.add(live, bytes);
+    for lifetime in lifetimes(module, facts, plan) {
+        load.add(lifetime.live, lifetime.slice.size);
     }
     let curve: Vec<Bytes> = load.curve().collect();
     let (time, bytes) = load.peak();
@@ -75,51 +77,6 @@ pub fn peak_report(module: &Module, facts: &Facts, plan: &MemoryPlan) -> PeakRep
         curve,
         buffers,
     }
-}
-
-/// Every value with a slice, by its defining position.
-fn placed_values(facts: &Facts, plan: &MemoryPlan) -> Vec<(Slice, ValueId)> {
-    let values = facts.flow.values.iter();
-    values
-        .filter_map(|(id, value)| {
-            let position = facts.flow.positions.position(value.definition);
-            Some((*plan.slices.get(&position)?, id))
-        })
-        .collect()
-}
-
-/// When a value's bytes are taken: constants always, everything else while live.
-fn occupied(facts: &Facts, module: &Module, value: ValueId) -> LiveRange {
-    let instruction = facts.flow.positions.instruction(facts.flow.values[value].definition);
-    match module.instructions[instruction].op {
-        Op::Constant(_) => LiveRange { start: 0, end: facts.line.end() },
-        _ => facts.live.of(value),
-    }
-}
-
-/// Values joined by slice where they overlap in time, so that no byte counts twice.
-fn union_by_slice(
-    module: &Module,
-    facts: &Facts,
-    placed: &[(Slice, ValueId)],
-) -> Vec<(Slice, LiveRange, Bytes)> {
-    let mut sorted: Vec<(Slice, LiveRange)> =
-        placed.iter().map(|&(slice, value)| (slice, occupied(facts, module, value))).collect();
-    sorted.sort_by_key(|(slice, live)| (slice.allocation, slice.offset, live.start, live.end));
-    let mut joined: Vec<(Slice, LiveRange, Bytes)> = Vec::with_capacity(sorted.len());
-    for (slice, live) in sorted {
-        match joined.last_mut() {
-            Some((last, range, bytes))
-                if (last.allocation, last.offset) == (slice.allocation, slice.offset)
-                    && live.start < range.end =>
-            {
-                range.end = range.end.max(live.end);
-                *bytes = (*bytes).max(slice.size);
-            }
-            _ => joined.push((slice, live, slice.size)),
-        }
-    }
-    joined
 }
 
 fn peak_buffer(module: &Module, facts: &Facts, slice: Slice, value: ValueId) -> PeakBuffer {

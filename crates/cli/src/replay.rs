@@ -1,0 +1,291 @@
+//! `memplan replay`
+
+use clap::{Args, ValueEnum};
+use comfy_table::{CellAlignment, Table, presets};
+use memplan::codegen::bfc::{Bfc, End, Growth, Options};
+use memplan::codegen::replay::{Outcome, Platform, RETRY_TIME, Replay, Sample, replay, smallest_pool};
+use memplan::codegen::trace::{Event, Trace};
+use memplan::memory::{Bytes, Target};
+use memplan::plan::{PlanOptions, plan};
+use memplan::{LEGALIZE, passes, trace_of_plan};
+use serde_json::json;
+
+use crate::failure::Failure;
+use crate::input::{read, read_module, render_at, target};
+use crate::options::{PackOptions, parse_bytes, parse_fraction};
+use crate::output::write_result;
+use crate::picture;
+use crate::targets::Format;
+
+#[derive(Args)]
+pub(crate) struct ReplayArgs {
+    /// A trace: CSV with `event` (alloc, free, sync), `id`, `size` and optionally `alignment`, `tag` and `time`; or, with
+    /// --target, a module whose values are allocated and freed as they come and go. `-` is standard input
+    input: String,
+    /// Plan a module for this machine and replay it
+    #[arg(long)]
+    target: Option<String>,
+    /// What serves the requests
+    #[arg(long, value_enum, default_value_t)]
+    allocator: AllocatorChoice,
+    /// Size of the pool; without it, a share of the target's memory
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    limit: Option<Bytes>,
+    /// Share of the target's memory that the pool may have
+    #[arg(long, value_name = "FRACTION", default_value = "0.75", value_parser = parse_fraction)]
+    memory_fraction: f64,
+    /// Take memory as it is needed, in regions of doubling sizes, instead of all at once
+    #[arg(long)]
+    growth: bool,
+    /// Keep what is tagged `collective` at the lower end, everything else at the upper one
+    #[arg(long, conflicts_with = "growth")]
+    two_ended: bool,
+    /// Give regions that nobody uses back before a request fails
+    #[arg(long)]
+    release_regions: bool,
+    /// Let requests that do not fit wait up to 10 seconds of the trace's time
+    #[arg(long)]
+    retry: bool,
+    /// Keep what is freed apart until the device has come that far (`sync`)
+    #[arg(long)]
+    timestamps: bool,
+    /// Split off a rest of this share of the pool however large the request was (default: of 128 MiB)
+    #[arg(long, value_name = "FRACTION", default_value = "0", value_parser = parse_fraction)]
+    fragmentation_fraction: f64,
+    /// For people or for programs
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+    /// Where to write the result
+    #[arg(short, value_name = "FILE")]
+    output: Option<String>,
+    #[command(flatten)]
+    pack: PackOptions,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum AllocatorChoice {
+    /// XLA's pool: best fit with coalescing
+    #[default]
+    Bfc,
+    /// The platform's own allocator, without a pool
+    Platform,
+}
+
+/// What is replayed.
+struct Subject {
+    name: String,
+    trace: Trace,
+    /// Bytes of the same program planned: everything but constants, in main memory.
+    planned: Option<Bytes>,
+}
+
+pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
+    let target = args.target.as_deref().map(target).transpose()?;
+    let subject = match &target {
+        Some(target) => of_module(args, target)?,
+        None => of_trace(&args.input)?,
+    };
+    let options = options(args, target.as_ref())?;
+    let patience = args.retry.then_some(RETRY_TIME);
+    let mut pool = Bfc::new(options);
+    let result = match args.allocator {
+        AllocatorChoice::Bfc => replay(&mut pool, &subject.trace, patience),
+        AllocatorChoice::Platform => replay(&mut Platform::new(options.limit), &subject.trace, patience),
+    };
+    let figures = Figures::new(args, &subject, options, result);
+    let text = match args.format {
+        Format::Text => figures.text(&pool),
+        Format::Json => {
+            serde_json::to_string_pretty(&figures.json()).expect("keys of figures are strings") + "\n"
+        }
+    };
+    write_result(args.output.as_deref(), &text)?;
+    match figures.result.failures() {
+        0 => Ok(()),
+        _ => Err(Failure::DoesNotFit(figures.shortage())),
+    }
+}
+
+fn of_trace(path: &str) -> Result<Subject, Failure> {
+    let text = read(path)?;
+    let trace = Trace::parse(&text)
+        .map_err(|error| Failure::Input(render_at(error.line, error.column, &error.kind, path, &text)))?;
+    Ok(Subject { name: path.to_string(), trace, planned: None })
+}
+
+fn of_module(args: &ReplayArgs, target: &Target) -> Result<Subject, Failure> {
+    let mut module = read_module(&args.input)?;
+    passes::run(&mut module, &LEGALIZE, &passes::Context { target }, passes::RunOptions::default())
+        .map_err(|error| Failure::input(&error))?;
+    let options = PlanOptions { assign: args.pack.assign_options(), ..PlanOptions::default() };
+    let planned = plan(&module, target, &options).map_err(|error| Failure::input(&error))?;
+    let totals = &planned.plan.totals;
+    Ok(Subject {
+        name: format!("{} on {}", module.name, target.name),
+        trace: trace_of_plan(&module, &planned),
+        planned: Some(totals.total.saturating_sub(totals.constants)),
+    })
+}
+
+fn options(args: &ReplayArgs, target: Option<&Target>) -> Result<Options, Failure> {
+    let share = |target: &Target| {
+        let capacity = target.spaces[0].capacity?;
+        Some(Bytes((capacity.0 as f64 * args.memory_fraction) as u64))
+    };
+    let limit = args.limit.or_else(|| target.and_then(share)).ok_or_else(|| {
+        Failure::Usage("how large is the pool? --limit says it, or --target with a capacity".to_string())
+    })?;
+    Ok(Options {
+        growth: if args.growth { Growth::Doubling } else { Growth::Never },
+        two_ended: args.two_ended,
+        release_regions: args.release_regions,
+        timestamps: args.timestamps,
+        fragmentation_fraction: args.fragmentation_fraction,
+        ..Options::preallocated(limit)
+    })
+}
+
+/// The figures of one replay.
+struct Figures<'a> {
+    subject: &'a Subject,
+    options: Options,
+    result: Replay,
+    /// The smallest pool that serves everything.
+    smallest: Option<Bytes>,
+}
+
+impl Figures<'_> {
+    fn new<'a>(args: &ReplayArgs, subject: &'a Subject, options: Options, result: Replay) -> Figures<'a> {
+        let is_pool = args.allocator == AllocatorChoice::Bfc && result.failures() == 0;
+        let smallest = if is_pool { smallest_pool(&subject.trace, options) } else { None };
+        Figures { subject, options, result, smallest }
+    }
+
+    fn peaks(&self) -> [(&'static str, Bytes, &'static str); 4] {
+        let peak = |figure: fn(&Sample) -> Bytes| self.result.peak(figure).1;
+        [
+            ("asked for", peak(|sample| sample.requested), "most bytes live at once"),
+            ("in use", peak(|sample| sample.in_use), "the same with what rounding and splitting add"),
+            ("held", peak(|sample| sample.reserved), "what the allocator has from the device"),
+            (
+                "needed",
+                self.smallest.unwrap_or_default(),
+                "the smallest pool in which everything finds its place",
+            ),
+        ]
+    }
+
+    fn worst_fragmentation(&self) -> (usize, f64) {
+        let shares = self.result.samples.iter().map(Sample::fragmentation).enumerate();
+        shares.fold((0, 0.0), |worst, next| if next.1 > worst.1 { next } else { worst })
+    }
+
+    fn text(&self, pool: &Bfc) -> String {
+        let (events, trace) = (self.result.samples.len(), &self.subject.trace);
+        let mut text = format!(
+            "{}: {} requests in {events} events, a pool of {}\n\n",
+            self.subject.name,
+            trace.allocations().len(),
+            self.options.limit,
+        );
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING);
+        for (name, bytes, note) in self.peaks().into_iter().filter(|&(_, bytes, _)| bytes > Bytes::ZERO) {
+            table.add_row([name.to_string(), bytes.to_string(), format!("{bytes:#}"), note.to_string()]);
+        }
+        if let Some(planned) = self.subject.planned {
+            let note = "the same program planned, in one arena, with arguments and results";
+            table.add_row(["planned".into(), planned.to_string(), format!("{planned:#}"), note.to_string()]);
+        }
+        for column in table.column_iter_mut().skip(1).take(2) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        text.push_str(&format!("{table}\n\n"));
+        if let (Some(planned), Some(smallest)) = (self.subject.planned, self.smallest)
+            && planned > Bytes::ZERO
+        {
+            let extra = 100.0 * (smallest.0 as f64 / planned.0 as f64 - 1.0);
+            text.push_str(&format!("allocating as it runs costs {extra:+.2} % of memory\n"));
+        }
+        let (event, worst) = self.worst_fragmentation();
+        text.push_str(&format!(
+            "{} did not fit, {} had to wait; at worst {:.1} % of what is free lies outside the largest hole, after event {event}\n",
+            self.result.failures(),
+            self.result.waits(trace),
+            100.0 * worst,
+        ));
+        let in_use: Vec<Bytes> = self.result.samples.iter().map(|sample| sample.in_use).collect();
+        let peak = self.result.peak(|sample| sample.in_use).0;
+        text.push_str("\nbytes in use over the trace, and below how much of what is free is in pieces\n\n");
+        text.push_str(&picture::draw_of(&in_use, peak, "event"));
+        let shares: Vec<f64> = self.result.samples.iter().map(Sample::fragmentation).collect();
+        text.push_str(&format!("{:>12}  {}\n", "in pieces", picture::line(&shares)));
+        let strip = pool.strip();
+        if !strip.is_empty() {
+            let legend = "the pool at the end: _ free, * in use, x lost to rounding and splitting";
+            text.push_str(&format!("\n{legend}\n[{strip}]\n"));
+        }
+        text
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let [asked_for, in_use, held, needed] = self.peaks().map(|(_, bytes, _)| bytes.0);
+        let samples = self.result.samples.iter().map(|sample| {
+            json!({
+                "reserved": sample.reserved, "in_use": sample.in_use, "requested": sample.requested,
+                "largest_free": sample.largest_free, "fragmentation": sample.fragmentation(),
+            })
+        });
+        let allocations = self.subject.trace.allocations().iter().zip(&self.result.outcomes);
+        let allocations = allocations.map(|(allocation, outcome)| {
+            let (status, address) = match *outcome {
+                Outcome::Served { address, .. } => ("served", Some(address)),
+                Outcome::Empty => ("empty", None),
+                Outcome::Failed => ("failed", None),
+            };
+            let request = allocation.request;
+            let end = if request.end == End::Lower { "lower" } else { "upper" };
+            json!({
+                "id": allocation.name, "size": request.bytes, "alignment": request.alignment.bytes(), "end": end,
+                "status": status, "address": address,
+            })
+        });
+        json!({
+            "subject": self.subject.name,
+            "limit": self.options.limit,
+            "peak": { "requested": asked_for, "in_use": in_use, "reserved": held },
+            "smallest_pool": self.smallest.map(|_| needed),
+            "planned": self.subject.planned,
+            "failures": self.result.failures(),
+            "waits": self.result.waits(&self.subject.trace),
+            "worst_fragmentation": self.worst_fragmentation().1,
+            "allocations": allocations.collect::<Vec<_>>(),
+            "samples": samples.collect::<Vec<_>>(),
+        })
+    }
+
+    /// The first request that did not fit, and what there was.
+    fn shortage(&self) -> String {
+        let trace = &self.subject.trace;
+        let failed = trace.events().iter().enumerate().find_map(|(event, timed)| match timed.event {
+            Event::Allocate(index) if self.result.outcomes[index.0] == Outcome::Failed => {
+                Some((event, index))
+            }
+            _ => None,
+        });
+        let (event, index) = failed.expect("there is a failure to tell of");
+        let sample = self.result.samples[event];
+        format!(
+            "error: {} of {} requests did not fit\n  event {event}, `{}`, asks for {}; the pool of {} has {} in use and \
+             {} free, {} in one piece",
+            self.result.failures(),
+            trace.allocations().len(),
+            trace[index].name,
+            trace[index].request.bytes,
+            self.options.limit,
+            sample.in_use,
+            sample.free(),
+            sample.largest_free,
+        )
+    }
+}
