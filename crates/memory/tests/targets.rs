@@ -3,13 +3,18 @@
 use memplan_ir::ElementType;
 use memplan_memory::{Bytes, Family, MemorySpaceId, Target};
 
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 21] = [
     "cpu",
     "gpu-a100",
+    "gpu-a100-40gb",
     "gpu-h100",
     "gpu-h200",
     "gpu-b200",
+    "gpu-gb200",
+    "gpu-mi250x",
     "gpu-mi300x",
+    "gpu-mi325x",
+    "gpu-mi350x",
     "tpu-v2",
     "tpu-v3",
     "tpu-v4",
@@ -46,6 +51,33 @@ fn figures_of_the_fact_sheet() {
     assert_eq!(v5e.rates.get(ElementType::F64), None);
     assert!(find("tpu-v4").space(MemorySpaceId(3)).is_some(), "CMEM");
     assert_eq!(find("ipu-gc200").tiles.unwrap().bytes, Bytes(638_976));
+}
+
+/// DEVICES.md section 4.4: bytes and bytes a second; and alignment and granules of section 4.3.
+#[test]
+fn gpus_of_the_fact_sheet() {
+    let rows: [(&str, u64, f64); 10] = [
+        ("gpu-a100-40gb", 42_331_013_120, 1.5552e12),
+        ("gpu-a100", 85_100_068_864, 2.03904e12),
+        ("gpu-h100", 84_942_979_072, 3.35232e12),
+        ("gpu-h200", 151_397_597_184, 4.8e12),
+        ("gpu-b200", 191_514_411_008, 7.67232e12),
+        ("gpu-gb200", 197_897_748_480, 7.928064e12),
+        ("gpu-mi250x", 67_628_957_696, 1.6384e12),
+        ("gpu-mi300x", 192 << 30, 5.3e12),
+        ("gpu-mi325x", 256 << 30, 6.0e12),
+        ("gpu-mi350x", 288 << 30, 7.782e12),
+    ];
+    for (name, bytes, bandwidth) in rows {
+        let target = Target::find(name).unwrap();
+        let main = &target.spaces[0];
+        assert_eq!((main.capacity, main.bandwidth), (Some(Bytes(bytes)), Some(bandwidth)), "{name}");
+        assert_eq!((target.argument_alignment.bytes(), main.alignment.bytes()), (16, 256), "{name}");
+        let has_multicast = ["h100", "h200", "b200"].iter().any(|chip| name.ends_with(chip));
+        let collective = target.space(MemorySpaceId(1)).unwrap();
+        assert_eq!(collective.granule.bytes(), if has_multicast { 2 << 20 } else { 1 }, "{name}");
+        assert!(target.space(MemorySpaceId(5)).is_some(), "pinned host memory");
+    }
 }
 
 #[test]

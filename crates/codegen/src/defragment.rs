@@ -1,0 +1,345 @@
+//! Defragmentation: moving live buffers so that what is free becomes one large hole.
+//!
+//! ```text
+//! before  |AAAA|  |BB|      |CCCCCC|    |D|       a hole of 12 is wanted
+//! slide   |AAAA|BB|CCCCCC|D|                      moves B, C and D
+//! here    |AAAA|D |BB|            |CCCCCC|  ...   moves what is cheapest
+//! ```
+//!
+//! A runtime that moves buffers pays for bytes, not for moves. Two ways make a hole: *sliding* the buffers between some
+//! holes together, which always works and moves all of them; and *evacuating* a window, which moves only what lies in
+//! it, if the holes elsewhere take it. Both are tried everywhere, the cheapest is kept; and since whatever touches the
+//! final hole has to move, the least of that over all windows bounds every answer from below.
+//!
+//! The order of the moves never overwrites live data: a buffer moves once nobody else's bytes are where it goes. Cycles,
+//! which only arbitrary placements have, are broken by way of free space.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use memplan_memory::{Alignment, Bytes};
+
+/// How many windows are tried for evacuation, cheapest first.
+const MOST_WINDOWS: usize = 256;
+
+/// A live buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// By which moves name it.
+    pub id: usize,
+    /// Where it is.
+    pub address: u64,
+    /// How large it is.
+    pub size: u64,
+}
+
+impl Buffer {
+    fn end(&self) -> u64 {
+        self.address + self.size
+    }
+}
+
+/// What must hold while buffers move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Of every new address; buffers already are so aligned.
+    pub alignment: Alignment,
+    /// Whether one copy may read and write the same bytes, as `memmove` does. Otherwise such a move is made in pieces.
+    pub allow_overlap: bool,
+}
+
+/// One move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// Of which buffer.
+    pub id: usize,
+    /// Where its bytes are.
+    pub from: u64,
+    /// Where they go.
+    pub to: u64,
+    /// How many.
+    pub bytes: u64,
+    /// Bytes that are copied at once: all, or as far as the buffer moves, so that no copy overwrites what it reads.
+    /// Pieces are copied from the end that goes first: ascending when the buffer moves down.
+    pub piece: u64,
+}
+
+/// How a region is compacted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Compaction {
+    /// In order.
+    pub moves: Vec<Move>,
+    /// Where the hole is, and its size; at least what was asked for.
+    pub hole: (u64, u64),
+    /// No way to make that hole moves fewer bytes.
+    pub lower_bound: Bytes,
+    /// Bytes that sliding everything down to make one hole moves, for comparison.
+    pub slide_all: Bytes,
+}
+
+impl Compaction {
+    /// Bytes moved in all.
+    pub fn bytes_moved(&self) -> Bytes {
+        Bytes(self.moves.iter().map(|m| m.bytes).sum())
+    }
+}
+
+/// Why nothing can be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DefragmentError {
+    /// More is asked for than is free, alignment counted.
+    #[error("a hole of {wanted} is wanted, and only {free} are free")]
+    TooLarge {
+        /// What is asked for.
+        wanted: Bytes,
+        /// What sliding everything together would leave.
+        free: Bytes,
+    },
+    /// Buffers overlap, or are not in the region.
+    #[error("buffer {0} overlaps another one, or the end of the region")]
+    Overlap(usize),
+    /// A cycle of moves cannot be broken, since no free space takes any of its buffers.
+    #[error("buffer {0} cannot be moved out of the way: no hole is large enough")]
+    NoRoom(usize),
+}
+
+/// The moves that make a hole of at least `wanted` bytes in the region `[0, region)`, cheapest first of what is tried.
+/// Nothing moves when there is such a hole. To compact everything, ask for all that is free.
+///
+/// Takes time n log n in buffers.
+///
+/// # Errors
+/// See [`DefragmentError`]; [`DefragmentError::NoRoom`] does not occur.
+pub fn make_hole(
+    buffers: &[Buffer],
+    region: u64,
+    wanted: u64,
+    options: &Options,
+) -> Result<Compaction, DefragmentError> {
+    let layout = Layout::new(buffers, region, options)?;
+    let free = layout.free_when_slid();
+    if wanted > free {
+        return Err(DefragmentError::TooLarge { wanted: Bytes(wanted), free: Bytes(free) });
+    }
+    let windows = layout.windows(wanted);
+    let slide = layout.cheapest_slide(wanted);
+    let evacuation = windows.iter().take(MOST_WINDOWS).take_while(|w| w.bytes < slide.bytes);
+    let evacuation = evacuation.filter_map(|window| layout.evacuate(window)).min_by_key(|(bytes, _)| *bytes);
+    let targets = match evacuation {
+        Some((bytes, targets)) if bytes < slide.bytes => targets,
+        _ => slide.targets,
+    };
+    let moves = order(buffers, &targets, region, options)?;
+    let mut placed = layout.buffers.clone();
+    for buffer in &mut placed {
+        buffer.address = targets.get(&buffer.id).copied().unwrap_or(buffer.address);
+    }
+    placed.sort_unstable_by_key(|buffer| buffer.address);
+    Ok(Compaction {
+        moves,
+        hole: holes(&placed, region).max_by_key(|&(start, size)| (size, std::cmp::Reverse(start))).unwrap_or((0, 0)),
+        lower_bound: Bytes(windows.first().map_or(0, |window| window.bytes)),
+        slide_all: Bytes(layout.slide(0, layout.buffers.len()).bytes),
+    })
+}
+
+/// An order in which buffers can be moved to new addresses without overwriting one that has yet to move. Those without a
+/// new address stay. Cycles are broken by moving their smallest buffer out of the way first, so that it moves twice.
+///
+/// Takes time n log n in buffers, times n for each cycle.
+///
+/// # Errors
+/// [`DefragmentError::Overlap`] when the old or the new addresses overlap, [`DefragmentError::NoRoom`] when a cycle leaves
+/// no room to break it.
+pub fn order(
+    buffers: &[Buffer],
+    targets: &BTreeMap<usize, u64>,
+    region: u64,
+    options: &Options,
+) -> Result<Vec<Move>, DefragmentError> {
+    let new = |buffer: &Buffer| Buffer {
+        address: targets.get(&buffer.id).copied().unwrap_or(buffer.address),
+        ..*buffer
+    };
+    Layout::new(buffers, region, options)?;
+    Layout::new(&buffers.iter().map(new).collect::<Vec<_>>(), region, options)?;
+    let mut mover = Mover {
+        options,
+        region,
+        sizes: buffers.iter().map(|b| (b.id, b.size)).collect(),
+        now: buffers.iter().map(|b| (b.address, *b)).collect(),
+        goals: buffers.iter().map(|b| (new(b).address, new(b))).collect(),
+        pending: buffers.iter().filter(|b| new(b).address != b.address).map(|b| (b.id, b.address)).collect(),
+        targets,
+        moves: Vec::new(),
+    };
+    mover.run()?;
+    Ok(mover.moves)
+}
+
+/// Live buffers by address.
+struct Layout {
+    buffers: Vec<Buffer>,
+    region: u64,
+    alignment: Alignment,
+}
+
+/// A way to make a hole: new addresses, and bytes that move.
+struct Slide {
+    bytes: u64,
+    targets: BTreeMap<usize, u64>,
+}
+
+/// A place for the hole, and the bytes of the buffers `first..last` that are in the way.
+struct Window {
+    start: u64,
+    end: u64,
+    first: usize,
+    last: usize,
+    bytes: u64,
+}
+
+impl Layout {
+    fn new(buffers: &[Buffer], region: u64, options: &Options) -> Result<Layout, DefragmentError> {
+        let mut buffers = buffers.to_vec();
+        buffers.retain(|buffer| buffer.size > 0);
+        buffers.sort_unstable_by_key(|buffer| (buffer.address, buffer.id));
+        let mut end = 0;
+        for buffer in &buffers {
+            if buffer.address < end {
+                return Err(DefragmentError::Overlap(buffer.id));
+            }
+            end = buffer.address.checked_add(buffer.size).ok_or(DefragmentError::Overlap(buffer.id))?;
+            if end > region {
+                return Err(DefragmentError::Overlap(buffer.id));
+            }
+        }
+        Ok(Layout { buffers, region, alignment: options.alignment })
+    }
+
+    fn align(&self, address: u64) -> u64 {
+        Bytes(address).align_up(self.alignment).0
+    }
+
+    /// The end of what lies before a buffer.
+    fn end_before(&self, i: usize) -> u64 {
+        i.checked_sub(1).map_or(0, |before| self.buffers[before].end())
+    }
+
+    /// The start of what lies at or after an index.
+    fn start_of(&self, i: usize) -> u64 {
+        self.buffers.get(i).map_or(self.region, |buffer| buffer.address)
+    }
+
+    fn free_when_slid(&self) -> u64 {
+        let end = self.buffers.iter().fold(0, |end, buffer| self.align(end) + buffer.size);
+        self.region.saturating_sub(end)
+    }
+
+    /// Slides the buffers `first..last` down, to what lies before them.
+    fn slide(&self, first: usize, last: usize) -> Slide {
+        let mut slide = Slide { bytes: 0, targets: BTreeMap::new() };
+        let mut end = self.end_before(first);
+        for buffer in &self.buffers[first..last] {
+            let to = self.align(end);
+            if to != buffer.address {
+                slide.bytes += buffer.size;
+                slide.targets.insert(buffer.id, to);
+            }
+            end = to + buffer.size;
+        }
+        slide
+    }
+
+    /// The fewest bytes between holes that together are large enough. Two ends move over the buffers in tandem: every
+    /// first one has a least last one, which never goes back.
+    fn cheapest_slide(&self, wanted: u64) -> Slide {
+        let packed = |buffer: &Buffer| self.align(buffer.size);
+        let (mut best, mut last): (Option<(u64, usize, usize)>, usize) = (None, 0);
+        let (mut bytes, mut room) = (0, 0);
+        for first in 0..=self.buffers.len() {
+            if last < first {
+                (last, bytes, room) = (first, 0, 0);
+            }
+            // Rounding every size up makes the estimate independent of where the sliding begins; it errs on the safe side.
+            let gap = |last: usize, room: u64| {
+                self.start_of(last).saturating_sub(self.align(self.end_before(first)) + room)
+            };
+            while gap(last, room) < wanted && last < self.buffers.len() {
+                bytes += self.buffers[last].size;
+                room += packed(&self.buffers[last]);
+                last += 1;
+            }
+            if gap(last, room) < wanted {
+                break;
+            }
+            if best.is_none_or(|(least, ..)| bytes < least) {
+                best = Some((bytes, first, last));
+            }
+            if last > first {
+                bytes -= self.buffers[first].size;
+                room -= packed(&self.buffers[first]);
+            }
+        }
+        match best {
+            Some((_, first, last)) => self.slide(first, last),
+            None => self.slide(0, self.buffers.len()),
+        }
+    }
+
+    /// Every window worth a look, the cheapest first: those that begin where a buffer ends, and those that end where one
+    /// begins.
+    fn windows(&self, wanted: u64) -> Vec<Window> {
+        let mut sums = vec![0];
+        for buffer in &self.buffers {
+            sums.push(sums.last().expect("it begins with one") + buffer.size);
+        }
+        let starts = (0..=self.buffers.len()).flat_map(|i| {
+            let after = self.align(self.end_before(i));
+            [Some(after), self.start_of(i).checked_sub(wanted)]
+        });
+        let starts: BTreeSet<u64> =
+            starts.flatten().filter(|start| start.checked_add(wanted).is_some_and(|end| end <= self.region)).collect();
+        let window = |start: u64| {
+            let end = start + wanted;
+            let first = self.buffers.partition_point(|buffer| buffer.end() <= start);
+            let last = self.buffers.partition_point(|buffer| buffer.address < end);
+            Window { start, end, first, last: last.max(first), bytes: sums[last.max(first)] - sums[first] }
+        };
+        let mut windows: Vec<Window> = starts.into_iter().map(window).collect();
+        windows.sort_by_key(|window| (window.bytes, window.start));
+        windows
+    }
+
+    /// Moves what is in a window into holes elsewhere, the largest first, each into the smallest hole that takes it.
+    fn evacuate(&self, window: &Window) -> Option<(u64, BTreeMap<usize, u64>)> {
+        let mut rest: BTreeSet<(u64, u64)> = BTreeSet::new();
+        let mut insert = |rest: &mut BTreeSet<(u64, u64)>, start: u64, end: u64| {
+            let start = self.align(start);
+            if start < end {
+                rest.insert((end - start, start));
+            }
+        };
+        for i in 0..=self.buffers.len() {
+            if i <= window.first || i > window.last {
+                let (start, end) = (self.end_before(i), self.start_of(i));
+                // The parts outside the window.
+                insert(&mut rest, start, end.min(window.start.max(start)));
+                insert(&mut rest, start.max(window.end.min(end)), end);
+            }
+        }
+        // What borders on the window and is moved leaves room outside of it too.
+        if let Some(buffer) = self.buffers.get(window.first).filter(|_| window.first < window.last) {
+            insert(&mut rest, self.end_before(window.first).min(buffer.address), window.start.max(self.end_before(window.first)));
+        }
+        let mut moving: Vec<&Buffer> = self.buffers[window.first..window.last].iter().collect();
+        moving.sort_unstable_by_key(|buffer| (std::cmp::Reverse(buffer.size), buffer.address));
+        let mut targets = BTreeMap::new();
+        for buffer in moving {
+            let &(size, start) = rest.range((buffer.size, 0)..).next()?;
+            rest.remove(&(size, start));
+            targets.insert(buffer.id, start);
+            insert(&mut rest, start + buffer.size, start + size);
+        }
+        Some((window.bytes, targets))
+    }
+}
