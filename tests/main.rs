@@ -1,7 +1,9 @@
 //! The whole of memplan on case files, on random modules and on real programs.
 
+mod c_header;
 mod compile;
 mod examples;
+mod layout;
 mod mutations;
 mod plan;
 mod random;

@@ -1,32 +1,43 @@
-//! The plan file: its schema is in the repository, and what is written agrees with it.
+//! Plans, layouts and targets as files: their schemas are in the repository, and what is written agrees with them.
 
 use std::path::Path;
 
+use memplan::codegen::layout::{Layout, layout};
 use memplan::hlo;
 use memplan::memory::{PlanFile, Target};
+use schemars::{Schema, schema_for};
 use serde_json::Value;
 
 use crate::support::plan_and_prove;
 
-const SCHEMA: &str = "schema/plan.schema.json";
+/// The documents that memplan writes and reads, and where their schemas are.
+fn schemas() -> [(&'static str, Schema); 3] {
+    [
+        ("schema/plan.schema.json", schema_for!(PlanFile)),
+        ("schema/layout.schema.json", schema_for!(Layout)),
+        ("schema/target.schema.json", schema_for!(Target)),
+    ]
+}
 
-/// After a change of the format: `MEMPLAN_UPDATE=1 cargo test --test main schema`.
+/// After a change of a format: `MEMPLAN_UPDATE=1 cargo test --test main schema`.
 #[test]
-fn schema_is_up_to_date() {
-    let schema = serde_json::to_string_pretty(&schemars::schema_for!(PlanFile)).unwrap() + "\n";
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(SCHEMA);
-    if std::env::var_os("MEMPLAN_UPDATE").is_some() {
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, &schema).unwrap();
+fn schemas_are_up_to_date() {
+    for (file, schema) in schemas() {
+        let schema = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+        if std::env::var_os("MEMPLAN_UPDATE").is_some() {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, &schema).unwrap();
+        }
+        let found = std::fs::read_to_string(&path).unwrap();
+        assert!(found == schema, "{file} is not that of this version: run with MEMPLAN_UPDATE=1");
     }
-    let found = std::fs::read_to_string(&path).unwrap();
-    assert!(found == schema, "{SCHEMA} is not that of this version: run with MEMPLAN_UPDATE=1");
 }
 
 /// A plan with loops, donations and constants is written, agrees with the schema, and is read back as it was.
 #[test]
 fn plan_files_agree_with_the_schema() {
-    let schema = serde_json::to_value(schemars::schema_for!(PlanFile)).unwrap();
+    let schema = serde_json::to_value(schema_for!(PlanFile)).unwrap();
     for case in ["while_state", "donated_parameter", "constants", "async_copy"] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/hlo/plan/{case}.hlo"));
         let mut module = hlo::parse(&std::fs::read_to_string(path).unwrap()).unwrap();
@@ -47,6 +58,38 @@ fn plan_files_agree_with_the_schema() {
     }
 }
 
+/// A layout with a loop, transfers and constants agrees with its schema.
+#[test]
+fn layouts_agree_with_the_schema() {
+    let schema = serde_json::to_value(schema_for!(Layout)).unwrap();
+    let target = Target::find("tpu-v5e").unwrap();
+    let mut module = hlo::parse(include_str!("hlo/layout/prefetch_in_loop.hlo")).unwrap();
+    let planned = plan_and_prove(&mut module, &target).unwrap();
+    let value = serde_json::to_value(layout(&module, &planned.facts, &target, &planned.plan)).unwrap();
+    assert_eq!(disagreement(&schema, &schema, &value), None);
+
+    for (pointer, wrong) in [
+        ("/launches", Value::from("many")),
+        ("/transfers/0/bytes", Value::from(-1)),
+        ("/computations/0/launches/0/kind", Value::from("unknown")),
+        ("/buffers/0/offset", Value::Null),
+    ] {
+        let mut broken = value.clone();
+        *broken.pointer_mut(pointer).unwrap() = wrong;
+        assert!(disagreement(&schema, &schema, &broken).is_some(), "{pointer}");
+    }
+}
+
+/// What `memplan targets --format json` writes agrees with the schema of target files.
+#[test]
+fn targets_agree_with_the_schema() {
+    let schema = serde_json::to_value(schema_for!(Target)).unwrap();
+    for target in Target::built_in() {
+        let value = serde_json::to_value(&target).unwrap();
+        assert_eq!(disagreement(&schema, &schema, &value), None, "{}", target.name);
+    }
+}
+
 /// Where a value is not what a schema says: the keywords that derived schemas of plain data use.
 fn disagreement(root: &Value, schema: &Value, value: &Value) -> Option<String> {
     if let Some(reference) = schema["$ref"].as_str() {
@@ -64,6 +107,11 @@ fn disagreement(root: &Value, schema: &Value, value: &Value) -> Option<String> {
         && !choices.contains(value)
     {
         return Some(format!("{value} is not one of {choices:?}"));
+    }
+    if let Some(only) = schema.get("const")
+        && only != value
+    {
+        return Some(format!("{value} is not {only}"));
     }
     let is_of_type = |name: &str| match name {
         "object" => value.is_object(),

@@ -3,12 +3,12 @@
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use memplan::ir::Module;
-use memplan::memory::{Bytes, PlanFile, Target};
+use memplan::memory::{Bytes, Target};
 use memplan::plan::{PlanError, PlanOptions, peak_report};
 use memplan::{CompileError, CompileOptions, Compiled, compile, hlo, ir, passes};
 
 use crate::check::proof_line;
-use crate::emit::Emit;
+use crate::emit::{EmitArgs, Program};
 use crate::failure::Failure;
 use crate::input::{read_module, target};
 use crate::options::{PackOptions, parse_bytes};
@@ -33,9 +33,8 @@ pub(crate) struct CompileArgs {
     /// Where to write the result
     #[arg(short, value_name = "FILE")]
     output: Option<String>,
-    /// Write something else too: hlo=FILE the compiled module, plan=FILE the plan as JSON
-    #[arg(long, value_name = "KIND=FILE")]
-    emit: Vec<Emit>,
+    #[command(flatten)]
+    emit: EmitArgs,
     /// Say how long each stage took
     #[arg(long)]
     timings: bool,
@@ -58,13 +57,10 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
     bar.finish_and_clear();
     let compiled = compiled?;
     let plan = &compiled.planned.plan;
-    let file = PlanFile::new(&module, &compiled.planned.schedule, plan);
-    let json = || serde_json::to_string_pretty(&file).expect("plan files have only string keys") + "\n";
-    for emit in &args.emit {
-        emit.write(&module, &json)?;
-    }
+    let program = Program::new(&module, &target, &compiled.planned);
+    args.emit.write(&program)?;
     let text = match args.format {
-        Format::Json => json(),
+        Format::Json => program.plan_json(),
         Format::Text => {
             let mut text = stages(&compiled, args.timings) + "\n";
             text.push_str(&report::render(&module, &target, &compiled.planned.facts, plan));

@@ -1,17 +1,35 @@
-//! `--emit KIND=FILE`
+//! `--emit KIND=FILE`: what else a plan or a compiled program can be written as.
 
+use std::cell::OnceCell;
 use std::path::Path;
 use std::str::FromStr;
 
+use clap::Args;
+use memplan::codegen::layout::{Layout, layout};
+use memplan::codegen::{c_header, write_constants};
 use memplan::hlo;
 use memplan::ir::Module;
+use memplan::memory::{PlanFile, Target};
+use memplan::plan::Planned;
 
 use crate::failure::Failure;
 use crate::output::write_file;
 
-/// Something else to write.
+#[derive(Args)]
+pub(crate) struct EmitArgs {
+    /// Write something else too; may be given several times. KIND is
+    /// hlo: the module that the plan describes;
+    /// plan: the plan, as JSON;
+    /// layout: spaces, buffers, launches and transfers with addresses, as a text if FILE ends in .txt, else as JSON;
+    /// c-header: offsets, sizes and totals as constants for C and C++;
+    /// constants: the bytes of constants, at the offsets that layout and c-header give
+    #[arg(long, value_name = "KIND=FILE")]
+    emit: Vec<Emit>,
+}
+
+/// One file to write.
 #[derive(Clone, Debug)]
-pub(crate) struct Emit {
+struct Emit {
     kind: Kind,
     path: String,
 }
@@ -20,33 +38,84 @@ pub(crate) struct Emit {
 enum Kind {
     Hlo,
     Plan,
+    Layout,
+    CHeader,
+    Constants,
 }
+
+const KINDS: [(&str, Kind); 5] = [
+    ("hlo", Kind::Hlo),
+    ("plan", Kind::Plan),
+    ("layout", Kind::Layout),
+    ("c-header", Kind::CHeader),
+    ("constants", Kind::Constants),
+];
 
 impl FromStr for Emit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Emit, String> {
-        let kinds = "the kinds are hlo and plan";
-        let (kind, path) = text.split_once('=').ok_or_else(|| format!("expected KIND=FILE; {kinds}"))?;
-        let kind = match kind {
-            "hlo" => Kind::Hlo,
-            "plan" => Kind::Plan,
-            other => return Err(format!("there is no kind `{other}`; {kinds}")),
-        };
+        let kinds = || format!("the kinds are {}", KINDS.map(|(name, _)| name).join(", "));
+        let (kind, path) = text.split_once('=').ok_or_else(|| format!("expected KIND=FILE; {}", kinds()))?;
+        let known = KINDS.iter().find(|(name, _)| *name == kind);
+        let (_, kind) = known.ok_or_else(|| format!("there is no kind `{kind}`; {}", kinds()))?;
         match path.is_empty() {
             true => Err("the file is missing after `=`".to_string()),
-            false => Ok(Emit { kind, path: path.to_string() }),
+            false => Ok(Emit { kind: *kind, path: path.to_string() }),
         }
     }
 }
 
-impl Emit {
-    /// Writes the file.
-    pub(crate) fn write(&self, module: &Module, plan_json: &dyn Fn() -> String) -> Result<(), Failure> {
-        let contents = match self.kind {
-            Kind::Hlo => hlo::print(module),
-            Kind::Plan => plan_json(),
-        };
-        write_file(Path::new(&self.path), contents.as_bytes())
+/// A planned module, and what it can be written as.
+pub(crate) struct Program<'a> {
+    pub(crate) module: &'a Module,
+    pub(crate) target: &'a Target,
+    pub(crate) planned: &'a Planned,
+    layout: OnceCell<Layout>,
+}
+
+impl<'a> Program<'a> {
+    pub(crate) fn new(module: &'a Module, target: &'a Target, planned: &'a Planned) -> Program<'a> {
+        Program { module, target, planned, layout: OnceCell::new() }
     }
+
+    /// The plan file.
+    pub(crate) fn plan_json(&self) -> String {
+        json(&PlanFile::new(self.module, &self.planned.schedule, &self.planned.plan))
+    }
+
+    fn layout(&self) -> &Layout {
+        let Planned { facts, plan, .. } = self.planned;
+        self.layout.get_or_init(|| layout(self.module, facts, self.target, plan))
+    }
+
+    fn constants(&self) -> Result<Vec<u8>, Failure> {
+        let mut bytes = Vec::new();
+        write_constants(self.module, &self.planned.plan, &mut bytes)
+            .map_err(|error| Failure::input(&error))?;
+        Ok(bytes)
+    }
+
+    fn contents(&self, emit: &Emit) -> Result<Vec<u8>, Failure> {
+        let text = match emit.kind {
+            Kind::Hlo => hlo::print(self.module),
+            Kind::Plan => self.plan_json(),
+            Kind::Layout if emit.path.ends_with(".txt") => self.layout().to_string(),
+            Kind::Layout => json(self.layout()),
+            Kind::CHeader => c_header(self.layout()),
+            Kind::Constants => return self.constants(),
+        };
+        Ok(text.into_bytes())
+    }
+}
+
+impl EmitArgs {
+    /// Writes all that was asked for.
+    pub(crate) fn write(&self, program: &Program<'_>) -> Result<(), Failure> {
+        self.emit.iter().try_for_each(|emit| write_file(Path::new(&emit.path), &program.contents(emit)?))
+    }
+}
+
+fn json(document: &impl serde::Serialize) -> String {
+    serde_json::to_string_pretty(document).expect("documents have only string keys") + "\n"
 }

@@ -1,12 +1,11 @@
 //! `memplan plan`
 
 use clap::{Args, ValueEnum};
-use memplan::memory::PlanFile;
 use memplan::plan::{PlanOptions, plan};
 use memplan::{LEGALIZE, check, passes};
 
 use crate::check::{list, proof_line};
-use crate::emit::Emit;
+use crate::emit::{EmitArgs, Program};
 use crate::failure::Failure;
 use crate::input::{read_module, target};
 use crate::options::PackOptions;
@@ -30,9 +29,8 @@ pub(crate) struct PlanArgs {
     /// Where to write the result
     #[arg(short, value_name = "FILE")]
     output: Option<String>,
-    /// Write something else too: hlo=FILE the module that the plan describes, plan=FILE the plan as JSON
-    #[arg(long, value_name = "KIND=FILE")]
-    emit: Vec<Emit>,
+    #[command(flatten)]
+    emit: EmitArgs,
     #[command(flatten)]
     pack: PackOptions,
 }
@@ -64,13 +62,10 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
             list(&violations)
         ))
     })?;
-    let file = PlanFile::new(&module, &planned.schedule, &planned.plan);
-    let json = || serde_json::to_string_pretty(&file).expect("plan files have only string keys") + "\n";
-    for emit in &args.emit {
-        emit.write(&module, &json)?;
-    }
+    let program = Program::new(&module, &target, &planned);
+    args.emit.write(&program)?;
     let text = match args.format {
-        Format::Json => json(),
+        Format::Json => program.plan_json(),
         Format::Text => {
             report::render(&module, &target, &planned.facts, &planned.plan) + "\n" + &proof_line(&proof)
         }

@@ -13,7 +13,7 @@ mod tables;
 
 pub use error::{ParseError, ParseErrorKind, Related, render, render_message};
 use memplan_ir::Module;
-pub use printer::{print, shape_text, write};
+pub use printer::{literal_text, print, shape_text, write};
 
 /// Reads a module from HLO text, or a single instruction, around which a module is made.
 ///

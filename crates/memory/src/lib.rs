@@ -13,7 +13,7 @@ mod units;
 
 pub use fusion_rules::{ContractionRules, FusionRules};
 pub use plan::{Allocation, AllocationId, AllocationKind, MemoryPlan, Slice, SpaceTotals, Totals};
-pub use plan_file::{PlanFile, PlanFileError};
+pub use plan_file::{KindName, PlanFile, PlanFileError};
 pub use target::{Family, MemorySpace, MemorySpaceId, Rates, Target, Tiles, Transfer};
 pub use target_file::TargetError;
 pub use tpu_layout::{NoTiledLayout, TileRule, TiledIndex};

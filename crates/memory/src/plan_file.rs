@@ -75,6 +75,29 @@ pub enum KindName {
     Temp,
 }
 
+impl From<&AllocationKind> for KindName {
+    fn from(kind: &AllocationKind) -> KindName {
+        match kind {
+            AllocationKind::Argument { .. } => KindName::Argument,
+            AllocationKind::Output => KindName::Output,
+            AllocationKind::Constant => KindName::Constant,
+            AllocationKind::Temp => KindName::Temp,
+        }
+    }
+}
+
+/// As in the file: `argument`, `output`, `constant`, `temp`.
+impl std::fmt::Display for KindName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            KindName::Argument => "argument",
+            KindName::Output => "output",
+            KindName::Constant => "constant",
+            KindName::Temp => "temp",
+        })
+    }
+}
+
 /// A position within an entry parameter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[allow(missing_docs, reason = "the names say it")]
@@ -277,17 +300,15 @@ impl PlanFile {
 
 impl AllocationEntry {
     fn new(id: AllocationId, allocation: &Allocation) -> AllocationEntry {
-        let (kind, parameter) = match &allocation.kind {
+        let parameter = match &allocation.kind {
             AllocationKind::Argument { parameter, index } => {
-                (KindName::Argument, Some(ParameterEntry { number: *parameter, index: index.0.to_vec() }))
+                Some(ParameterEntry { number: *parameter, index: index.0.to_vec() })
             }
-            AllocationKind::Output => (KindName::Output, None),
-            AllocationKind::Constant => (KindName::Constant, None),
-            AllocationKind::Temp => (KindName::Temp, None),
+            AllocationKind::Output | AllocationKind::Constant | AllocationKind::Temp => None,
         };
         AllocationEntry {
             index: id.as_u32(),
-            kind,
+            kind: KindName::from(&allocation.kind),
             space: allocation.space,
             size: allocation.size,
             alignment: allocation.alignment,

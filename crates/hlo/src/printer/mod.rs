@@ -14,7 +14,7 @@ mod sugar;
 
 use std::fmt;
 
-use memplan_ir::{Module, Shape};
+use memplan_ir::{Literal, Module, Shape};
 
 /// The text of a module.
 pub fn print(module: &Module) -> String {
@@ -36,6 +36,13 @@ pub fn write(module: &Module, out: &mut impl fmt::Write) -> fmt::Result {
 pub fn shape_text(shape: &Shape) -> String {
     let mut out = String::new();
     shape::shape(shape, shape::Layouts::Print, &mut out).expect("a string takes everything");
+    out
+}
+
+/// The text of a literal without its shape: `1.5`, `{1, 2}`.
+pub fn literal_text(literal: &Literal) -> String {
+    let mut out = String::new();
+    literal::literal(literal, &mut out).expect("a string takes everything");
     out
 }
 
