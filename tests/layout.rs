@@ -12,10 +12,10 @@ use memplan::hlo;
 use memplan::ir::{Module, ShapeIndex};
 use memplan::memory::{KindName, PlanFile, Target};
 use memplan::plan::Planned;
-use memplan::{CompileOptions, compile};
+use memplan::{CompileOptions, LEGALIZE, compile};
 use memplan_testkit::{Fixture, shared};
 
-use crate::support::{explain, plan_and_prove};
+use crate::support::{explain, plan_and_prove, run_passes};
 
 #[test]
 fn layout_filetests() {
@@ -47,8 +47,15 @@ fn layouts_of_examples() {
             let mut module = source.clone();
             let compiled = compile(&mut module, &target, &CompileOptions::default())
                 .unwrap_or_else(|error| panic!("{path:?}: {}", explain(&error)));
-            let layout = checked(&module, &compiled.planned, &target);
-            // The beginning, up to the picture: launches and addresses are those of the plan, which has its own test.
+            checked(&module, &compiled.planned, &target);
+
+            // As it stands and in the order of its text, so that a better compiler changes nothing here.
+            let mut module = source.clone();
+            run_passes(&mut module, &LEGALIZE, &target).unwrap();
+            module.is_scheduled = true;
+            let planned = plan_and_prove(&mut module, &target).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+            let layout = checked(&module, &planned, &target);
+            // The beginning, up to the picture: the rest is what the plan says, which has its own tests.
             let whole = layout.to_string();
             text.push_str(whole.split("\nallocation ").next().unwrap_or(&whole).trim_end());
             text.push_str(&format!(
