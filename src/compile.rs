@@ -83,6 +83,7 @@ pub fn compile(
     for guess in first_guesses(&front.module, target)? {
         let mut back = Pipeline { module: guess, ..front.clone() };
         back.stage("recompute", &[passes::SCATTER_TO_SELECT, passes::SIMPLIFY, passes::REMAT])?;
+        back.stage("lay out", &[passes::LAYOUT_ASSIGNMENT])?;
         back.stage("fuse", &[passes::FUSION])?;
         back.stage("insert copies", &LEGALIZE)?;
         let planned = back.plan()?;

@@ -235,13 +235,15 @@ impl<'a> Walk<'_, 'a> {
     /// A constant is an immediate, or lies in memory that nobody writes.
     fn constant(&mut self, id: InstructionId) {
         let facts = self.facts();
-        let embedded = facts.target.embedded_constant_bytes.0;
+        let shape = facts.module.shape(id);
+        let is_embedded = !shape.is_tuple()
+            && facts.target.unpadded_size_of(shape) <= facts.target.embedded_constant_bytes;
         for (position, part) in facts.parts_of(id) {
             let name = match facts.slice(position) {
                 Some(slice) => Holder::Value(facts.constant_at(&slice).unwrap_or(position)),
                 None if part.size == 0 => Holder::Value(position),
                 None => {
-                    if part.size > embedded {
+                    if !is_embedded {
                         self.violation(Violation::Unplaced {
                             at: facts.place(position),
                             size: Bytes(part.size),

@@ -5,7 +5,6 @@
 //! memory; what differs is only where results are put, and that inside a plan every byte is watched. So the two agree
 //! bit for bit wherever the plan is right.
 
-mod addressing;
 mod arena;
 mod collective;
 mod compile;

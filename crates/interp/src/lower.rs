@@ -13,9 +13,9 @@ use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::{SmallVec, smallvec};
 
 use crate::Error;
-use crate::addressing::Addressing;
 use crate::element::Class;
 use crate::program::{Level, Program, Reg, Source, Step, StepOp, fixed};
+use memplan_memory::Addressing;
 
 /// Steps in one program. A fusion of slices of slices of the same value can need exponentially many; beyond this its
 /// interior is put into memory instead.

@@ -10,10 +10,10 @@ use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
 use crate::Error;
-use crate::addressing::Addressing;
 use crate::element::Class;
 use crate::lower::{DomainId, Ix, Leaf, Lower, Name, Need};
 use crate::program::{Reg, Source, StepOp};
+use memplan_memory::Addressing;
 
 /// Which computations consist of operations with a rule here.
 pub(crate) struct Pullable(FxHashMap<ComputationId, bool>);

@@ -2,9 +2,9 @@
 
 use memplan_ir::{ArrayLiteral, ArrayShape, LiteralData};
 
-use crate::addressing::Addressing;
 use crate::element::{At, Class, LANES, Lanes, load, store};
 use crate::memory::{Memory, Place};
+use memplan_memory::Addressing;
 
 /// Writes the elements of a literal to an array in memory.
 pub(crate) fn write(literal: &ArrayLiteral, addressing: &Addressing, memory: &mut Memory, place: Place) {

@@ -3,6 +3,7 @@
 //!
 //! Nothing here decides anything.
 
+mod addressing;
 mod fusion_rules;
 mod plan;
 mod plan_file;
@@ -11,10 +12,11 @@ mod target_file;
 mod tpu_layout;
 mod units;
 
+pub use addressing::{Addressing, Digit, is_view};
 pub use fusion_rules::{ContractionRules, FusionRules};
 pub use plan::{Allocation, AllocationId, AllocationKind, MemoryPlan, Slice, SpaceTotals, Totals};
 pub use plan_file::{KindName, PlanFile, PlanFileError};
 pub use target::{Family, MemorySpace, MemorySpaceId, Rates, Target, Tiles, Transfer};
 pub use target_file::TargetError;
-pub use tpu_layout::{NoTiledLayout, TileRule, TiledIndex};
+pub use tpu_layout::{NoTiledLayout, TileRule};
 pub use units::{Alignment, Bytes, NotAPowerOfTwo};

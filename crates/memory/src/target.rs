@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use memplan_ir::{ArrayShape, ElementType, Shape};
+use memplan_ir::{ArrayShape, ElementType, Layout, Shape};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -273,6 +273,26 @@ impl Target {
         }
     }
 
+    /// The layout an array gets where nobody asks for another: tiled where the machine tiles arrays, otherwise row-major.
+    /// Memory space and the packing of small elements stay.
+    pub fn default_layout(&self, array: &ArrayShape) -> Layout {
+        let tiled = self.layout.and_then(|rule| rule.layout(array.element_type, &array.dimensions).ok());
+        in_the_place_of(array, tiled.unwrap_or_else(|| Layout::row_major(array.rank())))
+    }
+
+    /// The layout of an array whose dimensions lie in a given order, the first varying fastest. Types that the machine's
+    /// rule does not know are not tiled.
+    ///
+    /// # Panics
+    /// When the order is not a permutation of the array's dimensions.
+    pub fn layout_with_order(&self, array: &ArrayShape, minor_to_major: &[i64]) -> Layout {
+        assert_eq!(minor_to_major.len(), array.rank(), "an order has every dimension once");
+        let tiled = self.layout.and_then(|rule| {
+            rule.layout_with_order(array.element_type, &array.dimensions, minor_to_major).ok()
+        });
+        in_the_place_of(array, tiled.unwrap_or_else(|| Layout::with_order(minor_to_major.iter().copied())))
+    }
+
     fn array_size(&self, array: &ArrayShape) -> Bytes {
         Bytes(storage_bytes(array, padded_element_count(array))).saturating_add(self.dynamic_metadata(array))
     }
@@ -283,6 +303,18 @@ impl Target {
             false => Bytes::ZERO,
         }
     }
+}
+
+/// A layout with what an array's own says besides the order.
+fn in_the_place_of(array: &ArrayShape, mut layout: Layout) -> Layout {
+    if let Some(old) = &array.layout {
+        layout.memory_space = old.memory_space;
+        if layout.tiles.is_empty() {
+            layout.element_size_in_bits = old.element_size_in_bits;
+            layout.rare = old.rare.clone();
+        }
+    }
+    layout
 }
 
 /// Elements an array takes room for: tiled dimensions rounded up (XLA counts the first tile only), then the tail.

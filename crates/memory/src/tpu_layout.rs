@@ -16,7 +16,7 @@
 //!
 //! The rule was measured on libtpu, not published; `tests/tpu_layout.rs` compares it with 2,000 compiled programs.
 
-use memplan_ir::{ArrayShape, ElementType, Layout, Tile};
+use memplan_ir::{ElementType, Layout, Tile};
 use schemars::JsonSchema;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -58,34 +58,50 @@ impl TileRule {
     /// cost nothing, stay in order. An unbounded dimension counts as empty.
     ///
     /// # Errors
-    /// For elements of 6, 64 or 128 bits, except `c64`, which is stored as two planes of `f32`.
+    /// For elements of 6 or 128 bits. Those of 64 bits are stored as two planes of words.
     pub fn layout(&self, element_type: ElementType, dimensions: &[i64]) -> Result<Layout, NoTiledLayout> {
+        let rank = dimensions.len();
+        let mut order: SmallVec<[i64; 6]> = (0..rank as i64).rev().collect();
+        if rank >= 2 {
+            let packed = WORD_BITS / self.stored_bits(element_type)?;
+            let (minor, second) = self.tiled_pair(packed, rank, |d| extent(dimensions, d));
+            let others = (0..rank).rev().filter(|&d| d != minor && d != second);
+            order = [minor, second].into_iter().chain(others).map(|d| d as i64).collect();
+        }
+        self.layout_with_order(element_type, dimensions, &order)
+    }
+
+    /// The layout of an array whose dimensions lie in a given order, the first varying fastest.
+    ///
+    /// # Errors
+    /// As for [`TileRule::layout`].
+    pub fn layout_with_order(
+        &self,
+        element_type: ElementType,
+        dimensions: &[i64],
+        minor_to_major: &[i64],
+    ) -> Result<Layout, NoTiledLayout> {
         let bits = self.stored_bits(element_type)?;
         let packed = WORD_BITS / bits;
-        let extent = |d: usize| u64::try_from(dimensions[d]).unwrap_or(0);
-        let mut layout = Layout::row_major(dimensions.len());
         let mut tiles: SmallVec<[Tile; 2]> = SmallVec::new();
-        match dimensions.len() {
-            0 => tiles.push(tile(&[self.lanes * self.minimum_rows(packed)])),
-            1 => {
-                tiles.push(tile(&[self.vector_tile(packed, extent(0))]));
+        match minor_to_major {
+            [] => tiles.push(tile(&[self.lanes * self.minimum_rows(packed)])),
+            [only] => {
+                tiles.push(tile(&[self.vector_tile(packed, extent(dimensions, *only as usize))]));
                 if packed > 1 {
                     tiles.push(tile(&[self.lanes]));
                 }
             }
-            rank => {
-                let (minor, second) = self.tiled_pair(packed, rank, extent);
-                let others = (0..rank).rev().filter(|&d| d != minor && d != second);
-                layout.minor_to_major = [minor, second].into_iter().chain(others).map(|d| d as i64).collect();
-                tiles.push(tile(&[self.rows(packed, extent(second)), self.lanes]));
+            [_, second, ..] => {
+                tiles.push(tile(&[self.rows(packed, extent(dimensions, *second as usize)), self.lanes]));
             }
         }
-        if packed > 1 && !dimensions.is_empty() {
+        if packed > 1 && !minor_to_major.is_empty() {
             tiles.push(tile(&[packed, 1]));
         }
-        layout.tiles = tiles;
-        layout.element_size_in_bits = if bits < 8 { bits as i64 } else { 0 };
-        Ok(layout)
+        let element_size_in_bits = if bits < 8 { bits as i64 } else { 0 };
+        let minor_to_major = minor_to_major.iter().copied().collect();
+        Ok(Layout { minor_to_major, tiles, element_size_in_bits, ..Layout::default() })
     }
 
     /// The two dimensions that tiles cover, minor one first, of least padding; ties as [`TileRule::layout`] says, and
@@ -117,11 +133,12 @@ impl TileRule {
         best
     }
 
-    /// Bits that one element takes, of one plane for `c64`.
+    /// Bits that one element takes, of one plane for elements of 64 bits.
     fn stored_bits(&self, element_type: ElementType) -> Result<u64, NoTiledLayout> {
         let bits = match element_type {
             ElementType::Pred => 8,
-            ElementType::C64 => 32,
+            // Two planes of 32 bits each, as libtpu stores them.
+            ElementType::C64 | ElementType::F64 | ElementType::S64 | ElementType::U64 => WORD_BITS,
             other => u64::from(other.bits()).max(self.minimum_element_bits),
         };
         if bits > WORD_BITS || !bits.is_power_of_two() { Err(NoTiledLayout(element_type)) } else { Ok(bits) }
@@ -147,87 +164,9 @@ impl TileRule {
     }
 }
 
-/// From the indices of an element to its place in an array's layout, tiles included.
-///
-/// Places count in elements, padding included; bit offsets follow by multiplication with the stored bits. `c64` has
-/// a real and an imaginary plane, each laid out like this.
-#[derive(Clone, Debug)]
-pub struct TiledIndex {
-    /// Physical dimensions, most major first, as numbers of logical ones.
-    order: SmallVec<[usize; 6]>,
-    /// The extents that each level of tiles cuts, most major first, and the tile.
-    levels: SmallVec<[(Extents, Extents); 2]>,
-    /// The extents after all levels: the places are their row-major numbers.
-    extents: Extents,
-}
-
-type Extents = SmallVec<[u64; 8]>;
-
-impl TiledIndex {
-    /// The places of an array's elements; of row-major order without tiles if it has no layout.
-    ///
-    /// `None` when the array has more places than `u64` counts, a dynamic dimension without bound, or a layout with
-    /// combined dimensions (`*`) or with something other than a permutation and tiles.
-    pub fn new(shape: &ArrayShape) -> Option<TiledIndex> {
-        let layout = shape.layout.clone().unwrap_or_else(|| Layout::row_major(shape.rank()));
-        if layout.rare.is_some() || layout.minor_to_major.len() != shape.rank() {
-            return None;
-        }
-        let order: SmallVec<[usize; 6]> = layout.minor_to_major.iter().rev().map(|&d| d as usize).collect();
-        let mut extents = Extents::new();
-        for &d in &order {
-            extents.push(u64::try_from(*shape.dimensions.get(d)?).ok()?);
-        }
-        let mut levels = SmallVec::new();
-        for tile in &layout.tiles {
-            let mut cut = Extents::new();
-            for &extent in &tile.dimensions {
-                cut.push(u64::try_from(extent).ok().filter(|&extent| extent > 0)?);
-            }
-            // A tile of more dimensions than the array has, `f32[]{:T(128)}`, finds them of extent one.
-            while extents.len() < cut.len() {
-                extents.insert(0, 1);
-            }
-            let whole = extents.clone();
-            let first = extents.len() - cut.len();
-            for (extent, tile) in extents[first..].iter_mut().zip(&cut) {
-                *extent = extent.div_ceil(*tile);
-            }
-            extents.extend_from_slice(&cut);
-            levels.push((whole, cut));
-        }
-        extents.iter().try_fold(1u64, |product, &extent| product.checked_mul(extent))?;
-        Some(TiledIndex { order, levels, extents })
-    }
-
-    /// How many places there are, those of padding included.
-    pub fn places(&self) -> u64 {
-        self.extents.iter().product()
-    }
-
-    /// The place of an element. Takes time linear in rank and tiles.
-    ///
-    /// # Panics
-    /// When there are more or fewer indices than dimensions.
-    pub fn place(&self, indices: &[u64]) -> u64 {
-        assert_eq!(indices.len(), self.order.len(), "an element has an index for each dimension");
-        let mut coordinates: Extents = self.order.iter().map(|&d| indices[d]).collect();
-        for (whole, tile) in &self.levels {
-            while coordinates.len() < whole.len() {
-                coordinates.insert(0, 0);
-            }
-            let first = coordinates.len() - tile.len();
-            for (i, tile) in tile.iter().enumerate() {
-                let coordinate = coordinates[first + i];
-                coordinates[first + i] = coordinate / tile;
-                coordinates.push(coordinate % tile);
-            }
-        }
-        coordinates
-            .iter()
-            .zip(&self.extents)
-            .fold(0, |place, (coordinate, extent)| place * extent + coordinate)
-    }
+/// The extent of a dimension; none for one without bound.
+fn extent(dimensions: &[i64], d: usize) -> u64 {
+    u64::try_from(dimensions[d]).unwrap_or(0)
 }
 
 fn tile(extents: &[u64]) -> Tile {

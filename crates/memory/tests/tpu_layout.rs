@@ -2,7 +2,7 @@
 
 use memplan_hlo::shape_text;
 use memplan_ir::{ArrayShape, ElementType, Shape};
-use memplan_memory::{Target, TiledIndex};
+use memplan_memory::{Addressing, Target};
 use proptest::prelude::*;
 
 /// The text and the padded bytes of an array's layout on a target.
@@ -37,6 +37,9 @@ fn vectors_of_the_fact_sheet() {
         ("s8[32,128]{1,0:T(32,128)(4,1)}", 4096),
         ("s8[33,128]{1,0:T(8,128)(4,1)}", 5120),
         ("s4[1000,1000]{1,0:T(8,128)(8,1)E(4)}", 512_000),
+        // Two planes of words.
+        ("f64[1000,3]{0,1:T(4,128)}", 32_768),
+        ("s64[]{:T(128)}", 1024),
         // A tie in everything, seen in the measurements.
         ("f32[2,48,300,200]{3,1,2,0:T(8,128)}", 29_491_200),
     ];
@@ -77,20 +80,20 @@ fn measured_layouts() {
 fn unusual_arrays() {
     let v5e = Target::find("tpu-v5e").unwrap();
     let rule = v5e.layout.unwrap();
-    for unknown in [ElementType::F64, ElementType::C128, ElementType::F6e3m2fn] {
+    for unknown in [ElementType::C128, ElementType::F6e3m2fn] {
         assert!(rule.layout(unknown, &[8, 128]).is_err());
     }
     assert_eq!(layout(&v5e, ElementType::F32, &[0, 3]).1, 0);
     assert_eq!(layout(&v5e, ElementType::F32, &[i64::MAX, i64::MAX, 3]).1, u64::MAX);
-    assert!(TiledIndex::new(&array(&v5e, ElementType::F32, &[i64::MAX, 300])).is_none());
+    assert!(Addressing::new(&array(&v5e, ElementType::F32, &[i64::MAX, 300])).is_none());
 }
 
 #[test]
 fn rows_of_one_word_lie_side_by_side() {
     let v5e = Target::find("tpu-v5e").unwrap();
-    let index = TiledIndex::new(&array(&v5e, ElementType::Bf16, &[16, 300])).unwrap();
-    let places = [[0, 0], [1, 0], [0, 1], [2, 0], [0, 128], [8, 0]].map(|element| index.place(&element));
-    assert_eq!(places, [0, 1, 2, 256, 1024, 3 * 1024]);
+    let addressing = Addressing::new(&array(&v5e, ElementType::Bf16, &[16, 300])).unwrap();
+    let places = [[0, 0], [1, 0], [0, 1], [2, 0], [0, 128], [8, 0]].map(|element| addressing.offset(element));
+    assert_eq!(places, [0, 1, 2, 256, 1024, 3 * 1024].map(|element| element * 2));
 }
 
 fn read(text: &str) -> (ElementType, Vec<i64>) {
@@ -113,18 +116,17 @@ proptest! {
         let target = Target::find(if old { "tpu-v3" } else { "tpu-v6e" }).unwrap();
         let element_type: ElementType = element_type.parse().unwrap();
         let array = array(&target, element_type, &dimensions);
-        let index = TiledIndex::new(&array).unwrap();
-        let packed = array.layout.as_ref().unwrap().element_size_in_bits as u64;
-        let bits = if packed == 0 { u64::from(element_type.byte_width()) * 8 } else { packed };
-        prop_assert_eq!(index.places() * bits / 8, target.size_of(&Shape::Array(array.clone())).0);
-        let mut taken = vec![false; index.places() as usize];
-        let mut element = vec![0u64; dimensions.len()];
+        let addressing = Addressing::new(&array).unwrap();
+        prop_assert_eq!(addressing.size as u64, target.size_of(&Shape::Array(array.clone())).0);
+        let per_place = addressing.packed_bits.map_or(1, |bits| 8 / bits as usize);
+        let mut taken = vec![false; addressing.size * per_place];
+        let mut element = vec![0i64; dimensions.len()];
         for _ in 0..dimensions.iter().product::<i64>() {
-            let place = index.place(&element) as usize;
+            let place = addressing.offset(element.iter().copied()) as usize;
             prop_assert!(!std::mem::replace(&mut taken[place], true));
             for (i, &extent) in element.iter_mut().zip(&dimensions).rev() {
                 *i += 1;
-                if *i < extent as u64 {
+                if *i < extent {
                     break;
                 }
                 *i = 0;

@@ -30,7 +30,7 @@ use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Op, Shape, S
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::compact::compact;
-use crate::spell_out::spell_out_tuples;
+use crate::spell_out::{spell_out_tuples, tuple_leaves};
 use crate::{Context, Pass, PassError};
 
 /// The pass; the top of this file says what it does.
@@ -660,26 +660,6 @@ struct Slot {
     index: ShapeIndex,
     /// The class whose buffer the leaf must end up in.
     before: Option<Class>,
-}
-
-/// The leaves of an explicit tuple: shape index, the tuple instruction and the operand number.
-fn tuple_leaves(module: &Module, id: InstructionId) -> Vec<(ShapeIndex, InstructionId, usize)> {
-    let mut leaves = Vec::new();
-    let mut pending = vec![(ShapeIndex::root(), id)];
-    while let Some((index, tuple)) = pending.pop() {
-        if module.instructions[tuple].op != Op::Tuple {
-            continue;
-        }
-        for (number, &element) in module.instructions[tuple].operands.iter().enumerate() {
-            let index = index.child(number as u32);
-            match module.shape(element).is_tuple() {
-                true => pending.push((index, element)),
-                false => leaves.push((index, tuple, number)),
-            }
-        }
-    }
-    leaves.sort();
-    leaves
 }
 
 /// Orders the instructions of a computation by operands and control dependencies, otherwise as they stood.

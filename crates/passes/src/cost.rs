@@ -4,8 +4,13 @@
 //! exponential of an element that is in a register costs less than reading the element, so transcendental functions
 //! are *cheap* here. What is *expensive* reads many elements for each that it makes.
 
+<<<<<<< HEAD
 use memplan_ir::{ArrayShape, Instruction, InstructionId, Module, Op, Shape};
 use memplan_memory::{MemorySpaceId, Target};
+=======
+use memplan_ir::{ArrayShape, Dimensions, Instruction, InstructionId, Module, Op, Shape};
+use memplan_memory::{Target, is_view};
+>>>>>>> db1ad31 (Layout assignment: tiled layouts on TPUs, views instead of transposes; one addressing for evaluator and rules)
 
 /// How an operation relates to a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,41 +154,26 @@ pub(crate) fn is_pointwise(module: &Module, id: InstructionId) -> bool {
 /// Whether a reshape or transpose leaves every byte where it is, so that it is only another view of its operand.
 pub(crate) fn moves_no_bytes(module: &Module, id: InstructionId) -> bool {
     let instruction = &module.instructions[id];
-    let Some((result, operand)) = module
-        .shape(id)
-        .as_array()
-        .zip(instruction.operands.first().and_then(|&o| module.shape(o).as_array()))
-    else {
-        return false;
-    };
-    let is_plain = |array: &ArrayShape| {
-        array.layout.as_ref().is_none_or(|layout| {
-            layout.tiles.is_empty()
-                && layout.element_size_in_bits == 0
-                && layout.memory_space == 0
-                && layout.rare.is_none()
-        })
-    };
-    if !is_plain(result) || !is_plain(operand) {
-        return false;
-    }
+    let operand = instruction.operands.first().and_then(|&operand| module.shape(operand).as_array());
+    let Some((result, operand)) = module.shape(id).as_array().zip(operand) else { return false };
     match &instruction.op {
-        // Dimension `d` of the result is `dimensions[d]` of the operand: the same walk through both, unit extents aside.
-        Op::Transpose { dimensions } => {
-            let walk = result.minor_to_major().into_iter().map(|d| dimensions[d as usize]);
-            let long = |&d: &i64| operand.dimensions[d as usize] != 1;
-            walk.filter(long).eq(operand.minor_to_major().into_iter().filter(long))
-        }
-        Op::Reshape { .. } => is_row_major(result) && is_row_major(operand),
+        Op::Reshape { .. } => is_view(operand, result),
+        Op::Transpose { dimensions } => is_view(&permuted(operand, dimensions), result),
         _ => false,
     }
 }
 
-/// Whether the last dimension varies fastest, and so on, unit extents aside.
-fn is_row_major(array: &ArrayShape) -> bool {
-    let long = |&d: &i64| array.dimensions[d as usize] != 1;
-    let order = array.minor_to_major();
-    order.iter().copied().filter(long).rev().eq((0..array.rank() as i64).filter(long))
+/// An array with its dimensions numbered anew, and its elements where they are.
+fn permuted(array: &ArrayShape, dimensions: &[i64]) -> ArrayShape {
+    let mut permuted = array.clone();
+    permuted.dimensions = dimensions.iter().map(|&d| array.dimensions[d as usize]).collect();
+    let mut becomes = Dimensions::from_elem(0, dimensions.len());
+    for (to, &from) in dimensions.iter().enumerate() {
+        becomes[from as usize] = to as i64;
+    }
+    let order = array.minor_to_major().iter().map(|&d| becomes[d as usize]).collect();
+    permuted.layout.get_or_insert_default().minor_to_major = order;
+    permuted
 }
 
 /// The padded bytes of an instruction's result: all leaves of a tuple together; none for what is part of the code.
@@ -203,5 +193,5 @@ pub(crate) fn result_bytes(module: &Module, target: &Target, id: InstructionId) 
 pub(crate) fn is_embedded(module: &Module, target: &Target, id: InstructionId) -> bool {
     matches!(module.instructions[id].op, Op::Constant(_))
         && matches!(module.shape(id), Shape::Array(_))
-        && target.size_of(module.shape(id)) <= target.embedded_constant_bytes
+        && target.unpadded_size_of(module.shape(id)) <= target.embedded_constant_bytes
 }

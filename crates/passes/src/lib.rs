@@ -12,6 +12,7 @@ mod cse;
 mod dce;
 mod flatten_call_graph;
 mod fusion;
+mod layout_assignment;
 mod optimization_barrier_expander;
 mod pass;
 mod pipeline;
@@ -36,6 +37,7 @@ pub use cse::CSE;
 pub use dce::DCE;
 pub use flatten_call_graph::FLATTEN_CALL_GRAPH;
 pub use fusion::{FUSION, FusionEdge, FusionReport, Verdict, explain_fusion};
+pub use layout_assignment::LAYOUT_ASSIGNMENT;
 pub use optimization_barrier_expander::OPTIMIZATION_BARRIER_EXPANDER;
 pub use pass::{Context, Pass, PassError, PassRun, RunOptions, run};
 pub use pipeline::{SIMPLIFY, simplification_pipeline};
@@ -57,6 +59,7 @@ pub const ALL: &[Pass] = &[
     DCE,
     FLATTEN_CALL_GRAPH,
     FUSION,
+    LAYOUT_ASSIGNMENT,
     OPTIMIZATION_BARRIER_EXPANDER,
     REMAT,
     SCATTER_TO_SELECT,

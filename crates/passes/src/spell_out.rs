@@ -1,6 +1,6 @@
 //! Explicit tuples where single elements are to be replaced.
 
-use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Op, Shape};
+use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Op, Shape, ShapeIndex};
 use rustc_hash::FxHashMap;
 
 /// Gives each loop of a computation an explicit tuple of its own as operand, and the computation an explicit tuple as
@@ -72,4 +72,24 @@ fn spell_out(
     let mut tuple = Instruction::new(name, shape, Op::Tuple, parts, computation);
     tuple.metadata = module.instructions[id].metadata.clone();
     module.add_instruction(tuple)
+}
+
+/// The leaves of an explicit tuple: shape index, the tuple instruction and the operand number.
+pub(crate) fn tuple_leaves(module: &Module, id: InstructionId) -> Vec<(ShapeIndex, InstructionId, usize)> {
+    let mut leaves = Vec::new();
+    let mut pending = vec![(ShapeIndex::root(), id)];
+    while let Some((index, tuple)) = pending.pop() {
+        if module.instructions[tuple].op != Op::Tuple {
+            continue;
+        }
+        for (number, &element) in module.instructions[tuple].operands.iter().enumerate() {
+            let index = index.child(number as u32);
+            match module.shape(element).is_tuple() {
+                true => pending.push((index, element)),
+                false => leaves.push((index, tuple, number)),
+            }
+        }
+    }
+    leaves.sort();
+    leaves
 }

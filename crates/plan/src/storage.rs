@@ -284,7 +284,7 @@ fn value_sizes(module: &Module, facts: &Facts, target: &Target) -> SecondaryMap<
         sizes[id] = flow.positions_of(id).iter().map(size_at).max().unwrap_or_default();
     }
     for (id, value) in flow.values.iter() {
-        if is_immediate(module, facts, target, value.definition, sizes[id])
+        if is_immediate(module, facts, target, value.definition)
             && facts.buffers.values[facts.buffers.of(id)].len() == 1
             && !facts.live.is_live_out(id)
         {
@@ -295,15 +295,10 @@ fn value_sizes(module: &Module, facts: &Facts, target: &Target) -> SecondaryMap<
 }
 
 /// Whether a value is a constant small enough to be part of the code.
-fn is_immediate(
-    module: &Module,
-    facts: &Facts,
-    target: &Target,
-    definition: PositionId,
-    size: Bytes,
-) -> bool {
-    let op = &module.instructions[facts.flow.positions.instruction(definition)].op;
-    matches!(op, Op::Constant(Literal::Array(_))) && size <= target.embedded_constant_bytes
+fn is_immediate(module: &Module, facts: &Facts, target: &Target, definition: PositionId) -> bool {
+    let id = facts.flow.positions.instruction(definition);
+    matches!(module.instructions[id].op, Op::Constant(Literal::Array(_)))
+        && target.unpadded_size_of(module.shape(id)) <= target.embedded_constant_bytes
 }
 
 /// What kind of memory a must-alias buffer lives in.

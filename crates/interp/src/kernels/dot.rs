@@ -5,12 +5,12 @@ use std::ops::Range;
 use memplan_ir::{ArrayShape, DotDimensions};
 
 use crate::Error;
-use crate::addressing::Addressing;
 use crate::element::Class;
 use crate::kernels::gemm::{self, Dim, Dims, Number, Reader, Side, Writer, accumulator, with_number};
 use crate::kernels::{Kernel, Operand};
 use crate::lower::addressing;
 use crate::memory::{Memory, Place};
+use memplan_memory::Addressing;
 
 pub(crate) struct DotKernel {
     product: Product,

@@ -11,10 +11,10 @@ use std::ops::Range;
 use memplan_ir::{ArrayShape, ElementType};
 use num_complex::{Complex32, Complex64};
 
-use crate::addressing::Addressing;
 use crate::element::{At, Class, LANES, Lanes, load, store};
 use crate::math;
 use crate::memory::{Memory, Place};
+use memplan_memory::Addressing;
 
 /// Rows, columns and inner extent of a block. Rows of a packed block are read through one register.
 const M_BLOCK: usize = 128;

@@ -7,13 +7,13 @@ use memplan_ir::{ArrayShape, ElementType, Op};
 use smallvec::SmallVec;
 
 use crate::Error;
-use crate::addressing::Addressing;
 use crate::element::{At, LANES, store};
 use crate::kernels::Kernel;
 use crate::lower::{Form, Ix, Leaf, Lower, Name, addressing};
 use crate::memory::{Memory, Place};
 use crate::program::{Level, Machine, Program, Reg, Source, StepOp, fixed};
 use crate::pull::array_shape;
+use memplan_memory::Addressing;
 
 /// Regions, one after the other.
 pub(crate) struct LoopKernel {

@@ -7,31 +7,54 @@
 use memplan_ir::{ArrayShape, Tile};
 use smallvec::SmallVec;
 
-/// A digit of an index: `index / divisor % modulus`, worth `stride`. A modulus of 0 keeps everything above.
+/// A digit of an index: `index / divisor % modulus`, worth `stride`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Digit {
-    pub(crate) divisor: i64,
-    pub(crate) modulus: i64,
-    pub(crate) stride: i64,
+pub struct Digit {
+    /// What the index is divided by.
+    pub divisor: i64,
+    /// How many values the digit takes; 0 keeps everything above.
+    pub modulus: i64,
+    /// What one of the digit is worth, in bytes, or in elements of a packed array.
+    pub stride: i64,
 }
 
 /// How an array lies in memory.
+///
+/// Elements of 64 bits lie together here; a TPU stores them as two planes of words, which takes the same bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Addressing {
+pub struct Addressing {
     /// For each dimension its digits. Strides are bytes, or elements of a packed array.
-    pub(crate) dimensions: SmallVec<[SmallVec<[Digit; 1]>; 6]>,
+    pub dimensions: SmallVec<[SmallVec<[Digit; 1]>; 6]>,
     /// Bits an element takes, when several share a byte.
-    pub(crate) packed_bits: Option<u32>,
+    pub packed_bits: Option<u32>,
     /// Whether elements lie in row-major order without gaps, a byte or more each.
-    pub(crate) is_row_major: bool,
+    pub is_row_major: bool,
     /// Bytes of the whole array, padding included.
-    pub(crate) size: usize,
+    pub size: usize,
+}
+
+/// Whether each element of two arrays of as many elements, counted in row-major order, lies at the same place of both:
+/// then a reshape of one into the other moves nothing.
+///
+/// `false` also for layouts that have no [`Addressing`], and for a few that are equal only because an extent that no
+/// tile divides meets another such. Close to linear in the ranks.
+pub fn is_view(from: &ArrayShape, to: &ArrayShape) -> bool {
+    let rare = |shape: &ArrayShape| shape.layout.as_ref().and_then(|layout| layout.rare.clone());
+    let same_elements = from.element_type.byte_width() == to.element_type.byte_width()
+        && from.element_count() == to.element_count()
+        && from.memory_space() == to.memory_space()
+        && rare(from) == rare(to);
+    let (Some(a), Some(b)) = (Addressing::new(from), Addressing::new(to)) else { return false };
+    same_elements
+        && a.size == b.size
+        && a.packed_bits == b.packed_bits
+        && numbered_digits(from, &a) == numbered_digits(to, &b)
 }
 
 impl Addressing {
     /// The addressing of a shape; `None` when a tile combines dimensions, when an extent has no bound, or when the size
     /// is beyond what can be addressed.
-    pub(crate) fn new(shape: &ArrayShape) -> Option<Addressing> {
+    pub fn new(shape: &ArrayShape) -> Option<Addressing> {
         let width = shape.element_type.byte_width() as i64;
         let layout = shape.layout.as_ref();
         let packed_bits = layout
@@ -70,14 +93,62 @@ impl Addressing {
     }
 
     /// Where the element at an index lies.
-    pub(crate) fn offset(&self, index: impl IntoIterator<Item = i64>) -> i64 {
+    pub fn offset(&self, index: impl IntoIterator<Item = i64>) -> i64 {
         self.dimensions.iter().zip(index).map(|(digits, i)| along(digits, i)).sum()
     }
 
     /// What an index along one dimension contributes to the offset.
-    pub(crate) fn along(&self, dimension: usize, index: i64) -> i64 {
+    pub fn along(&self, dimension: usize, index: i64) -> i64 {
         along(&self.dimensions[dimension], index)
     }
+}
+
+/// A digit of an element's row-major number, `number / unit % extent / divisor % modulus`, worth `stride`. Where the
+/// divisor is one and the modulus the extent, it is a plain digit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct NumberDigit {
+    unit: i64,
+    extent: i64,
+    divisor: i64,
+    modulus: i64,
+    stride: i64,
+}
+
+/// The digits of row-major numbers that make up the place, from the greatest stride to the least. Digits that are
+/// always zero are left out, and neighbors that are digits of one greater digit are joined, so that equal functions
+/// look equal.
+fn numbered_digits(shape: &ArrayShape, addressing: &Addressing) -> Vec<NumberDigit> {
+    let mut digits: Vec<NumberDigit> = Vec::new();
+    let mut unit = 1i64;
+    for (&extent, of_dimension) in shape.dimensions.iter().zip(&addressing.dimensions).rev() {
+        for &Digit { divisor, modulus, stride } in of_dimension {
+            let values = (extent as u64).div_ceil(divisor as u64) as i64;
+            let modulus = if modulus == 0 { values } else { values.min(modulus) };
+            if modulus <= 1 {
+                continue;
+            }
+            let is_plain = extent % divisor == 0 && values % modulus == 0;
+            digits.push(match is_plain {
+                true => NumberDigit { unit: unit * divisor, extent: modulus, divisor: 1, modulus, stride },
+                false => NumberDigit { unit, extent, divisor, modulus, stride },
+            });
+        }
+        unit = unit.saturating_mul(extent);
+    }
+    digits.sort_by_key(|digit| std::cmp::Reverse(digit.stride));
+    digits.dedup_by(|minor, major| {
+        let is_plain = |digit: &NumberDigit| digit.divisor == 1 && digit.modulus == digit.extent;
+        let joins = is_plain(minor)
+            && is_plain(major)
+            && minor.unit.checked_mul(minor.extent) == Some(major.unit)
+            && minor.stride.checked_mul(minor.extent) == Some(major.stride);
+        if joins {
+            let extent = major.extent * minor.extent;
+            *major = NumberDigit { extent, modulus: extent, ..*minor };
+        }
+        joins
+    });
+    digits
 }
 
 fn along(digits: &[Digit], index: i64) -> i64 {
@@ -120,6 +191,41 @@ fn apply_tile(physical: &[(usize, i64, i64, i64)], tile: &Tile) -> Option<Vec<(u
 mod tests {
     use super::*;
     use memplan_ir::{ElementType, Layout};
+
+    use crate::Target;
+
+    #[test]
+    fn views() {
+        let v5e = Target::find("tpu-v5e").unwrap();
+        let plain = |dimensions: &[i64], order: &[i64]| {
+            let mut shape = ArrayShape::new(ElementType::F32, dimensions.iter().copied());
+            shape.layout = Some(Layout::with_order(order.iter().copied()));
+            shape
+        };
+        let tiled = |dimensions: &[i64], order: &[i64]| {
+            let mut shape = ArrayShape::new(ElementType::F32, dimensions.iter().copied());
+            let rule = v5e.layout.unwrap();
+            shape.layout = Some(rule.layout_with_order(ElementType::F32, dimensions, order).unwrap());
+            shape
+        };
+        for (expected, from, to) in [
+            (true, plain(&[6, 4], &[1, 0]), plain(&[2, 3, 4], &[2, 1, 0])),
+            (true, plain(&[6, 4], &[0, 1]), plain(&[2, 3, 4], &[1, 0, 2])),
+            (false, plain(&[6, 4], &[0, 1]), plain(&[2, 3, 4], &[2, 1, 0])),
+            (true, plain(&[1, 7, 1], &[0, 1, 2]), plain(&[7], &[0])),
+            (true, tiled(&[6, 16, 256], &[2, 1, 0]), tiled(&[2, 3, 16, 256], &[3, 2, 1, 0])),
+            (true, tiled(&[6, 16, 256], &[2, 1, 0]), tiled(&[96, 256], &[1, 0])),
+            // Rows of three, padded to four, are not rows of six, padded to eight.
+            (false, tiled(&[2, 3, 256], &[2, 1, 0]), tiled(&[6, 256], &[1, 0])),
+            (true, tiled(&[5, 100], &[1, 0]), tiled(&[1, 5, 100], &[2, 1, 0])),
+            (false, tiled(&[16, 256], &[1, 0]), tiled(&[4096], &[0])),
+            // A column is a vector where both fill whole registers.
+            (true, tiled(&[2048, 1], &[0, 1]), tiled(&[2048], &[0])),
+        ] {
+            assert_eq!(is_view(&from, &to), expected, "{from:?} as {to:?}");
+            assert_eq!(is_view(&to, &from), expected, "{to:?} as {from:?}");
+        }
+    }
 
     #[track_caller]
     fn check(dimensions: &[i64], layout: Layout, index: &[i64], offset: i64, size: usize) {

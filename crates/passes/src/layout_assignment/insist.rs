@@ -1,0 +1,102 @@
+//! Copies where somebody insists on another layout than a value has.
+
+use memplan_analysis::CallGraph;
+use memplan_ir::{Instruction, InstructionId, Layout, Module, Op, Shape};
+use memplan_memory::Target;
+use rustc_hash::FxHashSet;
+
+use super::as_asked;
+use crate::spell_out::{spell_out_tuples, tuple_leaves};
+
+/// Copies operands of library calls into the layouts that the calls ask for. Returns whether any was needed.
+pub(super) fn copy_operands_of_library_calls(
+    module: &mut Module,
+    target: &Target,
+    graph: &CallGraph,
+) -> bool {
+    let mut changed = false;
+    for &computation in graph.sequential() {
+        // New instructions are appended to the computation, so rebuilding the list in order puts them before their user.
+        for id in std::mem::take(&mut module.computations[computation].instructions) {
+            let asked = match &module.instructions[id].op {
+                Op::CustomCall(call) => call.operand_layout_constraints.clone().unwrap_or_default(),
+                _ => Vec::new(),
+            };
+            for (number, mut shape) in asked.into_iter().enumerate() {
+                as_asked(&mut shape, target);
+                let operand = module.instructions[id].operands[number];
+                if let Some(layout) = other_layout(module.shape(operand), &shape) {
+                    module.instructions[id].operands[number] = copy_into(module, operand, layout);
+                    changed = true;
+                }
+            }
+            module.computations[computation].instructions.push(id);
+        }
+    }
+    changed
+}
+
+/// Copies parts of the program's result into the layouts of a shape. Returns whether any was needed.
+pub(super) fn copy_results(module: &mut Module, result: &Shape) -> bool {
+    let entry = module.entry;
+    let is_as_asked = |module: &Module, root: InstructionId| {
+        let (found, asked) = (module.shape(root).leaves(), result.leaves());
+        found.iter().zip(&asked).all(|((_, found), (_, asked))| other_layout(found, asked).is_none())
+    };
+    if is_as_asked(module, module.computations[entry].root) {
+        return false;
+    }
+    spell_out_tuples(module, entry);
+    let root = module.computations[entry].root;
+    if let Some(layout) = other_layout(module.shape(root), result) {
+        module.computations[entry].root = copy_into(module, root, layout);
+        return true;
+    }
+    let mut tuples: Vec<InstructionId> = Vec::new();
+    for (index, tuple, number) in tuple_leaves(module, root) {
+        let leaf = module.instructions[tuple].operands[number];
+        let asked = result.subshape(&index).expect("the shape has the structure of the result");
+        tuples.push(tuple);
+        if let Some(layout) = other_layout(module.shape(leaf), asked) {
+            module.instructions[tuple].operands[number] = copy_into(module, leaf, layout);
+        }
+    }
+    put_last(module, tuples);
+    true
+}
+
+/// Moves tuples that make up a computation's result behind everything else, and gives them the shapes of their operands.
+fn put_last(module: &mut Module, tuples: Vec<InstructionId>) {
+    let entry = module.entry;
+    let is_tuple: FxHashSet<InstructionId> =
+        tuples.into_iter().chain([module.computations[entry].root]).collect();
+    let list = std::mem::take(&mut module.computations[entry].instructions);
+    let (tuples, others): (Vec<_>, Vec<_>) = list.into_iter().partition(|id| is_tuple.contains(id));
+    for &tuple in &tuples {
+        let operands = &module.instructions[tuple].operands;
+        let shape = Shape::Tuple(operands.iter().map(|&operand| module.shape(operand).clone()).collect());
+        module.instructions[tuple].shape = module.intern(shape);
+    }
+    module.computations[entry].instructions = [others, tuples].concat();
+}
+
+/// The layout asked for, if it is another one than an array has.
+fn other_layout(found: &Shape, asked: &Shape) -> Option<Layout> {
+    match (found, asked) {
+        (Shape::Array(found), Shape::Array(asked)) if found.layout != asked.layout => asked.layout.clone(),
+        _ => None,
+    }
+}
+
+/// A copy of an array in another layout, as the last instruction of its computation.
+fn copy_into(module: &mut Module, source: InstructionId, layout: Layout) -> InstructionId {
+    let original = &module.instructions[source];
+    let (parent, metadata) = (original.parent, original.metadata.clone());
+    let name = format!("{}.layout.{}", original.name, module.instructions.len());
+    let mut shape = module.shape(source).clone();
+    shape.as_array_mut().expect("only arrays are copied").layout = Some(layout);
+    let shape = module.intern(shape);
+    let mut copy = Instruction::new(name, shape, Op::Copy, [source], parent);
+    copy.metadata = metadata;
+    module.add_instruction(copy)
+}

@@ -1,0 +1,287 @@
+//! Layouts: how the elements of every array lie in memory.
+//!
+//! What enters and leaves the program lies as the caller says, or, on machines that tile arrays, as the machine's rule
+//! says unless the caller asks for another order. Everything between is free, as long as values that share memory lie
+//! alike. An array gets the layout in which it is a view of the operand it is a transpose or reshape of, so that
+//! nothing is moved; the layout of its operands where elements stay in order; otherwise the machine's own.
+//!
+//! ```text
+//!   a = f32[64,32]{1,0} dot(...)             a = f32[64,32]{0,1} dot(...)
+//!   r = f32[32,64]{1,0} transpose(a)   =>    r = f32[32,64]{1,0} transpose(a)      // moves nothing: a bitcast later
+//! ```
+//!
+//! A copy is inserted only where the caller or a library call insists on another layout than a value has. No array gets
+//! larger than under the machine's own layout. XLA assigns layouts by constraints that are propagated both ways
+//! through the graph; here, where kernels read any layout, one walk backward from the results and one forward do.
+//!
+//! Left alone: modules whose layouts are part of what they say, because they are scheduled or contain bitcasts.
+
+mod insist;
+mod views;
+
+use memplan_analysis::{CallGraph, Dataflow, InPlace, dataflow, in_place_values};
+use memplan_ir::{ArrayShape, InstructionId, Layout, Module, Op, PositionId, ProgramShape, Shape};
+use memplan_memory::Target;
+use petgraph::unionfind::UnionFind;
+
+use crate::compact::compact;
+use crate::{Context, Pass, PassError, cost};
+
+/// The pass.
+pub const LAYOUT_ASSIGNMENT: Pass = Pass {
+    name: "layout-assignment",
+    description: "Choose how every array lies in memory, so that transposes and reshapes move nothing",
+    run,
+};
+
+fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
+    if module.is_scheduled || module.instructions.values().any(|i| i.op == Op::Bitcast) {
+        return Ok(false);
+    }
+    let target = context.target;
+    let graph = CallGraph::new(module).map_err(|error| PassError::Unsupported {
+        pass: LAYOUT_ASSIGNMENT.name,
+        message: error.to_string(),
+    })?;
+    let program = program_shape(module, target);
+    let flow = dataflow(module, &graph);
+    let mut choice = Choice::new(module, target, &graph, &flow);
+    choice.fix_interface(&program);
+    choice.fix_library_calls();
+    choice.walk_backward();
+    choice.walk_forward();
+    let layouts = choice.layouts;
+    let mut changed = apply(module, &graph, &flow, &layouts);
+    changed |= insist::copy_operands_of_library_calls(module, target, &graph);
+    changed |= insist::copy_results(module, &program.result);
+    changed |= module.config.entry_computation_layout.replace(program.clone()) != Some(program);
+    if changed {
+        compact(module);
+    }
+    Ok(changed)
+}
+
+/// The layouts of what enters and leaves the program: as the caller declares them, otherwise the machine's own.
+fn program_shape(module: &Module, target: &Target) -> ProgramShape {
+    let entry = module.entry_computation();
+    let mut program = module.config.entry_computation_layout.clone().unwrap_or_else(|| ProgramShape {
+        parameters: entry.parameters.iter().map(|&parameter| module.shape(parameter).clone()).collect(),
+        result: module.shape(entry.root).clone(),
+    });
+    program.parameters.iter_mut().for_each(|shape| as_asked(shape, target));
+    as_asked(&mut program.result, target);
+    program
+}
+
+/// The layouts that a machine gives to arrays for which somebody asks for an order. Row-major order is taken as no
+/// wish on machines that tile arrays, since it is what front ends write when they have none.
+fn as_asked(shape: &mut Shape, target: &Target) {
+    match shape {
+        Shape::Tuple(elements) => elements.iter_mut().for_each(|element| as_asked(element, target)),
+        Shape::Array(array) => {
+            let layout = array.layout.as_ref();
+            if layout.is_none_or(|layout| layout.tiles.is_empty()) {
+                array.layout = Some(match layout.filter(|layout| !layout.is_row_major()) {
+                    Some(layout) => target.layout_with_order(array, &layout.minor_to_major),
+                    None => target.default_layout(array),
+                });
+            }
+        }
+        // A reference to memory that someone else laid out.
+        Shape::Buffer(_) | Shape::Token | Shape::Opaque => {}
+    }
+}
+
+/// The layout of each class of values, once chosen.
+struct Layouts {
+    class_of: Vec<u32>,
+    of_class: Vec<Option<Layout>>,
+}
+
+impl Layouts {
+    fn class(&self, flow: &Dataflow, position: PositionId) -> Option<usize> {
+        Some(self.class_of[flow.value_at(position)?.as_u32() as usize] as usize)
+    }
+
+    fn at(&self, flow: &Dataflow, position: PositionId) -> Option<&Layout> {
+        self.of_class[self.class(flow, position)?].as_ref()
+    }
+}
+
+/// The choice of a layout for every class of values that must lie alike.
+struct Choice<'a> {
+    module: &'a Module,
+    target: &'a Target,
+    graph: &'a CallGraph,
+    flow: &'a Dataflow,
+    layouts: Layouts,
+}
+
+impl<'a> Choice<'a> {
+    /// Values that meet in loops and conditionals, or share memory because an operation works in place, lie alike.
+    fn new(module: &'a Module, target: &'a Target, graph: &'a CallGraph, flow: &'a Dataflow) -> Choice<'a> {
+        let mut sets: UnionFind<u32> = UnionFind::new(flow.values.len());
+        for &(phi, input) in &flow.phi_inputs {
+            sets.union(phi.as_u32(), input.as_u32());
+        }
+        let in_place = InPlace::new(module);
+        for id in sequential_instructions(module, graph) {
+            for (source, result) in in_place_values(module, flow, &in_place, id) {
+                sets.union(source.as_u32(), result.as_u32());
+            }
+        }
+        let class_of = sets.into_labeling();
+        let of_class = vec![None; class_of.len()];
+        Choice { module, target, graph, flow, layouts: Layouts { class_of, of_class } }
+    }
+
+    /// Parameters first: where one is returned, it is the result that is copied.
+    fn fix_interface(&mut self, program: &ProgramShape) {
+        let entry = self.module.entry_computation();
+        for (&parameter, shape) in entry.parameters.iter().zip(&program.parameters) {
+            self.fix(parameter, shape);
+        }
+        self.fix(entry.root, &program.result);
+    }
+
+    /// A call of a library takes operands as it says, and returns results as it says.
+    fn fix_library_calls(&mut self) {
+        for id in sequential_instructions(self.module, self.graph) {
+            let instruction = &self.module.instructions[id];
+            let Op::CustomCall(call) = &instruction.op else { continue };
+            let Some(constraints) = &call.operand_layout_constraints else { continue };
+            for (&operand, constraint) in instruction.operands.iter().zip(constraints) {
+                self.fix_as_asked(operand, constraint);
+            }
+            self.fix_as_asked(id, self.module.shape(id));
+        }
+    }
+
+    fn fix_as_asked(&mut self, id: InstructionId, shape: &Shape) {
+        let mut shape = shape.clone();
+        as_asked(&mut shape, self.target);
+        self.fix(id, &shape);
+    }
+
+    /// Gives the parts of an instruction's result the layouts of a shape, where they have none yet.
+    fn fix(&mut self, id: InstructionId, shape: &Shape) {
+        let mut positions = self.flow.positions.of(id);
+        shape.for_each_subshape(|_, part| {
+            let position = positions.next().expect("the shape has the structure of the result");
+            if let (Some(class), Shape::Array(array)) = (self.layouts.class(self.flow, position), part) {
+                let layout = &mut self.layouts.of_class[class];
+                *layout = layout.take().or_else(|| array.layout.clone());
+            }
+        });
+    }
+
+    /// From results whose layout is fixed to what they are a view of.
+    fn walk_backward(&mut self) {
+        for &computation in self.graph.sequential().iter().rev() {
+            for &id in self.module.computations[computation].instructions.iter().rev() {
+                let operation = &self.module.instructions[id].op;
+                if !matches!(operation, Op::Transpose { .. } | Op::Reshape { .. }) {
+                    continue;
+                }
+                let operand = self.module.instructions[id].operands[0];
+                let Some(class) = self.layouts.class(self.flow, self.flow.positions.root(operand)) else {
+                    continue;
+                };
+                if self.layouts.of_class[class].is_none() {
+                    let result = self.laid_out(id);
+                    let array = self.module.shape(operand).as_array();
+                    self.layouts.of_class[class] = result.zip(array).and_then(|(result, array)| {
+                        let order = views::order_of_operand(operation, array, &result)?;
+                        self.no_larger(array, &order)
+                    });
+                }
+            }
+        }
+    }
+
+    /// From operands to results. Callers come first, so that loops take the layouts of their initial state.
+    fn walk_forward(&mut self) {
+        for &computation in self.graph.sequential().iter().rev() {
+            for &id in &self.module.computations[computation].instructions {
+                let mut positions = self.flow.positions.of(id);
+                self.module.shape(id).for_each_subshape(|_, part| {
+                    let position = positions.next().expect("a position for each part");
+                    let Some(class) = self.layouts.class(self.flow, position) else { return };
+                    if let (None, Shape::Array(array)) = (&self.layouts.of_class[class], part) {
+                        let layout = self.like_operand(id, array);
+                        let layout = layout.unwrap_or_else(|| self.target.default_layout(array));
+                        self.layouts.of_class[class] = Some(layout);
+                    }
+                });
+            }
+        }
+    }
+
+    /// The layout that follows from an operand's, so that nothing is moved or elements keep their order.
+    fn like_operand(&self, id: InstructionId, array: &ArrayShape) -> Option<Layout> {
+        let instruction = &self.module.instructions[id];
+        let mut operands = instruction.operands.iter().filter_map(|&operand| self.laid_out(operand));
+        let order = match &instruction.op {
+            Op::Transpose { .. } | Op::Reshape { .. } => {
+                views::order_of_result(&instruction.op, &operands.next()?, array)?
+            }
+            Op::Slice { .. } | Op::DynamicSlice { .. } | Op::Pad { .. } | Op::Reverse { .. } => {
+                operands.next()?.minor_to_major()
+            }
+            Op::Concatenate { .. } => operands.next()?.minor_to_major(),
+            _ if cost::is_pointwise(self.module, id) => {
+                operands.find(|operand| operand.dimensions == array.dimensions)?.minor_to_major()
+            }
+            _ => return None,
+        };
+        self.no_larger(array, &order)
+    }
+
+    /// The layout of an order, if it takes no more bytes than the machine's own.
+    fn no_larger(&self, array: &ArrayShape, order: &[i64]) -> Option<Layout> {
+        let size = |layout: &Layout| {
+            self.target.size_of(&Shape::Array(ArrayShape { layout: Some(layout.clone()), ..array.clone() }))
+        };
+        let layout = self.target.layout_with_order(array, order);
+        (size(&layout) <= size(&self.target.default_layout(array))).then_some(layout)
+    }
+
+    /// The array that an instruction makes, with the layout chosen for it; `None` before one is chosen.
+    fn laid_out(&self, id: InstructionId) -> Option<ArrayShape> {
+        let Shape::Array(array) = self.module.shape(id) else { return None };
+        let layout = self.layouts.at(self.flow, self.flow.positions.root(id))?;
+        Some(ArrayShape { layout: Some(layout.clone()), ..array.clone() })
+    }
+}
+
+fn sequential_instructions<'a>(
+    module: &'a Module,
+    graph: &'a CallGraph,
+) -> impl Iterator<Item = InstructionId> + 'a {
+    graph.sequential().iter().flat_map(|&computation| &module.computations[computation].instructions).copied()
+}
+
+/// Writes the layouts into the shapes of all instructions that have memory.
+fn apply(module: &mut Module, graph: &CallGraph, flow: &Dataflow, layouts: &Layouts) -> bool {
+    let mut changed = false;
+    for id in sequential_instructions(module, graph).collect::<Vec<_>>() {
+        let mut shape = module.shape(id).clone();
+        let mut positions = flow.positions.of(id);
+        lay_out(&mut shape, &mut || layouts.at(flow, positions.next().expect("a position for each part")));
+        if shape != *module.shape(id) {
+            module.instructions[id].shape = module.intern(shape);
+            changed = true;
+        }
+    }
+    changed
+}
+
+/// Gives the parts of a shape, in preorder, the layouts that are handed out.
+fn lay_out<'l>(shape: &mut Shape, next: &mut impl FnMut() -> Option<&'l Layout>) {
+    let layout = next();
+    match shape {
+        Shape::Tuple(elements) => elements.iter_mut().for_each(|element| lay_out(element, next)),
+        Shape::Array(array) => array.layout = layout.cloned().or_else(|| array.layout.take()),
+        Shape::Buffer(_) | Shape::Token | Shape::Opaque => {}
+    }
+}
