@@ -236,8 +236,8 @@ impl<'a> Walk<'_, 'a> {
     fn constant(&mut self, id: InstructionId) {
         let facts = self.facts();
         let shape = facts.module.shape(id);
-        let is_embedded = !shape.is_tuple()
-            && facts.target.unpadded_size_of(shape) <= facts.target.embedded_constant_bytes;
+        let is_embedded =
+            !shape.is_tuple() && facts.target.unpadded_size_of(shape) <= facts.target.embedded_constant_bytes;
         for (position, part) in facts.parts_of(id) {
             let name = match facts.slice(position) {
                 Some(slice) => Holder::Value(facts.constant_at(&slice).unwrap_or(position)),

@@ -1,4 +1,5 @@
-//! One file per case under `tests/hlo/passes/<pass>/`. The header `// passes: a, b` says what runs.
+//! One file per case under `tests/hlo/passes/<pass>/`. The header `// passes: a, b` says what runs, `// target: t` for
+//! which machine.
 
 use memplan_ir::{Module, verify};
 use memplan_memory::Target;
@@ -9,10 +10,10 @@ use crate::equivalence;
 /// Parse, verify, run, verify, run again: nothing may change; and what it computes is what it computed before.
 #[test]
 fn filetests() {
-    let target = Target::find("toy").or_else(|_| Target::find("cpu")).expect("a built-in target");
-    let context = Context { target: &target };
     insta::glob!("../../../../tests/hlo/passes", "*/*.hlo", |path| {
         let source = std::fs::read_to_string(path).unwrap();
+        let target = Target::find(header(&source, "target").unwrap_or("toy")).expect("a built-in target");
+        let context = Context { target: &target };
         let passes = passes_of(&source);
         let before = memplan_hlo::parse(&source).unwrap_or_else(|error| panic!("{path:?}: {error}"));
         verify(&before).unwrap_or_else(|errors| panic!("{path:?}: {errors}"));
@@ -51,7 +52,14 @@ pub(crate) fn run_twice(before: &Module, passes: &[Pass], context: &Context<'_>)
 }
 
 fn passes_of(source: &str) -> Vec<Pass> {
-    let header =
-        source.lines().find_map(|line| line.strip_prefix("// passes:")).expect("a header `// passes:`");
-    header.split(',').map(|name| *find(name.trim()).unwrap_or_else(|| panic!("no pass {name}"))).collect()
+    let names = header(source, "passes").expect("a header `// passes:`");
+    names.split(',').map(|name| *find(name.trim()).unwrap_or_else(|| panic!("no pass {name}"))).collect()
+}
+
+/// What a header line `// KEY: VALUE` says.
+fn header<'s>(source: &'s str, key: &str) -> Option<&'s str> {
+    source
+        .lines()
+        .find_map(|line| line.strip_prefix("// ")?.strip_prefix(key)?.strip_prefix(": "))
+        .map(str::trim)
 }
