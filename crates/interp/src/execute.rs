@@ -447,20 +447,6 @@ impl<'m> Executor<'m> {
         Ok(Literal::Array(transfer::read(array, &addressing(array)?, &self.memory, leaf.place)))
     }
 
-<<<<<<< HEAD
-=======
-    /// The value of a scalar integer or predicate.
-    fn scalar(&self, leaf: &Stored, reader: &str) -> Result<i64, Error> {
-        self.check_whole(leaf, reader)?;
-        let Position { instruction, index } = &leaf.position;
-        let array = self.module.shape(*instruction).subshape(index).and_then(Shape::as_array);
-        let width = array.map_or(0, |array| array.element_type.byte_width() as usize);
-        // The rest of a tile is padding.
-        let bytes = self.memory.bytes(leaf.place);
-        Ok(bytes.iter().take(width).rev().fold(0i64, |value, &byte| value << 8 | byte as i64))
-    }
-
->>>>>>> db1ad31 (Layout assignment: tiled layouts on TPUs, views instead of transposes; one addressing for evaluator and rules)
     /// Whether every byte of a value is still what was written for it.
     fn check_whole(&self, leaf: &Stored, reader: &str) -> Result<(), Error> {
         let Storage::Arena(arena) = &self.storage else { return Ok(()) };

@@ -9,7 +9,6 @@ use memplan_ir::{ArrayLiteral, ComputationId, ElementType, InstructionId, Litera
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::addressing::Addressing;
 use crate::compile::{SCRATCH_ALIGNMENT, compile};
 use crate::execute::{NOWHERE, branch_of, flatten, has_kernel};
 use crate::kernels::Kernel;
@@ -17,6 +16,7 @@ use crate::lower::{addressing, leaf_count};
 use crate::memory::{Memory, Place};
 use crate::pull::Pullable;
 use crate::{Error, transfer};
+use memplan_memory::Addressing;
 
 /// Calls within calls, beyond which there is no program but a hostile one.
 const MAX_NESTING: usize = 64;

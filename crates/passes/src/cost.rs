@@ -4,13 +4,8 @@
 //! exponential of an element that is in a register costs less than reading the element, so transcendental functions
 //! are *cheap* here. What is *expensive* reads many elements for each that it makes.
 
-<<<<<<< HEAD
-use memplan_ir::{ArrayShape, Instruction, InstructionId, Module, Op, Shape};
-use memplan_memory::{MemorySpaceId, Target};
-=======
 use memplan_ir::{ArrayShape, Dimensions, Instruction, InstructionId, Module, Op, Shape};
-use memplan_memory::{Target, is_view};
->>>>>>> db1ad31 (Layout assignment: tiled layouts on TPUs, views instead of transposes; one addressing for evaluator and rules)
+use memplan_memory::{MemorySpaceId, Target, is_view};
 
 /// How an operation relates to a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

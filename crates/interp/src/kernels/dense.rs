@@ -3,19 +3,14 @@
 
 use bytemuck::Pod;
 use memplan_ir::{ArrayShape, ElementType};
+use memplan_memory::Addressing;
 
 use crate::Error;
-<<<<<<< HEAD
-use crate::addressing::Addressing;
 use crate::element::{At, Class, LANES, Lanes, load, store};
-=======
-use crate::element::{Class, LANES, Lanes, load, store};
->>>>>>> db1ad31 (Layout assignment: tiled layouts on TPUs, views instead of transposes; one addressing for evaluator and rules)
 use crate::kernels::Operand;
 use crate::lower::addressing;
 use crate::math;
 use crate::memory::{Memory, Place};
-<<<<<<< HEAD
 use crate::transfer::{at, for_each_batch};
 
 /// Where vectors in scratch begin: at multiples of the widest number.
@@ -56,10 +51,6 @@ impl Work {
 pub(crate) fn numbers_mut<T: Pod>(memory: &mut Memory, place: Place) -> &mut [T] {
     bytemuck::cast_slice_mut(memory.bytes_mut(place))
 }
-=======
-use crate::transfer::{self, at, for_each_batch};
-use memplan_memory::Addressing;
->>>>>>> db1ad31 (Layout assignment: tiled layouts on TPUs, views instead of transposes; one addressing for evaluator and rules)
 
 /// An array of a kernel, with where its elements lie.
 pub(crate) struct Dense {

@@ -5,7 +5,6 @@ use std::rc::Rc;
 use memplan_ir::{ArrayShape, ComputationId, InstructionId, Module, Scan};
 
 use crate::Error;
-use crate::addressing::Addressing;
 use crate::element::{At, Class, LANES, Lanes, load, store};
 use crate::frame::Frame;
 use crate::kernels::dense::{Dense, Work};
@@ -15,6 +14,7 @@ use crate::lower::addressing;
 use crate::memory::{Memory, Place};
 use crate::pull::array_shape;
 use crate::transfer::{at, for_each_index};
+use memplan_memory::Addressing;
 
 /// A map whose function is not one of elements alone. Others are loops.
 pub(crate) struct MapKernel {
