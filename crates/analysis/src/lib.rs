@@ -1,20 +1,25 @@
-//! Facts about HLO modules: call graph, dataflow, must-alias buffers, the flattened schedule, live ranges.
+//! Facts about HLO modules: call graph, dataflow, must-alias buffers, the flattened schedule, live ranges,
+//! cost.
 //!
 //! Each analysis is a plain function from shared references to a new value; the borrow checker sees to it that no
 //! fact outlives the module it is about.
 
 mod buffers;
 mod call_graph;
+mod cost;
 mod dataflow;
 mod facts;
 mod in_place;
 mod live_range;
 mod timeline;
+mod trip_count;
 
 pub use buffers::{BufferId, Buffers, aliased_values, buffers, in_place_values};
 pub use call_graph::{CallGraph, CallGraphError, Context, calls_sequentially};
+pub use cost::{Access, Costs, Durations, Machine, RunEstimate, Work};
 pub use dataflow::{Dataflow, Value, ValueId, ValueKind, dataflow, only_passes_on};
 pub use facts::Facts;
 pub use in_place::{InPlace, InPlacePair, is_elementwise};
 pub use live_range::{LiveRange, LiveRanges, live_ranges};
 pub use timeline::{Time, Timeline, timeline};
+pub use trip_count::trip_count;

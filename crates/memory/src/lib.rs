@@ -16,7 +16,7 @@ pub use addressing::{Addressing, Digit, is_view};
 pub use fusion_rules::{ContractionRules, FusionRules};
 pub use plan::{Allocation, AllocationId, AllocationKind, MemoryPlan, Slice, SpaceTotals, Totals};
 pub use plan_file::{KindName, PlanFile, PlanFileError};
-pub use target::{Family, MemorySpace, MemorySpaceId, Rates, Target, Tiles, Transfer};
+pub use target::{Family, FastMemory, MemorySpace, MemorySpaceId, Rates, Target, Tiles, Transfer};
 pub use target_file::TargetError;
 pub use tpu_layout::{NoTiledLayout, TileRule};
 pub use units::{Alignment, Bytes, NotAPowerOfTwo};

@@ -140,6 +140,16 @@ impl From<Rates> for BTreeMap<String, f64> {
     }
 }
 
+/// The memory near the cores that whole values are kept in while they are needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FastMemory {
+    /// Which memory it is. It has a capacity, and transfers lead from main memory to it and back.
+    pub space: MemorySpaceId,
+    /// The memory of the flags that transfers raise when they are done.
+    pub flags: MemorySpaceId,
+}
+
 /// A machine to plan for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -168,6 +178,12 @@ pub struct Target {
     /// How fast the matrix units are.
     #[serde(default)]
     pub rates: Rates,
+    /// Additions per second of the vector units, all element types alike; `None`: not known.
+    #[serde(default)]
+    pub vector_rate: Option<f64>,
+    /// The memory that values are moved to from main memory; `None`: no value is.
+    #[serde(default)]
+    pub fast_memory: Option<FastMemory>,
     /// How arrays are tiled; `None`: they are not.
     #[serde(default)]
     pub layout: Option<TileRule>,
@@ -221,6 +237,26 @@ impl Target {
             if transfer.bandwidth.is_some_and(|bandwidth| !above_zero(bandwidth)) {
                 let message = "the bandwidth of a transfer must be above zero".into();
                 return invalid(format!("transfers.{i}.bandwidth"), message);
+            }
+        }
+        if self.vector_rate.is_some_and(|rate| !above_zero(rate)) {
+            return invalid("vector_rate".into(), "the rate of the vector units must be above zero".into());
+        }
+        if let Some(fast) = &self.fast_memory {
+            let capacity = self.space(fast.space).and_then(|space| space.capacity);
+            let has_way = |from, to| self.transfers.iter().any(|way| way.from == from && way.to == to);
+            let message = match fast {
+                _ if fast.space == MemorySpaceId::MAIN => "the fast memory is not the main one".into(),
+                _ if capacity.is_none() => format!("{} is no memory with a capacity", fast.space),
+                _ if !has_way(main.id, fast.space) => format!("no transfer leads to {}", fast.space),
+                _ if !has_way(fast.space, main.id) => format!("no transfer leads from {}", fast.space),
+                _ => String::new(),
+            };
+            if !message.is_empty() {
+                return invalid("fast_memory.space".into(), message);
+            }
+            if self.space(fast.flags).is_none() {
+                return invalid("fast_memory.flags".into(), format!("there is no memory {}", fast.flags));
             }
         }
         if let Some(tiles) = &self.tiles {

@@ -25,6 +25,7 @@
 //! whole. Requires nothing, finds more after inlining and simplification. *Changed* means that a loop was rewritten.
 
 use cranelift_entity::EntitySet;
+use memplan_analysis::trip_count;
 use memplan_ir::{ComputationId, Instruction, InstructionId, Literal, Module, Op, Opcode, Shape, ShapeId};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -34,7 +35,6 @@ use crate::copy_computation::{
     copy_computation, fixed_instructions, part_of, state_element, uses_elements_only,
 };
 use crate::rewrite::Rewriter;
-use crate::trip_count::trip_count;
 use crate::tuple_simplifier::element_of_tuple;
 use crate::tuple_uses::unused_elements;
 use crate::{Context, Pass, PassError};

@@ -6,6 +6,7 @@
 
 mod assign;
 mod error;
+pub mod fast_memory;
 mod holes;
 mod lifetimes;
 mod load;

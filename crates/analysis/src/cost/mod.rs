@@ -1,0 +1,231 @@
+//! Cost: what one run of every instruction computes, reads and writes, and how often it runs.
+//!
+//! An *access* is a part of an operand that a kernel reads, or a part of its result that it writes, with the bytes
+//! that move when the part lies in memory. A kernel reads only what it needs: a slice of a parameter inside a fusion
+//! reads the slice, an update in place writes the update, a gather reads the rows that it takes.
+//!
+//! ```text
+//!   fusion(stack f32[48,512,512], i)     accesses: operand 0, 1 MiB (the slice)
+//!     dynamic-slice(stack, i, 0, 0)                result,    1 MiB
+//!     exponential
+//! ```
+//!
+//! Scalars have no accesses: they are in registers or scalar memory when they are needed. Instructions that only pass
+//! values on cost nothing, and the work of a loop is that of its body; [`Costs::frequency`] says how often that is.
+//!
+//! Bytes are padded bytes, counted once however often a kernel reads them: what tile sizes make of a matrix product
+//! is the backend's business, and the same wherever operands lie.
+
+mod operations;
+mod machine;
+mod reads;
+mod run;
+
+use cranelift_entity::SecondaryMap;
+use memplan_ir::{ComputationId, ElementType, InstructionId, Module, Op, Shape, ShapeIndex};
+use memplan_memory::{Bytes, Target};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use crate::{CallGraph, InPlace, trip_count};
+
+pub use machine::Machine;
+use reads::Interior;
+pub use run::{Durations, RunEstimate};
+
+/// Runs of a loop whose number of iterations is not known. XLA's memory planner weighs a level of loops by 5; a loop
+/// that somebody wrote as a loop rather than unrolled it runs more often than that.
+const UNKNOWN_TRIPS: f64 = 10.0;
+
+/// One part of an operand or of the result that a kernel reads or writes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Access {
+    /// The number of the operand that is read; `None` for the result, which is written.
+    pub operand: Option<u32>,
+    /// Which part of it.
+    pub index: ShapeIndex,
+    /// Bytes that move.
+    pub bytes: Bytes,
+}
+
+/// What one run of an instruction does.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Work {
+    /// Operations of the matrix units by element type; a multiplication with its addition counts two.
+    pub matrix: SmallVec<[(ElementType, f64); 1]>,
+    /// Operations of the vector units, each worth one addition.
+    pub vector: f64,
+    /// What it reads and writes: operands in order, then results. Nothing is listed that moves no bytes.
+    pub accesses: SmallVec<[Access; 4]>,
+}
+
+/// The cost of every instruction of a module.
+#[derive(Clone, Debug)]
+pub struct Costs {
+    works: SecondaryMap<InstructionId, Work>,
+    frequencies: SecondaryMap<ComputationId, f64>,
+}
+
+impl Costs {
+    /// Finds the cost of every instruction of every sequential computation, in time linear in the module.
+    pub fn new(module: &Module, graph: &CallGraph, in_place: &InPlace, target: &Target) -> Costs {
+        let mut costing =
+            Costing { module, in_place, target, interiors: FxHashMap::default(), works: SecondaryMap::new() };
+        for &computation in graph.sequential() {
+            for &id in &module.computations[computation].instructions {
+                let work = costing.work(id);
+                costing.works[id] = work;
+            }
+        }
+        Costs { works: costing.works, frequencies: frequencies(module, graph) }
+    }
+
+    /// What one run of an instruction does; nothing for what is not in a sequential computation.
+    pub fn work(&self, id: InstructionId) -> &Work {
+        &self.works[id]
+    }
+
+    /// How often a computation runs in one run of the program. A loop whose iterations cannot be counted is taken to
+    /// run ten times; each branch of a conditional with `n` branches once in `n` times.
+    pub fn frequency(&self, computation: ComputationId) -> f64 {
+        self.frequencies[computation]
+    }
+}
+
+fn frequencies(module: &Module, graph: &CallGraph) -> SecondaryMap<ComputationId, f64> {
+    let mut frequencies: SecondaryMap<ComputationId, f64> = SecondaryMap::new();
+    frequencies[module.entry] = 1.0;
+    // Callers before callees.
+    for &computation in graph.sequential().iter().rev() {
+        let Some(caller) = graph.caller(computation) else { continue };
+        let instruction = &module.instructions[caller];
+        let times = match instruction.op {
+            Op::While => {
+                let trips = trip_count(module, caller).map_or(UNKNOWN_TRIPS, |trips| trips as f64);
+                if instruction.called[0] == computation { trips } else { trips + 1.0 }
+            }
+            Op::Conditional => 1.0 / instruction.called.len() as f64,
+            _ => 1.0,
+        };
+        frequencies[computation] = frequencies[instruction.parent] * times;
+    }
+    frequencies
+}
+
+struct Costing<'a> {
+    module: &'a Module,
+    in_place: &'a InPlace,
+    target: &'a Target,
+    /// What is known of fused computations, by the computation and which leaves of its root are written in place.
+    interiors: FxHashMap<(ComputationId, Vec<bool>), Interior>,
+    works: SecondaryMap<InstructionId, Work>,
+}
+
+impl Costing<'_> {
+    fn work(&mut self, id: InstructionId) -> Work {
+        let (module, instruction) = (self.module, &self.module.instructions[id]);
+        if moves_nothing(&instruction.op) {
+            return Work::default();
+        }
+        let pairs = self.in_place.must_alias(module, id);
+        let leaves = leaves_of(module, id);
+        let is_in_place: Vec<bool> =
+            leaves.iter().map(|(index, _)| pairs.iter().any(|pair| pair.output_index == *index)).collect();
+        let mut work = Work::default();
+        let (reads, writes) = match instruction.op {
+            Op::Fusion(_) => {
+                let interior = self.interior(instruction.called[0], is_in_place);
+                work.matrix = interior.matrix.iter().copied().collect();
+                work.vector = interior.vector;
+                (interior.reads.clone(), interior.writes.clone())
+            }
+            _ => {
+                operations::add(module, id, 1.0, &mut work.matrix, &mut work.vector);
+                let in_place = is_in_place.first().copied().unwrap_or(false);
+                let reads = reads::operand_shares(module, self.target, id, 1.0, in_place);
+                let writes = reads::written_shares(module, self.target, id, leaves.len(), in_place);
+                (reads.to_vec(), writes)
+            }
+        };
+        for (number, &operand) in instruction.operands.iter().enumerate() {
+            let share = reads.get(number).copied().unwrap_or(1.0);
+            for (index, leaf) in leaves_of(module, operand) {
+                self.add_access(&mut work, Some(number as u32), index, leaf, share);
+            }
+        }
+        for (i, (index, leaf)) in leaves.into_iter().enumerate() {
+            self.add_access(&mut work, None, index, leaf, writes[i]);
+        }
+        work
+    }
+
+    fn add_access(
+        &self,
+        work: &mut Work,
+        operand: Option<u32>,
+        index: ShapeIndex,
+        leaf: &Shape,
+        share: f64,
+    ) {
+        let is_scalar = leaf.as_array().is_none_or(|array| array.rank() == 0);
+        let bytes = Bytes((self.target.size_of(leaf).0 as f64 * share).ceil() as u64);
+        if !is_scalar && bytes > Bytes::ZERO {
+            work.accesses.push(Access { operand, index, bytes });
+        }
+    }
+
+    fn interior(&mut self, fused: ComputationId, in_place: Vec<bool>) -> &Interior {
+        let (module, target) = (self.module, self.target);
+        // Fusions nest as deep as the text does, which is bounded; what is inside is looked at once per fusion.
+        let nested: Vec<InstructionId> = module.computations[fused]
+            .instructions
+            .iter()
+            .copied()
+            .filter(|&id| matches!(module.instructions[id].op, Op::Fusion(_)))
+            .collect();
+        let mut inside: FxHashMap<InstructionId, Interior> = FxHashMap::default();
+        for id in nested {
+            let leaves = leaves_of(module, id).len();
+            let interior = self.interior(module.instructions[id].called[0], vec![false; leaves]).clone();
+            inside.insert(id, interior);
+        }
+        self.interiors
+            .entry((fused, in_place))
+            .or_insert_with_key(|(_, in_place)| Interior::new(module, target, fused, in_place, &inside))
+    }
+}
+
+/// Whether an instruction itself moves no bytes between memory and the cores: it passes values on, hands control to
+/// others, or is a transfer, which is not a kernel's work.
+fn moves_nothing(op: &Op) -> bool {
+    crate::only_passes_on(op)
+        || crate::calls_sequentially(op)
+        || matches!(
+            op,
+            Op::Parameter { .. }
+                | Op::Constant(_)
+                | Op::AfterAll
+                | Op::CopyStart { .. }
+                | Op::CopyDone
+                | Op::AsyncUpdate(_)
+                | Op::AsyncDone(_)
+                | Op::AllGatherDone(_)
+                | Op::AllReduceDone(_)
+                | Op::CollectivePermuteDone(_)
+                | Op::SendDone(_)
+                | Op::RecvDone(_)
+                | Op::ReplicaId
+                | Op::PartitionId
+        )
+        || is_view(op)
+}
+
+/// Custom calls of the TPU compiler that only name memory: uninitialized storage, and neighboring slices seen as one.
+fn is_view(op: &Op) -> bool {
+    matches!(op, Op::CustomCall(call) if matches!(&*call.target, "AllocateBuffer" | "ConcatBitcast"))
+}
+
+/// The leaves of an instruction's shape with their indices, in order.
+fn leaves_of(module: &Module, id: InstructionId) -> Vec<(ShapeIndex, &Shape)> {
+    module.shape(id).leaves()
+}

@@ -1,0 +1,195 @@
+//! How many operations an instruction takes.
+
+use memplan_ir::{
+    ArrayShape, BinaryOp, Convolution, ElementType, Instruction, InstructionId, Module, Op, Shape, UnaryOp,
+    WindowDimension,
+};
+
+/// Vector operations of a function that is evaluated by a polynomial or a table: the order of magnitude of the code
+/// that compilers emit for exp, log, tanh and the like.
+const TRANSCENDENTAL: f64 = 8.0;
+
+/// Vector operations of a division or a root: an estimate and a step or two of Newton's method.
+const DIVISION: f64 = 4.0;
+
+/// Vector operations of one random number: the rounds of a counter-based generator.
+const RANDOM: f64 = 16.0;
+
+/// Adds the operations of `share` of an instruction's result to the counts.
+pub(super) fn add(
+    module: &Module,
+    id: InstructionId,
+    share: f64,
+    matrix: &mut impl Extend<(ElementType, f64)>,
+    vector: &mut f64,
+) {
+    let instruction = &module.instructions[id];
+    let operand = |i: usize| instruction.operands.get(i).and_then(|&o| module.shape(o).as_array());
+    let elements = |shape: Option<&ArrayShape>| shape.and_then(ArrayShape::element_count).unwrap_or(0) as f64;
+    let result = elements(first_array(module.shape(id)));
+    let mut matrix_operations = |operations: f64| {
+        if let Some(array) = operand(0) {
+            matrix.extend([(array.element_type, share * operations)]);
+        }
+    };
+    match &instruction.op {
+        Op::Dot(dot) | Op::ScaledDot(dot) => {
+            let contracted = dot.dimensions.lhs_contracting.iter().map(|&d| extent(operand(0), d));
+            matrix_operations(2.0 * result * contracted.product::<f64>());
+        }
+        Op::RaggedDot(dot) => {
+            let contracted = dot.dimensions.lhs_contracting.iter().map(|&d| extent(operand(0), d));
+            matrix_operations(2.0 * result * contracted.product::<f64>());
+        }
+        Op::Convolution(convolution) => {
+            matrix_operations(2.0 * multiplications(convolution, operand(0), operand(1), module.shape(id)));
+        }
+        _ => *vector += share * vector_operations(module, instruction, result, elements(operand(0))),
+    }
+}
+
+fn vector_operations(module: &Module, instruction: &Instruction, result: f64, operand: f64) -> f64 {
+    let window = |dimensions: &[WindowDimension]| dimensions.iter().map(|d| d.size as f64).product::<f64>();
+    let log2 = |n: f64| n.max(2.0).log2();
+    match &instruction.op {
+        Op::Unary(op) => result * unary(*op),
+        Op::Binary(op) => result * binary(*op),
+        Op::Reduce { .. } | Op::Map { .. } | Op::TopK { .. } | Op::Scan(_) => {
+            let arrays = (instruction.operands.len() / 2).max(1);
+            operand * arrays as f64
+        }
+        Op::ReduceWindow(w) | Op::SelectAndScatter(w) => result * window(&w.dimensions),
+        Op::Sort { dimension, .. } => {
+            let array = instruction.operands.first().and_then(|&o| module.shape(o).as_array());
+            operand * log2(extent(array, *dimension)) * instruction.operands.len() as f64
+        }
+        Op::Fft { lengths, .. } => 5.0 * result * log2(lengths.iter().map(|&n| n as f64).product()),
+        Op::Cholesky { .. } => {
+            let array = instruction.operands.first().and_then(|&o| module.shape(o).as_array());
+            result * extent(array, array.map_or(0, |a| a.rank() as i64) - 1) / 3.0
+        }
+        Op::TriangularSolve(_) => {
+            let array = instruction.operands.first().and_then(|&o| module.shape(o).as_array());
+            result * extent(array, array.map_or(0, |a| a.rank() as i64) - 1)
+        }
+        Op::Rng { .. } | Op::RngBitGenerator { .. } => RANDOM * result,
+        Op::BatchNormTraining { .. } | Op::BatchNormInference { .. } | Op::BatchNormGrad { .. } => {
+            DIVISION * operand
+        }
+        Op::Scatter(_) => {
+            let updates = instruction.operands.last().and_then(|&o| module.shape(o).as_array());
+            updates.and_then(ArrayShape::element_count).unwrap_or(0) as f64
+        }
+        // Inside a kernel these cost nothing but the reads, which are counted as such.
+        Op::Parameter { .. } | Op::Constant(_) | Op::Bitcast | Op::Tuple | Op::GetTupleElement { .. } => 0.0,
+        Op::Fusion(_) => 0.0,
+        Op::DynamicUpdateSlice => {
+            let update = instruction.operands.get(1).and_then(|&o| module.shape(o).as_array());
+            update.and_then(ArrayShape::element_count).unwrap_or(0) as f64
+        }
+        _ => result,
+    }
+}
+
+fn unary(op: UnaryOp) -> f64 {
+    use UnaryOp::*;
+    match op {
+        Abs | Ceil | Floor | Imag | IsFinite | Negate | Not | Real | Sign | PopulationCount
+        | CountLeadingZeros | RoundNearestAwayFromZero | RoundNearestEven => 1.0,
+        Rsqrt | Sqrt | Cbrt => DIVISION,
+        _ => TRANSCENDENTAL,
+    }
+}
+
+fn binary(op: BinaryOp) -> f64 {
+    match op {
+        BinaryOp::Divide | BinaryOp::Remainder => DIVISION,
+        BinaryOp::Power | BinaryOp::Atan2 => TRANSCENDENTAL,
+        _ => 1.0,
+    }
+}
+
+/// Multiplications of a convolution that are not with padding, or with the holes of a dilated base.
+fn multiplications(
+    convolution: &Convolution,
+    base: Option<&ArrayShape>,
+    kernel: Option<&ArrayShape>,
+    result: &Shape,
+) -> f64 {
+    let labels = &convolution.dimensions;
+    let result = first_array(result);
+    let pairs = |i: usize, window: &WindowDimension| {
+        let at = |labels: &[i64]| labels.get(i).copied().unwrap_or(-1);
+        let (n, outputs) = (extent(base, at(&labels.input_spatial)), extent(result, at(&labels.output_spatial)));
+        valid_pairs(window, n as i64, outputs as i64)
+    };
+    let spatial: f64 = convolution.window.dimensions.iter().enumerate().map(|(i, w)| pairs(i, w)).product();
+    // The kernel's input features are those of one group already; batch groups share the batch among them.
+    let groups = convolution.batch_group_count.max(1) as f64;
+    extent(base, labels.input_batch) / groups
+        * extent(kernel, labels.kernel_input_feature)
+        * extent(kernel, labels.kernel_output_feature)
+        * spatial
+}
+
+/// Pairs of a window's element and a placement of the window such that an element of the base is under it.
+fn valid_pairs(window: &WindowDimension, base: i64, outputs: i64) -> f64 {
+    let (stride, dilation) = (window.stride.max(1), window.base_dilation.max(1));
+    let last = (base - 1) * dilation;
+    let mut pairs = 0i64;
+    for k in 0..window.size {
+        // Placement `o` reads position `o * stride + shift` of the dilated base.
+        let shift = k * window.window_dilation - window.padding_low;
+        let first_placement = (-shift).max(0).div_euclid(stride) + i64::from((-shift).max(0) % stride != 0);
+        let last_placement = (last - shift).div_euclid(stride).min(outputs - 1);
+        if last_placement < first_placement {
+            continue;
+        }
+        // Of the placements, those that meet an element and not a hole: they repeat every `dilation / gcd` ones.
+        let period = dilation / gcd(dilation, stride);
+        let meets = |o: i64| (o * stride + shift).rem_euclid(dilation) == 0;
+        let hit = (first_placement..(first_placement + period).min(last_placement + 1)).find(|&o| meets(o));
+        pairs += hit.map_or(0, |first| (last_placement - first) / period + 1);
+    }
+    pairs as f64
+}
+
+fn gcd(a: i64, b: i64) -> i64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+fn extent(array: Option<&ArrayShape>, dimension: i64) -> f64 {
+    let dimension = usize::try_from(dimension).ok();
+    dimension.and_then(|d| array?.dimensions.get(d)).map_or(1.0, |&extent| extent.max(0) as f64)
+}
+
+fn first_array(shape: &Shape) -> Option<&ArrayShape> {
+    match shape {
+        Shape::Tuple(elements) => elements.first().and_then(Shape::as_array),
+        other => other.as_array(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(window: WindowDimension, base: i64, outputs: i64) {
+        let brute_force = (0..window.size).flat_map(|k| (0..outputs).map(move |o| (k, o))).filter(|(k, o)| {
+            let at = o * window.stride + k * window.window_dilation - window.padding_low;
+            at >= 0 && at % window.base_dilation == 0 && at / window.base_dilation < base
+        });
+        assert_eq!(valid_pairs(&window, base, outputs), brute_force.count() as f64);
+    }
+
+    #[test]
+    fn only_elements_under_the_window_count() {
+        let window = WindowDimension { size: 3, ..WindowDimension::default() };
+        check(WindowDimension { padding_low: 1, padding_high: 1, ..window.clone() }, 8, 8);
+        check(WindowDimension { stride: 2, padding_low: 1, ..window.clone() }, 9, 4);
+        check(WindowDimension { base_dilation: 2, padding_low: 2, padding_high: 2, ..window.clone() }, 7, 15);
+        check(WindowDimension { base_dilation: 6, stride: 4, padding_low: 5, ..window.clone() }, 11, 14);
+        check(WindowDimension { window_dilation: 5, padding_low: 3, ..window }, 4, 2);
+    }
+}

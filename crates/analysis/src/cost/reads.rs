@@ -1,0 +1,187 @@
+//! Shares: which part of each operand an instruction reads, and of its result it writes, as numbers from 0 to 1.
+
+use cranelift_entity::SecondaryMap;
+use memplan_ir::{ComputationId, ElementType, InstructionId, Module, Op};
+use memplan_memory::Target;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::{leaves_of, operations};
+
+/// Shares of operands, by number.
+pub(super) type Shares = SmallVec<[f64; 4]>;
+
+/// What is known of a fused computation.
+#[derive(Clone, Debug)]
+pub(super) struct Interior {
+    /// The share of each parameter that is read.
+    pub(super) reads: Vec<f64>,
+    /// The share of each leaf of the root that is written.
+    pub(super) writes: Vec<f64>,
+    /// Operations of the matrix units.
+    pub(super) matrix: Vec<(ElementType, f64)>,
+    /// Operations of the vector units.
+    pub(super) vector: f64,
+}
+
+impl Interior {
+    /// Walks a fused computation from its root. `in_place` says of each leaf of the root whether it is written into a
+    /// parameter; `nested` has the fusions inside.
+    pub(super) fn new(
+        module: &Module,
+        target: &Target,
+        fused: ComputationId,
+        in_place: &[bool],
+        nested: &FxHashMap<InstructionId, Interior>,
+    ) -> Interior {
+        let computation = &module.computations[fused];
+        let leaves = root_leaves(module, fused);
+        // How much of each instruction's result somebody needs.
+        let mut needed: SecondaryMap<InstructionId, f64> = SecondaryMap::new();
+        let mut is_update: SecondaryMap<InstructionId, bool> = SecondaryMap::new();
+        let mut writes = Vec::with_capacity(leaves.len());
+        needed[computation.root] = 1.0;
+        for (i, &leaf) in leaves.iter().enumerate() {
+            needed[leaf] = 1.0;
+            let is_in_place = in_place.get(i).copied().unwrap_or(false);
+            writes.push(if is_in_place { mark_updates(module, target, leaf, &mut is_update) } else { 1.0 });
+        }
+        let (mut matrix, mut vector) = (Vec::new(), 0.0);
+        for &id in computation.instructions.iter().rev() {
+            let instruction = &module.instructions[id];
+            let share = needed[id];
+            if share == 0.0 {
+                continue;
+            }
+            let shares: Shares = match nested.get(&id) {
+                Some(inner) => {
+                    matrix.extend(inner.matrix.iter().map(|&(t, operations)| (t, share * operations)));
+                    vector += share * inner.vector;
+                    inner.reads.iter().map(|read| read * share).collect()
+                }
+                None => {
+                    operations::add(module, id, share, &mut matrix, &mut vector);
+                    operand_shares(module, target, id, share, is_update[id])
+                }
+            };
+            for (&operand, share) in instruction.operands.iter().zip(shares) {
+                needed[operand] = (needed[operand] + share).min(1.0);
+            }
+        }
+        let reads = computation.parameters.iter().map(|&parameter| needed[parameter]).collect();
+        Interior { reads, writes, matrix, vector }
+    }
+}
+
+/// The share of each operand that an instruction reads when `share` of its result is needed. An update that works in
+/// place reads nothing of what it updates.
+pub(super) fn operand_shares(
+    module: &Module,
+    target: &Target,
+    id: InstructionId,
+    share: f64,
+    is_in_place: bool,
+) -> Shares {
+    let instruction = &module.instructions[id];
+    let n = instruction.operands.len();
+    let ratio = |part: InstructionId, whole: InstructionId| {
+        let (part, whole) = (target.size_of(module.shape(part)).0, target.size_of(module.shape(whole)).0);
+        if whole == 0 { 0.0 } else { (part as f64 / whole as f64).min(1.0) }
+    };
+    let mut shares: Shares = SmallVec::from_elem(share.ceil(), n);
+    match &instruction.op {
+        Op::Slice { .. } | Op::DynamicSlice { .. } | Op::Gather(_) => {
+            shares[0] = share * ratio(id, instruction.operands[0]);
+        }
+        Op::DynamicUpdateSlice => {
+            shares[0] = if is_in_place { 0.0 } else { share };
+            shares[1] = if is_in_place { 1.0 } else { share };
+        }
+        // A combiner reads what it replaces.
+        Op::Scatter(_) if is_in_place => {
+            let arrays = n / 2;
+            for i in 0..arrays {
+                shares[i] = ratio(instruction.operands[arrays + 1 + i], instruction.operands[i]);
+            }
+        }
+        Op::Unary(_)
+        | Op::Binary(_)
+        | Op::Compare { .. }
+        | Op::Select
+        | Op::Clamp
+        | Op::Convert
+        | Op::BitcastConvert
+        | Op::ReducePrecision { .. }
+        | Op::Copy
+        | Op::Bitcast
+        | Op::Reshape { .. }
+        | Op::Transpose { .. }
+        | Op::Reverse { .. }
+        | Op::Concatenate { .. }
+        | Op::Pad { .. } => shares.iter_mut().for_each(|s| *s = share),
+        _ => {}
+    }
+    shares
+}
+
+/// The share of each leaf that an instruction which is not a fusion writes.
+pub(super) fn written_shares(
+    module: &Module,
+    target: &Target,
+    id: InstructionId,
+    leaves: usize,
+    is_in_place: bool,
+) -> Vec<f64> {
+    match is_in_place {
+        true => vec![updated_share(module, target, id); leaves],
+        false => vec![1.0; leaves],
+    }
+}
+
+/// The share of its result that an update in place replaces; all of it for what is not known to be an update.
+fn updated_share(module: &Module, target: &Target, id: InstructionId) -> f64 {
+    let instruction = &module.instructions[id];
+    let update = match instruction.op {
+        Op::DynamicUpdateSlice => instruction.operands[1],
+        Op::Scatter(_) => *instruction.operands.last().expect("the verifier counts a scatter's operands"),
+        _ => return 1.0,
+    };
+    let (part, whole) = (target.size_of(module.shape(update)).0, leaf_bytes(module, target, id));
+    if whole == 0 { 0.0 } else { (part as f64 / whole as f64).min(1.0) }
+}
+
+/// Marks the updates that a leaf of a fused root consists of, and gives the share that they write.
+fn mark_updates(
+    module: &Module,
+    target: &Target,
+    leaf: InstructionId,
+    is_update: &mut SecondaryMap<InstructionId, bool>,
+) -> f64 {
+    let (mut at, mut written) = (leaf, 0.0);
+    loop {
+        let instruction = &module.instructions[at];
+        match instruction.op {
+            Op::Bitcast | Op::GetTupleElement { .. } => {}
+            Op::DynamicUpdateSlice | Op::Scatter(_) => {
+                is_update[at] = true;
+                written += updated_share(module, target, at);
+            }
+            Op::Parameter { .. } => return written.min(1.0),
+            // Aliased by declaration: a kernel that overwrites its operand as a whole.
+            _ => return 1.0,
+        }
+        at = instruction.operands[0];
+    }
+}
+
+fn root_leaves(module: &Module, fused: ComputationId) -> Vec<InstructionId> {
+    let root = module.computations[fused].root;
+    match module.instructions[root].op {
+        Op::Tuple => module.instructions[root].operands.to_vec(),
+        _ => vec![root; leaves_of(module, root).len()],
+    }
+}
+
+fn leaf_bytes(module: &Module, target: &Target, id: InstructionId) -> u64 {
+    leaves_of(module, id).first().map_or(0, |(_, leaf)| target.size_of(leaf).0)
+}

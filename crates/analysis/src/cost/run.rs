@@ -1,0 +1,238 @@
+//! A run of a scheduled program: how many bytes move between main memory and the cores, and how long it takes.
+//!
+//! An operation takes `max(compute, Σ bytes(space) / bandwidth(space))`. Transfers between memories start in order and
+//! proceed one after the other, as fast as main memory has time: an operation that takes `t` and itself moves main
+//! memory bytes for `b` of it leaves `t - b` to transfers. Waiting for a transfer lets those before it finish first.
+//!
+//! ```text
+//!   main memory   | copy 1 .......... | op a | copy 1 | copy 2 ...      op a is bound by memory, op b by compute
+//!   cores           op b ............. op a   op c (waits for copy 1)
+//! ```
+//!
+//! The body of a loop is timed once, alone; transfers that started before the loop use the time that it leaves.
+
+use std::collections::VecDeque;
+
+use cranelift_entity::SecondaryMap;
+use memplan_ir::{ComputationId, InstructionId, Module, Op, Shape, ShapeIndex};
+use memplan_memory::{MemorySpaceId, Target};
+
+use super::{Costs, Machine};
+use crate::{CallGraph, calls_sequentially};
+
+/// What one run of a program moves, and how long it takes. Loops count as often as they run.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RunEstimate {
+    /// Bytes that the kernels read from main memory and write to it, and those that transfers do.
+    pub main_memory_bytes: f64,
+    /// Those of them that transfers move.
+    pub transferred_bytes: f64,
+    /// Seconds from begin to end.
+    pub seconds: f64,
+    /// Seconds of these that the cores wait for transfers.
+    pub waiting: f64,
+}
+
+impl RunEstimate {
+    /// Follows a run of a scheduled module, in time linear in the module.
+    pub fn new(module: &Module, graph: &CallGraph, costs: &Costs, target: &Target) -> RunEstimate {
+        let mut runs: SecondaryMap<ComputationId, Run> = SecondaryMap::new();
+        let follow = Follow { module, graph, costs, target, machine: Machine::new(target) };
+        // Callees first, so that a loop is timed when its body is.
+        for &computation in graph.sequential() {
+            let run = follow.computation(computation, &runs);
+            runs[computation] = run;
+        }
+        let run = &runs[module.entry];
+        RunEstimate {
+            main_memory_bytes: run.bytes,
+            transferred_bytes: run.transferred,
+            seconds: run.seconds,
+            waiting: run.waiting,
+        }
+    }
+}
+
+/// How long each instruction takes on its own, transfers aside.
+#[derive(Clone, Debug)]
+pub struct Durations(SecondaryMap<InstructionId, (f64, f64)>);
+
+impl Durations {
+    /// Adds up durations from the innermost loops outward, in time linear in the module.
+    pub fn new(module: &Module, graph: &CallGraph, costs: &Costs, target: &Target) -> Durations {
+        let follow = Follow { module, graph, costs, target, machine: Machine::new(target) };
+        let mut runs: SecondaryMap<ComputationId, Run> = SecondaryMap::new();
+        let mut durations = Durations(SecondaryMap::new());
+        for &computation in graph.sequential() {
+            let mut run = Run::default();
+            for &id in &module.computations[computation].instructions {
+                let mut inside = match calls_sequentially(&module.instructions[id].op) {
+                    true => Run::default(),
+                    false => follow.kernel(id),
+                };
+                follow.callees(id, &runs).for_each(|(callee, times)| inside.add(callee, times));
+                durations.0[id] = (inside.seconds, inside.busy);
+                run.add(&inside, 1.0);
+            }
+            runs[computation] = run;
+        }
+        durations
+    }
+
+    /// Seconds from begin to end of an instruction, what it calls included, and seconds of these that main memory is
+    /// busy.
+    pub fn of(&self, id: InstructionId) -> (f64, f64) {
+        self.0[id]
+    }
+}
+
+/// One run of a computation, what it calls included.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    bytes: f64,
+    transferred: f64,
+    seconds: f64,
+    waiting: f64,
+    /// Seconds that main memory is busy.
+    busy: f64,
+}
+
+impl Run {
+    fn add(&mut self, other: &Run, times: f64) {
+        self.bytes += times * other.bytes;
+        self.transferred += times * other.transferred;
+        self.seconds += times * other.seconds;
+        self.waiting += times * other.waiting;
+        self.busy += times * other.busy;
+    }
+}
+
+/// A transfer under way.
+struct Flying {
+    start: InstructionId,
+    /// Seconds of main memory's time that it still needs.
+    left: f64,
+}
+
+struct Follow<'a> {
+    module: &'a Module,
+    graph: &'a CallGraph,
+    costs: &'a Costs,
+    target: &'a Target,
+    machine: Machine<'a>,
+}
+
+impl Follow<'_> {
+    fn computation(&self, computation: ComputationId, runs: &SecondaryMap<ComputationId, Run>) -> Run {
+        let mut run = Run::default();
+        let mut flying: VecDeque<Flying> = VecDeque::new();
+        for &id in &self.module.computations[computation].instructions {
+            let instruction = &self.module.instructions[id];
+            match &instruction.op {
+                Op::CopyStart { cross_program_prefetch_index } => {
+                    let transfer = self.copy(id);
+                    run.bytes += transfer.bytes;
+                    run.transferred += transfer.bytes;
+                    // What was fetched at the end of the run before is here already.
+                    if cross_program_prefetch_index.is_none() {
+                        flying.push_back(Flying { start: id, left: transfer.seconds });
+                    }
+                }
+                Op::AsyncStart(_) => {
+                    let mut inside = Run::default();
+                    self.callees(id, runs).for_each(|(callee, times)| inside.add(callee, times));
+                    run.bytes += inside.bytes;
+                    run.transferred += inside.bytes;
+                    flying.push_back(Flying { start: id, left: inside.busy.max(inside.seconds) });
+                }
+                Op::CopyDone | Op::AsyncDone(_) => self.wait(&mut run, &mut flying, id),
+                op if calls_sequentially(op) => {
+                    let mut inside = Run::default();
+                    self.callees(id, runs).for_each(|(callee, times)| inside.add(callee, times));
+                    self.proceed(&mut run, &mut flying, &inside);
+                }
+                _ => self.proceed(&mut run, &mut flying, &self.kernel(id)),
+            }
+        }
+        run
+    }
+
+    /// The computations that an instruction calls, and how often it runs each.
+    fn callees<'r>(
+        &'r self,
+        id: InstructionId,
+        runs: &'r SecondaryMap<ComputationId, Run>,
+    ) -> impl Iterator<Item = (&'r Run, f64)> + 'r {
+        let instruction = &self.module.instructions[id];
+        let own = self.costs.frequency(instruction.parent);
+        let callees = instruction.called.iter().filter(move |&&c| self.graph.caller(c) == Some(id));
+        callees.map(move |&c| (&runs[c], if own > 0.0 { self.costs.frequency(c) / own } else { 0.0 }))
+    }
+
+    fn kernel(&self, id: InstructionId) -> Run {
+        let work = self.costs.work(id);
+        let mut run = Run::default();
+        let mut memory = 0.0;
+        for access in &work.accesses {
+            let at = access.operand.map_or(id, |k| self.module.instructions[id].operands[k as usize]);
+            let (space, bytes) = (self.space(at, &access.index), access.bytes.0 as f64);
+            let seconds = self.machine.memory_seconds(space, bytes);
+            memory += seconds;
+            if space == MemorySpaceId::MAIN {
+                run.bytes += bytes;
+                run.busy += seconds;
+            }
+        }
+        run.seconds = memory.max(self.machine.compute_seconds(work));
+        run
+    }
+
+    /// What a copy between memories moves in main memory, and how long it takes on its own.
+    fn copy(&self, id: InstructionId) -> Run {
+        let end = |i: u32| {
+            let index = ShapeIndex::from([i]);
+            let leaf = self.module.shape(id).subshape(&index);
+            (self.space(id, &index), leaf.map_or(0.0, |leaf| self.target.size_of(leaf).0 as f64))
+        };
+        let [(to, bytes), (from, _)] = [end(0), end(1)];
+        let ends = [from, to].iter().filter(|&&space| space == MemorySpaceId::MAIN).count();
+        Run {
+            bytes: bytes * ends as f64,
+            seconds: self.machine.transfer_seconds(from, to, bytes) * ends.max(1) as f64,
+            ..Run::default()
+        }
+    }
+
+    /// Runs something on the cores, while transfers use what it leaves of main memory's time.
+    fn proceed(&self, run: &mut Run, flying: &mut VecDeque<Flying>, next: &Run) {
+        run.add(next, 1.0);
+        let mut idle = (next.seconds - next.busy).max(0.0);
+        for transfer in flying.iter_mut() {
+            let used = transfer.left.min(idle);
+            transfer.left -= used;
+            run.busy += used;
+            idle -= used;
+        }
+        while flying.front().is_some_and(|transfer| transfer.left <= 0.0) {
+            flying.pop_front();
+        }
+    }
+
+    /// Waits until a transfer is done, and those before it.
+    fn wait(&self, run: &mut Run, flying: &mut VecDeque<Flying>, done: InstructionId) {
+        let mut start = self.module.instructions[done].operands[0];
+        while matches!(self.module.instructions[start].op, Op::AsyncUpdate(_)) {
+            start = self.module.instructions[start].operands[0];
+        }
+        let Some(at) = flying.iter().position(|transfer| transfer.start == start) else { return };
+        let waiting: f64 = flying.drain(..=at).map(|transfer| transfer.left).sum();
+        run.seconds += waiting;
+        run.waiting += waiting;
+        run.busy += waiting;
+    }
+
+    fn space(&self, id: InstructionId, index: &ShapeIndex) -> MemorySpaceId {
+        let part = self.module.shape(id).subshape(index).and_then(Shape::as_array);
+        MemorySpaceId(part.map_or(0, |array| u32::try_from(array.memory_space()).unwrap_or(0)))
+    }
+}

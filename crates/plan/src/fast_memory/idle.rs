@@ -1,0 +1,96 @@
+//! When main memory has time: how early a transfer starts, so that it is done when its value is needed.
+//!
+//! A transfer starts as late as it can while main memory still has as much idle time up to the value's first use as
+//! the transfer takes. Where operations leave main memory no time, starting earlier hides nothing; it starts at most
+//! twice the transfer's own time before.
+
+use cranelift_entity::SecondaryMap;
+use memplan_analysis::{Costs, Durations, Facts, Machine, Time};
+use memplan_ir::{ComputationId, InstructionId, Module, Op};
+use memplan_memory::{FastMemory, MemorySpaceId, Target};
+
+use super::model::Start;
+
+/// The longest that a transfer is under way, in multiples of its own time.
+const LONGEST_FLIGHT: f64 = 2.0;
+
+/// Idle and elapsed time up to each instruction of each computation.
+pub(super) struct IdleTime<'a> {
+    module: &'a Module,
+    facts: &'a Facts,
+    machine: Machine<'a>,
+    fast: FastMemory,
+    /// The place of each instruction in its computation.
+    index: SecondaryMap<InstructionId, u32>,
+    /// Seconds before each instruction of a computation, and at its end: idle ones of main memory, and all.
+    before: SecondaryMap<ComputationId, Vec<(f64, f64)>>,
+}
+
+impl<'a> IdleTime<'a> {
+    /// Adds up durations, in time linear in the module.
+    pub(super) fn new(
+        module: &'a Module,
+        facts: &'a Facts,
+        costs: &Costs,
+        target: &'a Target,
+        fast: FastMemory,
+    ) -> IdleTime<'a> {
+        let durations = Durations::new(module, &facts.graph, costs, target);
+        let (mut index, mut before) = (SecondaryMap::new(), SecondaryMap::new());
+        for &computation in facts.graph.sequential() {
+            let (mut idle, mut elapsed) = (0.0, 0.0);
+            let mut sums = vec![(0.0, 0.0)];
+            for (i, &id) in module.computations[computation].instructions.iter().enumerate() {
+                index[id] = i as u32;
+                let (seconds, busy) = durations.of(id);
+                idle += (seconds - busy).max(0.0);
+                elapsed += seconds;
+                sums.push((idle, elapsed));
+            }
+            before[computation] = sums;
+        }
+        IdleTime { module, facts, machine: Machine::new(target), fast, index, before }
+    }
+
+    /// Where the transfer of a value starts that `user` needs, and that exists from the instant `earliest` on: not
+    /// before the parameters and constants, which stand first.
+    pub(super) fn fetch_start(&self, user: InstructionId, earliest: Time, bytes: f64) -> Start {
+        let seconds = self.machine.transfer_seconds(MemorySpaceId::MAIN, self.fast.space, bytes);
+        let computation = self.module.instructions[user].parent;
+        let (sums, sequence) =
+            (&self.before[computation], &self.module.computations[computation].instructions);
+        let at = self.index[user] as usize;
+        let (idle, elapsed) = sums[at];
+        let is_late = |&(i, e): &(f64, f64)| idle - i < seconds && elapsed - e < LONGEST_FLIGHT * seconds;
+        // The last place that is early enough; all places before it are, too.
+        let early = sums[..=at].partition_point(|sum| !is_late(sum)).saturating_sub(1);
+        let is_given = |&id: &InstructionId| {
+            matches!(self.module.instructions[id].op, Op::Parameter { .. } | Op::Constant(_))
+        };
+        let exists = sequence[..at]
+            .partition_point(|id| self.facts.line.begin(*id) < earliest || is_given(id));
+        let before = sequence[early.max(exists).min(at)];
+        Start { before, time: self.facts.line.begin(before) }
+    }
+
+    /// Before which instruction the copy of a value out of fast memory has to be done, and one past the last instant
+    /// that it takes.
+    pub(super) fn eviction_end(
+        &self,
+        definition: InstructionId,
+        bytes: f64,
+    ) -> (Option<InstructionId>, Time) {
+        let seconds = self.machine.transfer_seconds(self.fast.space, MemorySpaceId::MAIN, bytes);
+        let computation = self.module.instructions[definition].parent;
+        let (sums, sequence) =
+            (&self.before[computation], &self.module.computations[computation].instructions);
+        let at = self.index[definition] as usize + 1;
+        let (idle, elapsed) = sums[at];
+        let is_early = |&(i, e): &(f64, f64)| i - idle < seconds && e - elapsed < LONGEST_FLIGHT * seconds;
+        let done = at + sums[at..].partition_point(is_early);
+        match sequence.get(done) {
+            Some(&id) => (Some(id), self.facts.line.begin(id)),
+            None => (None, self.facts.line.range(computation).1),
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! How to assign fast memory.
+
+use memplan_memory::{Bytes, Target};
+
+/// How to assign fast memory.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Bytes of the fast memory that values may take; what kernels use as scratch is not among them.
+    pub capacity: u64,
+    /// What a byte is worth that main memory moves while the cores wait for it, on top of the byte itself. Below 1, so
+    /// that fewer bytes always win over less time.
+    pub time_weight: f64,
+    /// Rounds of adjusting the price of fast memory.
+    pub price_rounds: usize,
+    /// Steps of local search for each candidate that is not yet where it is best off.
+    pub search_steps: usize,
+}
+
+impl Options {
+    /// The capacity of a target's fast memory that programs can use, without the scratch of a kernel; `None` for
+    /// targets without fast memory.
+    pub fn for_target(target: &Target) -> Option<Options> {
+        let space = target.space(target.fast_memory?.space)?;
+        let Bytes(capacity) = space.usable()?.saturating_sub(space.kernel_scratch);
+        Some(Options { capacity, time_weight: 0.25, price_rounds: 60, search_steps: 4 })
+    }
+}

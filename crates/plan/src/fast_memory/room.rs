@@ -1,0 +1,72 @@
+//! Room: bytes of fast memory taken at every instant, with range updates and range maxima in logarithmic time.
+
+use memplan_analysis::{LiveRange, Time};
+
+/// A segment tree over instants: each node has the most bytes taken below it, and what was added to all below it.
+#[derive(Clone, Debug)]
+pub(super) struct Room {
+    /// Instants, rounded up to a power of two.
+    n: usize,
+    most: Vec<i64>,
+    added: Vec<i64>,
+}
+
+impl Room {
+    /// Nothing taken during instants `0..end`.
+    pub(super) fn new(end: Time) -> Room {
+        let n = (end as usize).max(1).next_power_of_two();
+        Room { n, most: vec![0; 2 * n], added: vec![0; 2 * n] }
+    }
+
+    /// Takes bytes during a range.
+    pub(super) fn take(&mut self, range: LiveRange, bytes: u64) {
+        self.add(range, bytes as i64);
+    }
+
+    /// Gives bytes back.
+    pub(super) fn give_back(&mut self, range: LiveRange, bytes: u64) {
+        self.add(range, -(bytes as i64));
+    }
+
+    fn add(&mut self, range: LiveRange, bytes: i64) {
+        if range.start < range.end {
+            self.add_below(1, 0, self.n, (range.start as usize, range.end as usize), bytes);
+        }
+    }
+
+    fn add_below(&mut self, node: usize, from: usize, to: usize, (start, end): (usize, usize), bytes: i64) {
+        if end <= from || to <= start {
+            return;
+        }
+        if start <= from && to <= end {
+            self.most[node] += bytes;
+            self.added[node] += bytes;
+            return;
+        }
+        let middle = usize::midpoint(from, to);
+        self.add_below(2 * node, from, middle, (start, end), bytes);
+        self.add_below(2 * node + 1, middle, to, (start, end), bytes);
+        self.most[node] = self.most[2 * node].max(self.most[2 * node + 1]) + self.added[node];
+    }
+
+    /// The most bytes taken at an instant of a range; zero for an empty one.
+    pub(super) fn most(&self, range: LiveRange) -> u64 {
+        if range.start >= range.end {
+            return 0;
+        }
+        let most = self.most_below(1, 0, self.n, (range.start as usize, range.end as usize));
+        u64::try_from(most).unwrap_or(0)
+    }
+
+    fn most_below(&self, node: usize, from: usize, to: usize, (start, end): (usize, usize)) -> i64 {
+        if end <= from || to <= start {
+            return i64::MIN / 2;
+        }
+        if start <= from && to <= end {
+            return self.most[node];
+        }
+        let middle = usize::midpoint(from, to);
+        let left = self.most_below(2 * node, from, middle, (start, end));
+        left.max(self.most_below(2 * node + 1, middle, to, (start, end))) + self.added[node]
+    }
+}

@@ -1,0 +1,199 @@
+//! Choices that fit: those that pay best first, then local search.
+//!
+//! Candidates choose one after the other, those first that save most for the price of what they hold; what has no room
+//! left has no price. Then candidates that would rather have what they could not get push out what is worth least in
+//! their way, which is given another choice; what does not lower the total is undone.
+
+use std::cmp::Reverse;
+
+use memplan_analysis::LiveRange;
+
+use super::choice::Choice;
+use super::model::Model;
+use super::prices::Prices;
+use super::room::Room;
+
+/// A choice for every candidate such that together they fit.
+pub(super) struct Assignment<'m> {
+    model: &'m Model,
+    capacity: u64,
+    room: Room,
+    pub(super) choices: Vec<Choice>,
+}
+
+/// How much of a price is asked of what has room anyway: just enough to prefer what leaves room.
+const RESERVE: f64 = 1e-3;
+
+impl<'m> Assignment<'m> {
+    /// Nothing in fast memory.
+    pub(super) fn empty(model: &'m Model, capacity: u64) -> Assignment<'m> {
+        let choices = model.candidates.iter().map(Choice::main).collect();
+        Assignment { model, capacity, room: Room::new(model.end), choices }
+    }
+
+    /// What main memory moves, in the unit of gain.
+    pub(super) fn traffic(&self) -> f64 {
+        self.choices.iter().map(|choice| choice.traffic).sum()
+    }
+
+    /// Lets every candidate choose, those first that save most for what they hold.
+    pub(super) fn fill(&mut self, prices: &Prices) {
+        let model = self.model;
+        let candidates = &model.candidates;
+        let rank = |i: usize| {
+            let free = Choice::best(&candidates[i], &|bytes, range| RESERVE * prices.of(bytes, range));
+            let saved = self.choices[i].traffic - free.traffic;
+            let held: f64 = free.busy.iter().map(|&r| prices.of(candidates[i].bytes, r)).sum();
+            let area: f64 = free.busy.iter().map(|r| f64::from(r.end - r.start)).sum::<f64>()
+                * candidates[i].bytes as f64;
+            // Where nothing is scarce, bytes times instants are what is left to compare.
+            (saved, saved / (held + 1e-12 * area + f64::MIN_POSITIVE))
+        };
+        let ranks: Vec<(f64, f64)> = (0..candidates.len()).map(rank).collect();
+        let mut order: Vec<usize> = (0..candidates.len()).filter(|&i| ranks[i].0 > 0.0).collect();
+        order.sort_by(|&a, &b| ranks[b].1.total_cmp(&ranks[a].1).then(a.cmp(&b)));
+        for &i in &order {
+            self.choose(i, |bytes, range| prices.of(bytes, range));
+        }
+        // Then whatever room is left.
+        for &i in &order {
+            self.choose(i, |bytes, range| RESERVE * prices.of(bytes, range));
+        }
+    }
+
+    /// Improves the choices in a number of steps for each candidate that wants more than it has.
+    pub(super) fn improve(&mut self, prices: &Prices, steps: usize) {
+        let model = self.model;
+        let wish = |i: usize| Choice::best(&model.candidates[i], &|b, r| RESERVE * prices.of(b, r));
+        for _ in 0..steps {
+            let mut wishes: Vec<(usize, Choice)> = (0..model.candidates.len())
+                .map(|i| (i, wish(i)))
+                .filter(|(i, wish)| wish.traffic < self.choices[*i].traffic - 0.5)
+                .collect();
+            let missing = |i: usize, wish: &Choice| self.choices[i].traffic - wish.traffic;
+            let missing: Vec<f64> = wishes.iter().map(|(i, wish)| missing(*i, wish)).collect();
+            let mut order: Vec<usize> = (0..wishes.len()).collect();
+            order.sort_by(|&a, &b| missing[b].total_cmp(&missing[a]).then(a.cmp(&b)));
+            order.truncate(MOST_WISHES);
+            let mut improved = false;
+            for at in order {
+                let (i, wish) = std::mem::take(&mut wishes[at]);
+                improved |= self.grant(i, wish, prices);
+            }
+            if !improved {
+                break;
+            }
+        }
+    }
+
+    /// Gives a candidate what it wishes, pushes out what is worth least until everything fits, and lets those choose
+    /// again. Undone unless the total is lower.
+    fn grant(&mut self, i: usize, wish: Choice, prices: &Prices) -> bool {
+        let candidates = &self.model.candidates;
+        let mut undo: Vec<(usize, Choice)> = vec![(i, self.choices[i].clone())];
+        let mut gain = self.choices[i].traffic - wish.traffic;
+        let needs = wish.busy.clone();
+        self.set(i, wish);
+        let overlaps = |choice: &Choice| {
+            choice.busy.iter().any(|a| needs.iter().any(|b| a.interferes(b)))
+        };
+        let mut others: Vec<(f64, usize)> = (0..candidates.len())
+            .filter(|&k| k != i && self.choices[k].is_fast() && overlaps(&self.choices[k]))
+            .map(|k| (self.worth_of(k, prices), k))
+            .collect();
+        others.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let fits = |this: &Self| needs.iter().all(|&range| this.room.most(range) <= this.capacity);
+        let is_over = |this: &Self, k: usize| {
+            this.choices[k].busy.iter().any(|a| {
+                needs.iter().any(|b| {
+                    let both = LiveRange { start: a.start.max(b.start), end: a.end.min(b.end) };
+                    this.room.most(both) > this.capacity
+                })
+            })
+        };
+        for (_, k) in others {
+            if fits(self) {
+                break;
+            }
+            if undo.len() > MOST_VICTIMS {
+                break;
+            }
+            if is_over(self, k) {
+                let out = Choice::main(&candidates[k]);
+                gain -= out.traffic - self.choices[k].traffic;
+                undo.push((k, self.choices[k].clone()));
+                self.set(k, out);
+            }
+        }
+        if fits(self) {
+            for k in undo.iter().map(|(k, _)| *k).skip(1).collect::<Vec<_>>().into_iter().rev() {
+                let before = self.choices[k].traffic;
+                self.choose(k, |bytes, range| RESERVE * prices.of(bytes, range));
+                gain += before - self.choices[k].traffic;
+            }
+            if gain > 0.5 {
+                return true;
+            }
+        }
+        for (k, choice) in undo {
+            self.set(k, choice);
+        }
+        false
+    }
+
+    /// What a candidate saves for the price of what it holds.
+    fn worth_of(&self, k: usize, prices: &Prices) -> f64 {
+        let choice = &self.choices[k];
+        let bytes = self.model.candidates[k].bytes;
+        let held: f64 = choice.busy.iter().map(|&r| prices.of(bytes, r)).sum();
+        (Choice::main(&self.model.candidates[k]).traffic - choice.traffic) / (held + f64::MIN_POSITIVE)
+    }
+
+    /// Lets one candidate choose anew: what has no room cannot be held.
+    fn choose(&mut self, i: usize, price: impl Fn(u64, LiveRange) -> f64) {
+        let candidate = &self.model.candidates[i];
+        let old = std::mem::take(&mut self.choices[i]);
+        old.busy.iter().for_each(|&range| self.room.give_back(range, candidate.bytes));
+        let (room, capacity) = (&self.room, self.capacity);
+        let new = Choice::best(candidate, &|bytes, range| {
+            if range.start >= range.end {
+                return 0.0;
+            }
+            let has_room = room.most(range) + bytes <= capacity;
+            if has_room { price(bytes, range) } else { f64::INFINITY }
+        });
+        let new = if new.traffic <= old.traffic { new } else { old };
+        new.busy.iter().for_each(|&range| self.room.take(range, candidate.bytes));
+        self.choices[i] = new;
+    }
+
+    fn set(&mut self, i: usize, choice: Choice) {
+        let bytes = self.model.candidates[i].bytes;
+        let old = std::mem::replace(&mut self.choices[i], choice);
+        old.busy.iter().for_each(|&range| self.room.give_back(range, bytes));
+        self.choices[i].busy.iter().for_each(|&range| self.room.take(range, bytes));
+    }
+
+    /// Takes the candidates that save least out of fast memory where they hold any of a range, until its most bytes are
+    /// at most `limit`.
+    pub(super) fn shrink(&mut self, prices: &Prices, limit: u64) {
+        let all = LiveRange { start: 0, end: self.model.end };
+        let mut order: Vec<usize> = (0..self.choices.len()).filter(|&k| self.choices[k].is_fast()).collect();
+        let worth: Vec<f64> = (0..self.choices.len()).map(|k| self.worth_of(k, prices)).collect();
+        order.sort_by(|&a, &b| worth[a].total_cmp(&worth[b]).then(Reverse(a).cmp(&Reverse(b))));
+        for k in order {
+            if self.room.most(all) <= limit {
+                return;
+            }
+            if self.choices[k].busy.iter().any(|&range| self.room.most(range) > limit) {
+                self.set(k, Choice::main(&self.model.candidates[k]));
+            }
+        }
+    }
+}
+
+/// Candidates that local search looks at in one round: those that miss most.
+const MOST_WISHES: usize = 200;
+
+/// Candidates that one wish may push out.
+const MOST_VICTIMS: usize = 12;

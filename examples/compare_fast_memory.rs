@@ -1,0 +1,141 @@
+//! Fast memory as libtpu assigned it, and as memplan does, for the TPU programs of a corpus.
+//!
+//! ```text
+//! cargo run --release --example compare_fast_memory -- ../shared/corpus [PROGRAM]... > docs/fast_memory.md
+//! ```
+//!
+//! Each `tpu.hlo.txt` is taken with its schedule. Its fast memory assignment is taken out (`plan::fast_memory::naked`),
+//! and ours is put in. Both programs, and the one in between, are followed by the same cost model; our plan is
+//! proved by the checker, and the fast memory never holds more than libtpu's programs may use.
+
+use std::error::Error;
+use std::path::Path;
+use std::time::Instant;
+
+use memplan::analysis::{CallGraph, Costs, InPlace, RunEstimate};
+use memplan::ir::{self, Module};
+use memplan::memory::{Bytes, Target};
+use memplan::plan::fast_memory::{self, FastMemoryOptions, FastMemoryReport};
+use memplan::plan::{self, PlanOptions};
+use memplan::{check, hlo};
+
+struct Row {
+    name: String,
+    theirs: RunEstimate,
+    naked: RunEstimate,
+    ours: RunEstimate,
+    report: FastMemoryReport,
+    seconds: f64,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let corpus = arguments.next().ok_or("usage: compare_fast_memory CORPUS [PROGRAM]...")?;
+    let wanted: Vec<String> = arguments.collect();
+    let target = Target::find("tpu-v5e")?;
+    let options = FastMemoryOptions::for_target(&target).ok_or("the target has no fast memory")?;
+    let mut names: Vec<String> = std::fs::read_dir(&corpus)?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| wanted.is_empty() || wanted.contains(name))
+        .filter(|name| Path::new(&corpus).join(name).join("tpu.hlo.txt").exists())
+        .collect();
+    names.sort();
+    let mut rows = Vec::new();
+    for name in names {
+        match row(&corpus, &name, &target, &options) {
+            Ok(row) => rows.push(row),
+            Err(error) if !wanted.is_empty() => return Err(error),
+            Err(error) => eprintln!("{name}: {error}"),
+        }
+    }
+    write_table(&rows, &options);
+    Ok(())
+}
+
+fn row(
+    corpus: &str,
+    name: &str,
+    target: &Target,
+    options: &FastMemoryOptions,
+) -> Result<Row, Box<dyn Error>> {
+    let text = std::fs::read_to_string(Path::new(corpus).join(name).join("tpu.hlo.txt"))?;
+    let mut module = hlo::parse(&text)?;
+    ir::verify(&module)?;
+    let theirs = estimate(&module, target)?;
+    fast_memory::naked(&mut module, target)?;
+    prove(&module, target).map_err(|error| format!("without fast memory: {error}"))?;
+    let naked = estimate(&module, target)?;
+    let start = Instant::now();
+    let report = fast_memory::assign(&mut module, target, options)?;
+    let seconds = start.elapsed().as_secs_f64();
+    if let Ok(path) = std::env::var("MEMPLAN_DUMP") {
+        std::fs::write(path, hlo::print(&module))?;
+    }
+    prove(&module, target)?;
+    if report.height > Bytes(options.capacity) {
+        return Err(format!("{} of fast memory", report.height).into());
+    }
+    let ours = estimate(&module, target)?;
+    Ok(Row { name: name.into(), theirs, naked, ours, report, seconds })
+}
+
+fn estimate(module: &Module, target: &Target) -> Result<RunEstimate, Box<dyn Error>> {
+    let graph = CallGraph::new(module)?;
+    let costs = Costs::new(module, &graph, &InPlace::new(module), target);
+    Ok(RunEstimate::new(module, &graph, &costs, target))
+}
+
+/// The verifier accepts the module, a plan can be made, and the checker proves it.
+fn prove(module: &Module, target: &Target) -> Result<(), Box<dyn Error>> {
+    ir::verify(module)?;
+    let planned = plan::plan(module, target, &PlanOptions::default())?;
+    check::check(module, &planned.schedule, target, &planned.plan).map_err(|violations| {
+        violations.iter().take(5).map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    })?;
+    Ok(())
+}
+
+fn write_table(rows: &[Row], options: &FastMemoryOptions) {
+    let mut out = String::from("# Fast memory: memplan and libtpu\n\n");
+    out += "Written by `cargo run --release --example compare_fast_memory -- ../shared/corpus`; do not edit.\n\n";
+    out += &format!(
+        "Each `tpu.hlo.txt` of the corpus, scheduled by libtpu 0.0.51 for a TPU v5e, once with libtpu's own \
+         assignment of VMEM and once, after that was taken out, with memplan's. Both may use {:.0} MiB; the rest is \
+         scratch of kernels. The cost model is memplan's for both: MB are bytes (10^6) that move between HBM and the \
+         cores in one run, transfers included, loops as often as they run; µs are estimated time. *naked* is the program with \
+         everything in HBM, *bound* the least that any assignment under this schedule could move, as a share of \
+         what ours does.\n\n",
+        options.capacity as f64 / f64::from(1 << 20)
+    );
+    out += "| program | naked MB | libtpu MB | ours MB | ratio | bound | libtpu µs | ours µs | ratio | VMEM MiB | copies in / out |\n";
+    out += "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n";
+    let (mut bytes, mut time) = (0.0, 0.0);
+    for row in rows {
+        let ratio = row.ours.main_memory_bytes / row.theirs.main_memory_bytes;
+        let faster = row.ours.seconds / row.theirs.seconds;
+        bytes += ratio.ln();
+        time += faster.ln();
+        out += &format!(
+            "| {} | {:.2} | {:.2} | {:.2} | {ratio:.3} | {:.3} | {:.1} | {:.1} | {faster:.3} | {:.1} | {} / {} |\n",
+            row.name,
+            row.naked.main_memory_bytes / 1e6,
+            row.theirs.main_memory_bytes / 1e6,
+            row.ours.main_memory_bytes / 1e6,
+            row.report.lower_bound / row.report.traffic.max(f64::MIN_POSITIVE),
+            row.theirs.seconds * 1e6,
+            row.ours.seconds * 1e6,
+            row.report.height.0 as f64 / f64::from(1 << 20),
+            row.report.prefetches,
+            row.report.evictions,
+        );
+        eprintln!("{}: {:.3} s", row.name, row.seconds);
+    }
+    let n = rows.len().max(1) as f64;
+    out += &format!(
+        "\nGeometric means over {} programs: HBM bytes {:.4}, time {:.4}.\n",
+        rows.len(),
+        (bytes / n).exp(),
+        (time / n).exp()
+    );
+    print!("{out}");
+}
