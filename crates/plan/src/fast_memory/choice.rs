@@ -2,7 +2,7 @@
 
 use memplan_analysis::{LiveRange, Time};
 
-use super::model::{Candidate, View};
+use super::model::{Candidate, Start, View};
 
 /// What is done for a candidate.
 #[derive(Clone, Debug, Default)]
@@ -38,10 +38,21 @@ impl Default for Mode {
 pub(super) struct Stays {
     /// Which view of the candidate, or of the event around.
     pub(super) view: usize,
-    /// First and last event of each stay, ascending. One that begins with a write begins before event 0.
-    pub(super) stays: Vec<(Option<usize>, usize)>,
+    /// In order of time.
+    pub(super) stays: Vec<Stay>,
     /// Within events that are served from main memory: the event, and the stays inside.
     pub(super) inside: Vec<(usize, Stays)>,
+}
+
+/// A part of a life.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stay {
+    /// Where the copy starts that brings the value; `None`: it was written to fast memory.
+    pub(super) start: Option<Start>,
+    /// The first event that it serves.
+    pub(super) first: usize,
+    /// The last event that it serves.
+    pub(super) last: usize,
 }
 
 impl Choice {
@@ -119,8 +130,10 @@ impl Path {
 /// How an event is reached in fast memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum From {
-    /// By a copy that starts for it.
+    /// By a copy that starts early enough to be done in time.
     Copy,
+    /// By a copy that the cores wait for.
+    LateCopy,
     /// It stayed from the event before, or from the write.
     Stay,
 }
@@ -151,13 +164,18 @@ fn walk(
         let in_main = event.main + inside.cost;
         let fetched = main.min(fast);
         let came_from_fast = fast < main;
-        let copied = match event.fast {
-            Some(cost) => {
-                let range = LiveRange { start: event.start.time, end: event.range.end };
-                fetched + view.fetch + hold(range) + cost
+        let mut copied = (f64::INFINITY, From::Copy);
+        if let Some(cost) = event.fast {
+            for (from, start, wait) in
+                [(From::Copy, event.start, 0.0), (From::LateCopy, event.latest, view.wait)]
+            {
+                let range = LiveRange { start: start.time, end: event.range.end };
+                let total = fetched + view.fetch + wait + hold(range) + cost;
+                if total < copied.0 {
+                    copied = (total, from);
+                }
             }
-            None => f64::INFINITY,
-        };
+        }
         let stayed = match held_until {
             Some(from) if fast.is_finite() => {
                 let gap = LiveRange { start: from, end: from.max(event.range.end) };
@@ -166,8 +184,8 @@ fn walk(
             _ => f64::INFINITY,
         };
         main = fetched + in_main;
-        let from = if copied < stayed { From::Copy } else { From::Stay };
-        fast = copied.min(stayed);
+        let from = if copied.0 < stayed { copied.1 } else { From::Stay };
+        fast = copied.0.min(stayed);
         held_until = Some(held_until.map_or(event.range.end, |end| end.max(event.range.end)));
         steps.push((came_from_fast, from));
         inner.push((inside, stays));
@@ -191,10 +209,14 @@ fn walk(
         }
         if is_fast {
             let last_event = *last.get_or_insert(i);
-            if from == From::Copy {
-                path.traffic += view.fetch;
-                path.busy.push(LiveRange { start: event.start.time, end: view.events[last_event].range.end });
-                stays.stays.push((Some(i), last_event));
+            if from != From::Stay {
+                let (start, wait) = match from {
+                    From::LateCopy => (event.latest, view.wait),
+                    _ => (event.start, 0.0),
+                };
+                path.traffic += view.fetch + wait;
+                path.busy.push(LiveRange { start: start.time, end: view.events[last_event].range.end });
+                stays.stays.push(Stay { start: Some(start), first: i, last: last_event });
                 last = None;
                 is_fast = came_from_fast;
             }
@@ -206,7 +228,7 @@ fn walk(
         let end = last.map_or(range.end, |i| view.events[i].range.end.max(range.end));
         path.busy.push(LiveRange { start: range.start, end });
         if let Some(last) = last {
-            stays.stays.push((None, last));
+            stays.stays.push(Stay { start: None, first: 0, last });
         }
     }
     stays.stays.reverse();

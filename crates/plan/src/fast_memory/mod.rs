@@ -29,6 +29,7 @@ mod prices;
 mod rewrite;
 mod room;
 mod search;
+mod sharing;
 
 use memplan_analysis::{Costs, Facts};
 use memplan_ir::{Module, Op, Schedule};

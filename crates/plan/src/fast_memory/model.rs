@@ -23,16 +23,20 @@ use smallvec::SmallVec;
 
 use super::idle::IdleTime;
 use super::options::Options;
+use super::sharing::Sharing;
 
 /// Everything that may be in fast memory.
 pub(super) struct Model {
     pub(super) candidates: Vec<Candidate>,
+    pub(super) sharing: Sharing,
     /// One past the last instant.
     pub(super) end: Time,
 }
 
 /// One value, or several that must share memory.
 pub(super) struct Candidate {
+    /// The value, if it is one alone.
+    pub(super) single: Option<ValueId>,
     pub(super) bytes: u64,
     /// What it takes for all of them to be there all their lives; `None` when they cannot.
     pub(super) whole: Option<Whole>,
@@ -99,6 +103,8 @@ pub(super) struct View {
     pub(super) computation: ComputationId,
     /// What a copy into fast memory costs here.
     pub(super) fetch: f64,
+    /// What it costs on top to wait for it.
+    pub(super) wait: f64,
     pub(super) events: Vec<Event>,
 }
 
@@ -106,8 +112,10 @@ pub(super) struct View {
 pub(super) struct Event {
     /// When it must be there, and one past the instant up to which.
     pub(super) range: LiveRange,
-    /// Where a copy into fast memory starts.
+    /// Where a copy into fast memory starts that is done in time.
     pub(super) start: Start,
+    /// Where one starts at the latest.
+    pub(super) latest: Start,
     /// What it costs to read main memory, what is in `inside` aside.
     pub(super) main: f64,
     /// What it costs when the value is in fast memory; `None` when it has to be in main memory.
@@ -156,7 +164,9 @@ impl Model {
         });
         build.look_at_definitions();
         build.look_at_uses();
-        Model { candidates: build.candidates(), end: facts.line.end() }
+        let candidates = build.candidates();
+        let sharing = Sharing::new(module, facts, &candidates);
+        Model { candidates, sharing, end: facts.line.end() }
     }
 }
 
@@ -431,7 +441,8 @@ impl Build<'_> {
         if whole.is_none() && views.is_empty() {
             return None;
         }
-        Some(Candidate { bytes, whole, write, evicted, views })
+        let single = (values.len() == 1).then(|| values[0]);
+        Some(Candidate { single, bytes, whole, write, evicted, views })
     }
 
     /// Padded bytes of an array that may be in fast memory.
@@ -610,13 +621,14 @@ impl Build<'_> {
         };
         for event in &mut events {
             event.start = self.idle.fetch_start(event.uses[0].user, earliest, bytes as f64);
+            event.latest = self.idle.fetch_start(event.uses[0].user, earliest, 0.0);
             // What has to be in main memory inside keeps the value there.
             if event.inside.iter().any(|view| view.events.iter().any(|e| e.fast.is_none())) {
                 event.fast = None;
             }
         }
         let fetch = self.costs.frequency(computation) * bytes as f64;
-        View { value, computation, fetch, events }
+        View { value, computation, fetch, wait: self.options.time_weight * fetch, events }
     }
 }
 
@@ -628,7 +640,7 @@ pub(super) fn main_cost(view: &View) -> f64 {
 impl Event {
     fn new(range: LiveRange, main: f64, fast: Option<f64>, it: Use) -> Event {
         let start = Start { before: it.user, time: range.start };
-        Event { range, start, main, fast, uses: SmallVec::from_iter([it]), inside: Vec::new() }
+        Event { range, start, latest: start, main, fast, uses: SmallVec::from_iter([it]), inside: Vec::new() }
     }
 }
 

@@ -30,10 +30,12 @@ impl Prices {
             let now = Prices { sums: prefix_sums(&price), lower_bound: 0.0 };
             let mut excess = vec![0.0; n + 1];
             let mut cost = 0.0;
-            for candidate in &model.candidates {
-                let choice = Choice::best(candidate, &|bytes, range| now.of(bytes, range));
+            for (i, candidate) in model.candidates.iter().enumerate() {
+                // What may be shared is taken to be, so that the bound holds.
+                let own = |range| model.sharing.own_part(i, range, None);
+                let choice = Choice::best(candidate, &|bytes, range| now.of(bytes, own(range)));
                 cost += choice.cost;
-                for range in &choice.busy {
+                for range in choice.busy.iter().map(|&range| own(range)) {
                     excess[range.start as usize] += candidate.bytes as f64;
                     excess[range.end as usize] -= candidate.bytes as f64;
                 }

@@ -15,7 +15,7 @@ use memplan_memory::FastMemory;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::choice::{Choice, Mode, Stays};
-use super::model::{Candidate, Event, Use, View};
+use super::model::{Candidate, Event, Start, Use, View};
 
 /// What was inserted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,7 +120,7 @@ impl Rewrite<'_> {
     fn first_need(&self, view: &View, stays: &Stays, limit: Option<InstructionId>) -> Option<InstructionId> {
         let from_main = (0..view.events.len()).filter(|&i| !is_fast(view, stays, i));
         let uses = from_main.flat_map(|i| view.events[i].uses.iter().map(|it| it.user));
-        let starts = stays.stays.iter().filter_map(|(first, _)| Some(view.events[(*first)?].start.before));
+        let starts = stays.stays.iter().filter_map(|stay| Some(stay.start?.before));
         let line = &self.facts.line;
         uses.chain(starts).chain(limit).min_by_key(|&id| (line.begin(id), id))
     }
@@ -128,13 +128,12 @@ impl Rewrite<'_> {
     /// Exchanges the operands of the events of a view for those of the version that serves each.
     fn serve(&mut self, view: &View, stays: &Stays, main: Version) {
         let hands_over = view.events.iter().any(|event| !event.inside.is_empty());
-        for &(first, last) in &stays.stays {
-            let served = (first.unwrap_or(0)..=last).map(|i| &view.events[i]);
+        for stay in &stays.stays {
+            let served = (stay.first..=stay.last).map(|i| &view.events[i]);
             let served: Vec<&Event> = served.filter(|event| event.fast.is_some()).collect();
-            match first {
-                Some(first) => {
+            match stay.start {
+                Some(Start { before, .. }) => {
                     let uses: Vec<Use> = served.iter().flat_map(|event| event.uses.iter().copied()).collect();
-                    let before = view.events[first].start.before;
                     let source = match main {
                         Version::Original => self.original(view, (before, Slot::Started)),
                         Version::Copied(done) => done,
@@ -339,7 +338,7 @@ impl Rewrite<'_> {
 /// Whether an event is served from fast memory.
 fn is_fast(view: &View, stays: &Stays, event: usize) -> bool {
     view.events[event].fast.is_some()
-        && stays.stays.iter().any(|&(first, last)| first.unwrap_or(0) <= event && event <= last)
+        && stays.stays.iter().any(|stay| stay.first <= event && event <= stay.last)
 }
 
 fn in_space(array: &ArrayShape, space: u32) -> ArrayShape {

@@ -4,8 +4,6 @@
 //! left has no price. Then candidates that would rather have what they could not get push out what is worth least in
 //! their way, which is given another choice; what does not lower the total is undone.
 
-use std::cmp::Reverse;
-
 use memplan_analysis::LiveRange;
 
 use super::choice::Choice;
@@ -19,6 +17,8 @@ pub(super) struct Assignment<'m> {
     capacity: u64,
     room: Room,
     pub(super) choices: Vec<Choice>,
+    /// Bytes that are counted twice at each site of sharing.
+    twice: Vec<u64>,
 }
 
 /// How much of a price is asked of what has room anyway: just enough to prefer what leaves room.
@@ -28,7 +28,8 @@ impl<'m> Assignment<'m> {
     /// Nothing in fast memory.
     pub(super) fn empty(model: &'m Model, capacity: u64) -> Assignment<'m> {
         let choices = model.candidates.iter().map(Choice::main).collect();
-        Assignment { model, capacity, room: Room::new(model.end), choices }
+        let twice = vec![0; model.sharing.len()];
+        Assignment { model, capacity, room: Room::new(model.end), choices, twice }
     }
 
     /// What main memory moves, in the unit of gain.
@@ -152,43 +153,35 @@ impl<'m> Assignment<'m> {
     /// Lets one candidate choose anew: what has no room cannot be held.
     fn choose(&mut self, i: usize, price: impl Fn(u64, LiveRange) -> f64) {
         let candidate = &self.model.candidates[i];
-        let old = std::mem::take(&mut self.choices[i]);
-        old.busy.iter().for_each(|&range| self.room.give_back(range, candidate.bytes));
-        let (room, capacity) = (&self.room, self.capacity);
+        let old = self.set(i, Choice::default());
+        let this = &*self;
         let new = Choice::best(candidate, &|bytes, range| {
-            if range.start >= range.end {
+            let own = this.model.sharing.own_part(i, range, Some(&this.choices));
+            if own.start >= own.end {
                 return 0.0;
             }
-            let has_room = room.most(range) + bytes <= capacity;
-            if has_room { price(bytes, range) } else { f64::INFINITY }
+            let has_room = this.room.most(own) + bytes <= this.capacity;
+            if has_room { price(bytes, own) } else { f64::INFINITY }
         });
-        let new = if new.traffic <= old.traffic { new } else { old };
-        new.busy.iter().for_each(|&range| self.room.take(range, candidate.bytes));
-        self.choices[i] = new;
+        self.set(i, if new.traffic <= old.traffic { new } else { old });
     }
 
-    fn set(&mut self, i: usize, choice: Choice) {
+    /// Replaces a choice, and keeps count of what is taken. Gives the old one.
+    fn set(&mut self, i: usize, choice: Choice) -> Choice {
         let bytes = self.model.candidates[i].bytes;
+        for &site in self.model.sharing.of(i) {
+            let (at, _) = self.model.sharing.twice(site, &self.model.candidates, &self.choices);
+            self.room.take(at, self.twice[site as usize]);
+        }
         let old = std::mem::replace(&mut self.choices[i], choice);
         old.busy.iter().for_each(|&range| self.room.give_back(range, bytes));
         self.choices[i].busy.iter().for_each(|&range| self.room.take(range, bytes));
-    }
-
-    /// Takes the candidates that save least out of fast memory where they hold any of a range, until its most bytes are
-    /// at most `limit`.
-    pub(super) fn shrink(&mut self, prices: &Prices, limit: u64) {
-        let all = LiveRange { start: 0, end: self.model.end };
-        let mut order: Vec<usize> = (0..self.choices.len()).filter(|&k| self.choices[k].is_fast()).collect();
-        let worth: Vec<f64> = (0..self.choices.len()).map(|k| self.worth_of(k, prices)).collect();
-        order.sort_by(|&a, &b| worth[a].total_cmp(&worth[b]).then(Reverse(a).cmp(&Reverse(b))));
-        for k in order {
-            if self.room.most(all) <= limit {
-                return;
-            }
-            if self.choices[k].busy.iter().any(|&range| self.room.most(range) > limit) {
-                self.set(k, Choice::main(&self.model.candidates[k]));
-            }
+        for &site in self.model.sharing.of(i) {
+            let (at, twice) = self.model.sharing.twice(site, &self.model.candidates, &self.choices);
+            self.twice[site as usize] = twice;
+            self.room.give_back(at, twice);
         }
+        old
     }
 }
 

@@ -1,0 +1,139 @@
+//! Results that take over the bytes of an operand that dies: where operand and result are counted once.
+//!
+//! A value is live while the instruction runs that reads it last, and a result is live from the instruction on that
+//! writes it, so both take room at that instant. Where the planner lets the result take over the operand's storage
+//! ([`storage`](crate::storage)), one of the two is all there is. Whether it does depends on both being in fast memory;
+//! so an instruction is a *site*, which says how many bytes are counted twice as things stand.
+
+use memplan_analysis::{Facts, LiveRange, Time};
+use memplan_ir::Module;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::choice::Choice;
+use super::model::Candidate;
+
+/// An instruction whose results may take over operands.
+struct Site {
+    time: Time,
+    /// Candidates that are written, and those that each may take over.
+    results: Vec<(usize, SmallVec<[usize; 2]>)>,
+}
+
+/// All sites.
+pub(super) struct Sharing {
+    sites: Vec<Site>,
+    /// The sites that each candidate has a part in.
+    of: Vec<SmallVec<[u32; 2]>>,
+}
+
+impl Sharing {
+    /// Finds the sites: linear in operands and results, and in the square of the operands of one instruction that are
+    /// one value.
+    pub(super) fn new(module: &Module, facts: &Facts, candidates: &[Candidate]) -> Sharing {
+        let single = candidates.iter().enumerate().filter_map(|(i, c)| Some((c.single?, i)));
+        let of_value: FxHashMap<_, _> = single.collect();
+        let mut sharing = Sharing { sites: Vec::new(), of: vec![SmallVec::new(); candidates.len()] };
+        for (time, &id) in facts.line.instructions.iter().enumerate() {
+            let operands = &module.instructions[id].operands;
+            let mut results = Vec::new();
+            for position in facts.flow.positions.of(id) {
+                let Some(value) = facts.flow.value_at(position) else { continue };
+                let Some(&result) = of_value.get(&value) else { continue };
+                if facts.flow.values[value].definition != position {
+                    continue;
+                }
+                let output = facts.flow.positions.shape_index(position);
+                let takes = |k: usize| facts.in_place.may_take_over(module, id, k, output);
+                let mut partners: SmallVec<[usize; 2]> = SmallVec::new();
+                for &operand in operands {
+                    let Some(value) = facts.flow.value_of(operand) else { continue };
+                    let Some(&partner) = of_value.get(&value) else { continue };
+                    let mut same = (0..operands.len()).filter(|&k| facts.flow.value_of(operands[k]) == Some(value));
+                    let is_same_size = candidates[partner].bytes == candidates[result].bytes;
+                    if partner != result && is_same_size && !partners.contains(&partner) && same.all(takes) {
+                        partners.push(partner);
+                    }
+                }
+                if !partners.is_empty() {
+                    results.push((result, partners));
+                }
+            }
+            if !results.is_empty() {
+                let number = sharing.sites.len() as u32;
+                for (result, partners) in &results {
+                    for &candidate in partners.iter().chain([result]) {
+                        if sharing.of[candidate].last() != Some(&number) {
+                            sharing.of[candidate].push(number);
+                        }
+                    }
+                }
+                sharing.sites.push(Site { time: time as Time, results });
+            }
+        }
+        sharing
+    }
+
+    /// Number of sites.
+    pub(super) fn len(&self) -> usize {
+        self.sites.len()
+    }
+
+    /// The sites that a candidate has a part in.
+    pub(super) fn of(&self, candidate: usize) -> &[u32] {
+        &self.of[candidate]
+    }
+
+    /// The instant of a site, and the bytes that are counted twice there.
+    pub(super) fn twice(&self, site: u32, candidates: &[Candidate], choices: &[Choice]) -> (LiveRange, u64) {
+        let Site { time, results } = &self.sites[site as usize];
+        let mut taken: SmallVec<[usize; 4]> = SmallVec::new();
+        let mut bytes = 0;
+        for (result, partners) in results {
+            if !begins_at(&choices[*result], *time) {
+                continue;
+            }
+            let mut free = partners.iter().filter(|partner| !taken.contains(partner));
+            if let Some(&partner) = free.find(|&&partner| ends_at(&choices[partner], *time)) {
+                taken.push(partner);
+                bytes += candidates[*result].bytes;
+            }
+        }
+        (LiveRange { start: *time, end: time + 1 }, bytes)
+    }
+
+    /// The part of a range during which a candidate takes room of its own, as the others have chosen; with `None`, as
+    /// they may choose at best.
+    pub(super) fn own_part(&self, candidate: usize, range: LiveRange, choices: Option<&[Choice]>) -> LiveRange {
+        let mut own = range;
+        for &site in &self.of[candidate] {
+            let Site { time, results } = &self.sites[site as usize];
+            for (result, partners) in results {
+                if *result == candidate {
+                    let has_partner = |choices: &[Choice]| partners.iter().any(|&p| ends_at(&choices[p], *time));
+                    if range.start == *time && choices.is_none_or(has_partner) {
+                        own.start = time + 1;
+                    }
+                } else if range.end == time + 1
+                    && partners.contains(&candidate)
+                    && choices.is_some_and(|choices| {
+                        begins_at(&choices[*result], *time)
+                            && !partners.iter().any(|&p| p != candidate && ends_at(&choices[p], *time))
+                    })
+                {
+                    own.end = *time;
+                }
+            }
+        }
+        own.end = own.end.max(own.start);
+        own
+    }
+}
+
+fn begins_at(choice: &Choice, time: Time) -> bool {
+    choice.busy.iter().any(|range| range.start == time)
+}
+
+fn ends_at(choice: &Choice, time: Time) -> bool {
+    choice.busy.iter().any(|range| range.end == time + 1 && range.start <= time)
+}
