@@ -33,10 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let corpus = arguments.next().ok_or("usage: compare_fast_memory CORPUS [PROGRAM]...")?;
     let wanted: Vec<String> = arguments.collect();
     let target = Target::find("tpu-v5e")?;
-    let mut options = FastMemoryOptions::for_target(&target).ok_or("the target has no fast memory")?;
-    if let Ok(r) = std::env::var("FM_ROUNDS") { options.price_rounds = r.parse()?; } //TEMP
-    if let Ok(r) = std::env::var("FM_STEPS") { options.search_steps = r.parse()?; } //TEMP
-    if let Ok(r) = std::env::var("FM_TW") { options.time_weight = r.parse()?; } //TEMP
+    let options = FastMemoryOptions::for_target(&target).ok_or("the target has no fast memory")?;
     let mut names: Vec<String> = std::fs::read_dir(&corpus)?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .filter(|name| wanted.is_empty() || wanted.contains(name))

@@ -1,8 +1,8 @@
 //! How often a loop runs, where its counter starts, steps and ends at constants.
 
 use memplan_ir::{
-    ArrayLiteral, BinaryOp, ComparisonDirection, ComputationId, InstructionId, Literal, LiteralData, Module, Op,
-    Shape,
+    ArrayLiteral, BinaryOp, ComparisonDirection, ComputationId, InstructionId, Literal, LiteralData, Module,
+    Op, Shape,
 };
 
 /// The number of times that the body of a `while` runs; `None` where that is not plain to see.

@@ -45,7 +45,8 @@ impl Machine<'_> {
     fn matrix_rate(&self, t: ElementType) -> f64 {
         let rates = &self.target.rates;
         let stand_in = if t.is_integral() { ElementType::S8 } else { ElementType::Bf16 };
-        let slowest = || [ElementType::F32, ElementType::Bf16, ElementType::F16].iter().find_map(|&t| rates.get(t));
+        let slowest =
+            || [ElementType::F32, ElementType::Bf16, ElementType::F16].iter().find_map(|&t| rates.get(t));
         rates.get(t).or_else(|| rates.get(stand_in)).or_else(slowest).unwrap_or(f64::INFINITY)
     }
 }

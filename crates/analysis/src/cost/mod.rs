@@ -16,8 +16,8 @@
 //! Bytes are padded bytes, counted once however often a kernel reads them: what tile sizes make of a matrix product
 //! is the backend's business, and the same wherever operands lie.
 
-mod operations;
 mod machine;
+mod operations;
 mod reads;
 mod run;
 
@@ -159,14 +159,7 @@ impl Costing<'_> {
         work
     }
 
-    fn add_access(
-        &self,
-        work: &mut Work,
-        operand: Option<u32>,
-        index: ShapeIndex,
-        leaf: &Shape,
-        share: f64,
-    ) {
+    fn add_access(&self, work: &mut Work, operand: Option<u32>, index: ShapeIndex, leaf: &Shape, share: f64) {
         let is_scalar = leaf.as_array().is_none_or(|array| array.rank() == 0);
         let bytes = Bytes((self.target.size_of(leaf).0 as f64 * share).ceil() as u64);
         if !is_scalar && bytes > Bytes::ZERO {

@@ -94,8 +94,19 @@ fn vector_operations(module: &Module, instruction: &Instruction, result: f64, op
 fn unary(op: UnaryOp) -> f64 {
     use UnaryOp::*;
     match op {
-        Abs | Ceil | Floor | Imag | IsFinite | Negate | Not | Real | Sign | PopulationCount
-        | CountLeadingZeros | RoundNearestAwayFromZero | RoundNearestEven => 1.0,
+        Abs
+        | Ceil
+        | Floor
+        | Imag
+        | IsFinite
+        | Negate
+        | Not
+        | Real
+        | Sign
+        | PopulationCount
+        | CountLeadingZeros
+        | RoundNearestAwayFromZero
+        | RoundNearestEven => 1.0,
         Rsqrt | Sqrt | Cbrt => DIVISION,
         _ => TRANSCENDENTAL,
     }
@@ -120,7 +131,8 @@ fn multiplications(
     let result = first_array(result);
     let pairs = |i: usize, window: &WindowDimension| {
         let at = |labels: &[i64]| labels.get(i).copied().unwrap_or(-1);
-        let (n, outputs) = (extent(base, at(&labels.input_spatial)), extent(result, at(&labels.output_spatial)));
+        let (n, outputs) =
+            (extent(base, at(&labels.input_spatial)), extent(result, at(&labels.output_spatial)));
         valid_pairs(window, n as i64, outputs as i64)
     };
     let spatial: f64 = convolution.window.dimensions.iter().enumerate().map(|(i, w)| pairs(i, w)).product();
@@ -176,10 +188,11 @@ mod tests {
 
     #[track_caller]
     fn check(window: WindowDimension, base: i64, outputs: i64) {
-        let brute_force = (0..window.size).flat_map(|k| (0..outputs).map(move |o| (k, o))).filter(|(k, o)| {
-            let at = o * window.stride + k * window.window_dilation - window.padding_low;
-            at >= 0 && at % window.base_dilation == 0 && at / window.base_dilation < base
-        });
+        let brute_force =
+            (0..window.size).flat_map(|k| (0..outputs).map(move |o| (k, o))).filter(|(k, o)| {
+                let at = o * window.stride + k * window.window_dilation - window.padding_low;
+                at >= 0 && at % window.base_dilation == 0 && at / window.base_dilation < base
+            });
         assert_eq!(valid_pairs(&window, base, outputs), brute_force.count() as f64);
     }
 

@@ -166,11 +166,9 @@ fn walk(
         let came_from_fast = fast < main;
         let mut copied = (f64::INFINITY, From::Copy);
         if let Some(cost) = event.fast {
-            for (from, start, wait) in
-                [(From::Copy, event.start, 0.0), (From::LateCopy, event.latest, view.wait)]
-            {
+            for (from, start) in [(From::Copy, event.start), (From::LateCopy, event.latest)] {
                 let range = LiveRange { start: start.time, end: event.range.end };
-                let total = fetched + view.fetch + wait + hold(range) + cost;
+                let total = fetched + view.fetch + start.exposed * view.wait + hold(range) + cost;
                 if total < copied.0 {
                     copied = (total, from);
                 }
@@ -210,11 +208,8 @@ fn walk(
         if is_fast {
             let last_event = *last.get_or_insert(i);
             if from != From::Stay {
-                let (start, wait) = match from {
-                    From::LateCopy => (event.latest, view.wait),
-                    _ => (event.start, 0.0),
-                };
-                path.traffic += view.fetch + wait;
+                let start = if from == From::LateCopy { event.latest } else { event.start };
+                path.traffic += view.fetch + start.exposed * view.wait;
                 path.busy.push(LiveRange { start: start.time, end: view.events[last_event].range.end });
                 stays.stays.push(Stay { start: Some(start), first: i, last: last_event });
                 last = None;

@@ -67,10 +67,20 @@ impl<'a> IdleTime<'a> {
         let is_given = |&id: &InstructionId| {
             matches!(self.module.instructions[id].op, Op::Parameter { .. } | Op::Constant(_))
         };
-        let exists = sequence[..at]
-            .partition_point(|id| self.facts.line.begin(*id) < earliest || is_given(id));
-        let before = sequence[early.max(exists).min(at)];
-        Start { before, time: self.facts.line.begin(before) }
+        let exists =
+            sequence[..at].partition_point(|id| self.facts.line.begin(*id) < earliest || is_given(id));
+        let start = early.max(exists).min(at);
+        let hidden = if seconds > 0.0 { ((idle - sums[start].0) / seconds).min(1.0) } else { 1.0 };
+        let before = sequence[start];
+        Start { before, time: self.facts.line.begin(before), exposed: 1.0 - hidden }
+    }
+
+    /// The start of a transfer that the cores wait for, and that could start at `early`.
+    pub(super) fn latest_start(&self, user: InstructionId, early: Start) -> Start {
+        match self.facts.line.begin(user) > early.time {
+            true => Start { before: user, time: self.facts.line.begin(user), exposed: 1.0 },
+            false => early,
+        }
     }
 
     /// Before which instruction the copy of a value out of fast memory has to be done, and one past the last instant

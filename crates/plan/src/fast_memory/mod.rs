@@ -89,7 +89,8 @@ pub fn assign(
         }
         assignment.improve(&prices, options.search_steps);
         let mut rewritten = module.clone();
-        let inserted = rewrite::rewrite(&mut rewritten, &facts, fast, &model.candidates, &assignment.choices)?;
+        let inserted =
+            rewrite::rewrite(&mut rewritten, &facts, fast, &model.candidates, &assignment.choices)?;
         let height = height(&rewritten, target, fast)?;
         if height.0 <= options.capacity || limit == 0 {
             *module = rewritten;

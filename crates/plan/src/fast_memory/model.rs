@@ -85,6 +85,8 @@ pub(super) struct Start {
     pub(super) before: InstructionId,
     /// The first instant at which it is under way.
     pub(super) time: Time,
+    /// The share of its time that the cores wait for it.
+    pub(super) exposed: f64,
 }
 
 /// Written to fast memory and copied out.
@@ -103,7 +105,7 @@ pub(super) struct View {
     pub(super) computation: ComputationId,
     /// What a copy into fast memory costs here.
     pub(super) fetch: f64,
-    /// What it costs on top to wait for it.
+    /// What it costs on top when the cores wait for all of it.
     pub(super) wait: f64,
     pub(super) events: Vec<Event>,
 }
@@ -212,8 +214,7 @@ impl Build<'_> {
             let index = positions.shape_index(definition.definition);
             let work = self.costs.work(id);
             let written = work.accesses.iter().find(|a| a.operand.is_none() && a.index == *index);
-            self.writes[value] =
-                written.map_or(0.0, |access| self.worth(id, access.bytes.0 as f64));
+            self.writes[value] = written.map_or(0.0, |access| self.worth(id, access.bytes.0 as f64));
         }
     }
 
@@ -345,7 +346,8 @@ impl Build<'_> {
             flow.positions.find(parameter, &[it.operand].into())
         };
         let is_conditional = module.instructions[id].op == Op::Conditional;
-        at.and_then(|p| flow.value_at(p)) != Some(value) || is_conditional && self.is_phi_input.contains(value)
+        at.and_then(|p| flow.value_at(p)) != Some(value)
+            || is_conditional && self.is_phi_input.contains(value)
     }
 
     /// What the entry returns is in main memory at the end. What other computations return either merges with what
@@ -453,7 +455,8 @@ impl Build<'_> {
             let id = flow.positions.instruction(position);
             let part = self.module.shape(id).subshape(flow.positions.shape_index(position))?;
             let Shape::Array(array) = part else { return None };
-            if array.rank() == 0 || array.is_dynamic() || array.memory_space() != 0 || array.layout.is_none() {
+            if array.rank() == 0 || array.is_dynamic() || array.memory_space() != 0 || array.layout.is_none()
+            {
                 return None;
             }
             bytes = bytes.max(self.target.size_of(part).0);
@@ -472,12 +475,7 @@ impl Build<'_> {
             || matches!(self.module.instructions[definition].op, Op::Constant(_))
     }
 
-    fn whole(
-        &self,
-        values: &[ValueId],
-        bytes: u64,
-        views: &FxHashMap<ValueId, Vec<View>>,
-    ) -> Option<Whole> {
+    fn whole(&self, values: &[ValueId], bytes: u64, views: &FxHashMap<ValueId, Vec<View>>) -> Option<Whole> {
         let facts = self.facts;
         let mut whole = Whole {
             resident: Vec::new(),
@@ -502,7 +500,8 @@ impl Build<'_> {
                     let start = self.idle.fetch_start(it.user, range.start, bytes as f64);
                     debug_assert!(start.time <= begin);
                     whole.busy.push(LiveRange { start: start.time, end });
-                    whole.cost += self.costs.frequency(self.module.instructions[it.user].parent) * bytes as f64;
+                    whole.cost +=
+                        self.costs.frequency(self.module.instructions[it.user].parent) * bytes as f64;
                     whole.copied_in.push(CopiedIn { uses: vec![it], start });
                 }
                 whole.cost += views.get(&value).into_iter().flatten().map(main_cost).sum::<f64>();
@@ -585,10 +584,11 @@ impl Build<'_> {
             let definition = facts.flow.positions.instruction(facts.flow.values[value].definition);
             let home = self.module.instructions[definition].parent;
             // A loop's state is defined in its body and its condition.
-            let is_home = computation == home || facts.flow.values[value].kind == ValueKind::LoopPhi && {
-                let caller = facts.graph.caller(home);
-                caller.is_some() && facts.graph.caller(computation) == caller
-            };
+            let is_home = computation == home
+                || facts.flow.values[value].kind == ValueKind::LoopPhi && {
+                    let caller = facts.graph.caller(home);
+                    caller.is_some() && facts.graph.caller(computation) == caller
+                };
             if is_home {
                 views.entry(value).or_default().push(view);
                 continue;
@@ -621,7 +621,7 @@ impl Build<'_> {
         };
         for event in &mut events {
             event.start = self.idle.fetch_start(event.uses[0].user, earliest, bytes as f64);
-            event.latest = self.idle.fetch_start(event.uses[0].user, earliest, 0.0);
+            event.latest = self.idle.latest_start(event.uses[0].user, event.start);
             // What has to be in main memory inside keeps the value there.
             if event.inside.iter().any(|view| view.events.iter().any(|e| e.fast.is_none())) {
                 event.fast = None;
@@ -639,7 +639,7 @@ pub(super) fn main_cost(view: &View) -> f64 {
 
 impl Event {
     fn new(range: LiveRange, main: f64, fast: Option<f64>, it: Use) -> Event {
-        let start = Start { before: it.user, time: range.start };
+        let start = Start { before: it.user, time: range.start, exposed: 1.0 };
         Event { range, start, latest: start, main, fast, uses: SmallVec::from_iter([it]), inside: Vec::new() }
     }
 }

@@ -131,26 +131,26 @@ fn part(module: &Module, done: InstructionId) -> Option<Move> {
 fn whole_of_parts(module: &Module, concat: InstructionId) -> Option<InstructionId> {
     let operands = &module.instructions[concat].operands;
     let parts: Option<Vec<Move>> = operands.iter().map(|&done| part(module, done)).collect();
-    let parts = parts.filter(|parts| !parts.is_empty())?;
-    let source = parts[0].source;
+    let parts = parts?;
+    let source = parts.first()?.source;
     let array = module.shape(source).as_array()?;
-    // Along the one dimension that is cut, each slice begins where the one before ends.
-    let mut reached = 0;
+    // The one dimension that is cut, and from where to where. The slices are listed as they arrive, in any order.
+    let mut cuts: Vec<(usize, i64, i64)> = Vec::new();
     for part in &parts {
         let Op::Slice { dimensions } = &module.instructions[part.slice?].op else { return None };
-        let cut: Vec<usize> =
-            (0..dimensions.len()).filter(|&d| (dimensions[d].limit - dimensions[d].start) != array.dimensions[d]).collect();
-        let along = *cut.first()?;
-        let slice = &dimensions[along];
-        if part.source != source || cut.len() != 1 || slice.stride != 1 || slice.start != reached {
+        let whole = |d: usize| dimensions[d].start == 0 && dimensions[d].limit == array.dimensions[d];
+        let mut cut = (0..dimensions.len()).filter(|&d| !whole(d));
+        let along = cut.next()?;
+        if part.source != source || cut.next().is_some() || dimensions[along].stride != 1 {
             return None;
         }
-        reached = slice.limit;
-        if reached == array.dimensions[along] {
-            return Some(source);
-        }
+        cuts.push((along, dimensions[along].start, dimensions[along].limit));
     }
-    None
+    cuts.sort_unstable();
+    let (along, first, _) = *cuts.first()?;
+    let follows = |pair: &[(usize, i64, i64)]| pair[0].0 == pair[1].0 && pair[0].2 == pair[1].1;
+    let is_all = first == 0 && cuts.last()?.2 == array.dimensions[along] && cuts.windows(2).all(follows);
+    is_all.then_some(source)
 }
 
 fn changes_only_space(module: &Module, from: InstructionId, to: InstructionId, fast: MemorySpaceId) -> bool {

@@ -8,8 +8,8 @@
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{CallGraph, CallGraphError, Facts, ValueId, dataflow};
 use memplan_ir::{
-    ArrayShape, ComputationId, ElementType, Instruction, InstructionId, Layout, Module, Op, Shape,
-    ShapeId, ShapeIndex,
+    ArrayShape, ComputationId, ElementType, Instruction, InstructionId, Layout, Module, Op, Shape, ShapeId,
+    ShapeIndex,
 };
 use memplan_memory::FastMemory;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -275,7 +275,8 @@ impl Rewrite<'_> {
     /// Lets an operand be another instruction's result, seen in the shape that it had.
     fn exchange(&mut self, it: Use, by: InstructionId) {
         let old = self.module.instructions[it.user].operands[it.operand as usize];
-        let (Shape::Array(wanted), Shape::Array(given)) = (self.module.shape(old), self.module.shape(by)) else {
+        let (Shape::Array(wanted), Shape::Array(given)) = (self.module.shape(old), self.module.shape(by))
+        else {
             unreachable!("only arrays are candidates");
         };
         let space = u32::try_from(given.memory_space()).expect("it is that of a target");
@@ -408,7 +409,8 @@ fn color_interiors(module: &mut Module) {
     for (inner, index) in order {
         let Some(space) = spaces[&(inner, index.clone())] else { continue };
         let mut shape = module.shape(inner).clone();
-        let is_new = shape.subshape(&index).and_then(Shape::as_array).is_some_and(|a| a.memory_space() != space);
+        let is_new =
+            shape.subshape(&index).and_then(Shape::as_array).is_some_and(|a| a.memory_space() != space);
         if is_new {
             set_space(&mut shape, &index, u32::try_from(space).unwrap_or(0));
             module.instructions[inner].shape = module.intern(shape);

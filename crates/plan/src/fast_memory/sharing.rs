@@ -49,7 +49,8 @@ impl Sharing {
                 for &operand in operands {
                     let Some(value) = facts.flow.value_of(operand) else { continue };
                     let Some(&partner) = of_value.get(&value) else { continue };
-                    let mut same = (0..operands.len()).filter(|&k| facts.flow.value_of(operands[k]) == Some(value));
+                    let mut same =
+                        (0..operands.len()).filter(|&k| facts.flow.value_of(operands[k]) == Some(value));
                     let is_same_size = candidates[partner].bytes == candidates[result].bytes;
                     if partner != result && is_same_size && !partners.contains(&partner) && same.all(takes) {
                         partners.push(partner);
@@ -104,13 +105,19 @@ impl Sharing {
 
     /// The part of a range during which a candidate takes room of its own, as the others have chosen; with `None`, as
     /// they may choose at best.
-    pub(super) fn own_part(&self, candidate: usize, range: LiveRange, choices: Option<&[Choice]>) -> LiveRange {
+    pub(super) fn own_part(
+        &self,
+        candidate: usize,
+        range: LiveRange,
+        choices: Option<&[Choice]>,
+    ) -> LiveRange {
         let mut own = range;
         for &site in &self.of[candidate] {
             let Site { time, results } = &self.sites[site as usize];
             for (result, partners) in results {
                 if *result == candidate {
-                    let has_partner = |choices: &[Choice]| partners.iter().any(|&p| ends_at(&choices[p], *time));
+                    let has_partner =
+                        |choices: &[Choice]| partners.iter().any(|&p| ends_at(&choices[p], *time));
                     if range.start == *time && choices.is_none_or(has_partner) {
                         own.start = time + 1;
                     }
