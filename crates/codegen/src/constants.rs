@@ -12,7 +12,7 @@ use std::io::Write;
 use memplan_ir::{
     ArrayLiteral, ArrayShape, ElementType, EntityRef, Literal, LiteralData, Module, Op, ShapeIndex,
 };
-use memplan_memory::{AllocationId, AllocationKind, Bytes, MemoryPlan, Slice, TiledIndex};
+use memplan_memory::{Addressing, AllocationId, AllocationKind, Bytes, MemoryPlan, Slice};
 
 /// Why constants cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -112,74 +112,56 @@ impl Part<'_> {
         let LiteralData::Bytes(data) = &self.literal.data else {
             return Err(ConstantsError::Elided { name: self.name.to_string() });
         };
-        if self.shape.layout.as_ref().is_none_or(|layout| layout.is_default() || is_plain(layout)) {
-            let n = data.len().min(out.len());
-            out[..n].copy_from_slice(&data[..n]);
+        let no_rule = || ConstantsError::Layout { name: self.name.to_string() };
+        let addressing = Addressing::new(self.shape).ok_or_else(no_rule)?;
+        if addressing.is_row_major {
+            out.get_mut(..data.len()).ok_or_else(no_rule)?.copy_from_slice(data);
             return Ok(());
         }
-        let no_rule = || ConstantsError::Layout { name: self.name.to_string() };
-        let index = TiledIndex::new(self.shape).ok_or_else(no_rule)?;
-        let elements = self.elements(&index);
-        let mut at: Vec<u64> = vec![0; self.shape.rank()];
-        for element in data.chunks_exact(self.literal.element_type.byte_width() as usize) {
-            let place = index.place(&at);
-            for (plane, part) in element.chunks_exact(elements.bytes).enumerate() {
-                let bit = (plane as u64 * elements.plane + place) * elements.bits;
-                put(out, bit, elements.bits, part).ok_or_else(no_rule)?;
+        let width = self.literal.element_type.byte_width() as usize;
+        let mut at: Vec<i64> = vec![0; self.shape.rank()];
+        for element in data.chunks_exact(width) {
+            let offset = addressing.offset(at.iter().copied()) as usize;
+            match addressing.packed_bits {
+                Some(bits) => put_bits(out, offset * bits as usize, bits, element[0]),
+                None if self.is_in_planes() => {
+                    let (real, imaginary) = element.split_at(width / 2);
+                    put(out, offset / 2, real)
+                        .and_then(|()| put(out, (addressing.size + offset) / 2, imaginary))
+                }
+                None => put(out, offset, element),
             }
+            .ok_or_else(no_rule)?;
             advance(&mut at, &self.shape.dimensions);
         }
         Ok(())
     }
 
-    fn elements(&self, index: &TiledIndex) -> Elements {
-        let width = self.literal.element_type.byte_width() as usize;
-        let layout = self.shape.layout.as_ref();
-        let is_tiled = layout.is_some_and(|layout| !layout.tiles.is_empty());
-        if self.literal.element_type == ElementType::C64 && is_tiled {
-            return Elements { bytes: width / 2, bits: width as u64 * 4, plane: index.places() };
-        }
-        let packed = layout.and_then(|layout| u64::try_from(layout.element_size_in_bits).ok()).unwrap_or(0);
-        Elements { bytes: width, bits: if packed > 0 { packed } else { width as u64 * 8 }, plane: 0 }
+    /// Whether the words of an element are apart, as TPUs have it.
+    fn is_in_planes(&self) -> bool {
+        let is_tiled = self.shape.layout.as_ref().is_some_and(|layout| !layout.tiles.is_empty());
+        self.literal.element_type == ElementType::C64 && is_tiled
     }
 }
 
-/// How elements are stored.
-struct Elements {
-    /// Bytes of an element of one plane in the literal.
-    bytes: usize,
-    /// Bits of it in memory.
-    bits: u64,
-    /// Places from one plane to the next.
-    plane: u64,
+/// Sets the bytes of an element; `None` when they are not there.
+fn put(out: &mut [u8], offset: usize, element: &[u8]) -> Option<()> {
+    out.get_mut(offset..offset + element.len())?.copy_from_slice(element);
+    Some(())
 }
 
-/// Whether elements are in row-major order with nothing in between, in whichever memory space.
-fn is_plain(layout: &memplan_ir::Layout) -> bool {
-    layout.is_row_major()
-        && layout.tiles.is_empty()
-        && layout.element_size_in_bits == 0
-        && layout.rare.is_none()
-}
-
-/// Sets the bits of one element; `None` when they are not there.
-fn put(out: &mut [u8], bit: u64, bits: u64, element: &[u8]) -> Option<()> {
-    let first = usize::try_from(bit / 8).ok()?;
-    if bits >= 8 {
-        let n = element.len().min(bits as usize / 8);
-        out.get_mut(first..first + n)?.copy_from_slice(&element[..n]);
-    } else {
-        let mask = (1u8 << bits) - 1;
-        *out.get_mut(first)? |= (element[0] & mask) << (bit % 8);
-    }
+/// Sets the bits of an element of less than a byte; `None` when they are not there.
+fn put_bits(out: &mut [u8], bit: usize, bits: u32, element: u8) -> Option<()> {
+    let mask = (1u8 << bits) - 1;
+    *out.get_mut(bit / 8)? |= (element & mask) << (bit % 8);
     Some(())
 }
 
 /// The indices of the next element in row-major order.
-fn advance(at: &mut [u64], dimensions: &[i64]) {
+fn advance(at: &mut [i64], dimensions: &[i64]) {
     for (index, &extent) in at.iter_mut().zip(dimensions).rev() {
         *index += 1;
-        if *index < extent as u64 {
+        if *index < extent {
             return;
         }
         *index = 0;
