@@ -35,7 +35,7 @@ pub use copy_insertion::COPY_INSERTION;
 pub use cse::CSE;
 pub use dce::DCE;
 pub use flatten_call_graph::FLATTEN_CALL_GRAPH;
-pub use fusion::{FUSION, FusionEdge, FusionReport, Verdict, explain_fusion};
+pub use fusion::{FUSION, FUSION_OF_UPDATES, FusionEdge, FusionReport, Verdict, explain_fusion};
 pub use layout_assignment::LAYOUT_ASSIGNMENT;
 pub use optimization_barrier_expander::OPTIMIZATION_BARRIER_EXPANDER;
 pub use pass::{Context, Pass, PassError, PassRun, RunOptions, run};
@@ -57,6 +57,7 @@ pub const ALL: &[Pass] = &[
     DCE,
     FLATTEN_CALL_GRAPH,
     FUSION,
+    FUSION_OF_UPDATES,
     LAYOUT_ASSIGNMENT,
     OPTIMIZATION_BARRIER_EXPANDER,
     REMAT,

@@ -27,7 +27,7 @@ use memplan_ir::Module;
 use memplan_memory::Target;
 
 pub(crate) use emit::Names;
-pub(crate) use kernels::{Grouping, group};
+pub(crate) use kernels::{Grouping, Siblings, group};
 pub use report::{FusionEdge, FusionReport, Verdict};
 
 use crate::{Context, DCE, Pass, PassError, compact};
@@ -36,7 +36,16 @@ use crate::{Context, DCE, Pass, PassError, compact};
 pub const FUSION: Pass = Pass {
     name: "fusion",
     description: "Compute together what one kernel can, so that fewer arrays are in memory",
-    run: fuse,
+    run: |module, context| fuse(module, context, Siblings::Join),
+};
+
+/// The same, with updates of an array in one kernel also where others read the array before, as optimizers update
+/// parameters. They are expected to have read it by then, in the order of the text; a schedule with fewer bytes alive
+/// may have wanted to wait with them.
+pub const FUSION_OF_UPDATES: Pass = Pass {
+    name: "fusion-of-updates",
+    description: "Fusion that joins updates of one array with those of others even if it is read elsewhere",
+    run: |module, context| fuse(module, context, Siblings::JoinUpdates),
 };
 
 /// What [`FUSION`] would do with a module, edge by edge. Close to linear in the module.
@@ -45,14 +54,14 @@ pub const FUSION: Pass = Pass {
 /// When the module's computations call each other in a circle.
 pub fn explain_fusion(module: &Module, target: &Target) -> Result<FusionReport, PassError> {
     let mut report = FusionReport::default();
-    for (_, grouping) in group(module, &call_graph(module)?, target) {
+    for (_, grouping) in group(module, &call_graph(module)?, target, Siblings::Join) {
         report.add(module, grouping.decisions);
     }
     Ok(report)
 }
 
-fn fuse(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
-    let groupings = group(module, &call_graph(module)?, context.target);
+fn fuse(module: &mut Module, context: &Context<'_>, siblings: Siblings) -> Result<bool, PassError> {
+    let groupings = group(module, &call_graph(module)?, context.target, siblings);
     let mut names = Names::new(module);
     let mut changed = false;
     for (computation, grouping) in groupings {

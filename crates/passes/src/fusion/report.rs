@@ -32,6 +32,9 @@ pub enum Verdict {
         /// How many kernels compute it.
         kernels: usize,
     },
+    /// It is computed in the consumer's kernel, and in memory as well, for others.
+    #[error("fused, and written for others")]
+    Together,
     /// It moves no bytes: a reshape that is only another view.
     #[error("not fused: it is a view of its operand and costs nothing")]
     View,
@@ -109,7 +112,7 @@ pub enum Verdict {
 impl Verdict {
     /// Whether the producer is in the consumer's kernels.
     pub fn is_fused(&self) -> bool {
-        matches!(self, Verdict::Fused { .. })
+        matches!(self, Verdict::Fused { .. } | Verdict::Together)
     }
 }
 

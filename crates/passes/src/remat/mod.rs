@@ -36,7 +36,7 @@ use memplan_memory::Target;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cost::{self, CostClass, Hero};
-use crate::fusion::{self, Names};
+use crate::fusion::{self, Names, Siblings};
 use crate::{Context, Pass, PassError};
 use live_bytes::{LiveBytes, Profile};
 use min_cut::{Network, UNCUTTABLE};
@@ -96,7 +96,7 @@ fn remat(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> 
 /// The load of every computation as fusion would leave it, callees before callers.
 fn profiles(module: &Module, graph: &CallGraph, target: &Target) -> Vec<(ComputationId, Profile)> {
     let mut live = LiveBytes::new(module, target);
-    let groupings = fusion::group(module, graph, target);
+    let groupings = fusion::group(module, graph, target, Siblings::Leave);
     groupings
         .into_iter()
         .map(|(computation, grouping)| (computation, live.profile(computation, &grouping)))

@@ -1,7 +1,6 @@
-//! Making one kernel of several, so that an expensive result that all of them read need not exist.
+//! One kernel for all readers of an expensive result, which holds rows of it on chip, so that it need not exist.
 
 use memplan_ir::{InstructionId, Op};
-use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use super::{Grouper, Kernel, KernelId, Need, rows};
@@ -62,32 +61,12 @@ impl Grouper<'_> {
             return None;
         }
         let results = merged.roots.iter().map(bytes).fold(0, u64::saturating_add);
-        (bytes(&id) >= results && !self.wait_for_each_other(kernels)).then_some(())
+        (bytes(&id) >= results && !self.wait_for_each_other(kernels, MAX_STEPS)).then_some(())
     }
 
     /// Makes one kernel of several, and adds the expensive instruction that all of them need.
     pub(super) fn join_by_rows(&mut self, id: InstructionId, kernels: &[KernelId]) {
-        let merged = self.merged(kernels);
-        let into = kernels[0];
-        for root in kernels.iter().flat_map(|&kernel| self.grouping.kernels[kernel].roots.clone()) {
-            self.grouping.rooted.remove(&root);
-            if !merged.roots.contains(&root) {
-                self.grouping.inside.insert(root);
-            }
-        }
-        for &root in &merged.roots {
-            self.grouping.rooted.insert(root, into);
-        }
-        for &member in &merged.members {
-            let of = &mut self.kernels_of[member];
-            of.retain(|kernel| !kernels.contains(kernel));
-            of.push(into);
-            of.sort_unstable();
-        }
-        for &kernel in kernels {
-            self.grouping.kernels[kernel] = Kernel::default();
-        }
-        self.grouping.kernels[into] = merged;
+        let into = self.unite(kernels);
         // A block of its rows is computed once, however it is read.
         let need =
             Need { indexers: SmallVec::from_iter([id]), evaluations: 1, bijective: false, feeds: None };
@@ -95,83 +74,5 @@ impl Grouper<'_> {
         self.grouping.kernels[into].held.push(id);
         self.kernels_of[id] = SmallVec::from_iter([into]);
         self.grouping.inside.insert(id);
-    }
-
-    /// Several kernels as one. What only they read of each other is not written to memory.
-    fn merged(&self, kernels: &[KernelId]) -> Kernel {
-        let [first, rest @ ..] = kernels else {
-            unreachable!("an instruction with a verdict about kernels has some")
-        };
-        let mut merged = self.grouping.kernels[*first].clone();
-        for kernel in rest.iter().map(|&kernel| &self.grouping.kernels[kernel]) {
-            merged.roots.extend(kernel.roots.iter().copied());
-            merged
-                .members
-                .extend(kernel.members.iter().copied().filter(|member| !merged.needs.contains_key(member)));
-            merged.needs.extend(kernel.members.iter().map(|member| (*member, kernel.needs[member].clone())));
-            merged.operands.extend(kernel.operands.iter().copied());
-            merged.held.extend(kernel.held.iter().copied());
-            merged.hero = merged.hero.or(kernel.hero);
-        }
-        merged.members.sort_unstable_by_key(|&member| std::cmp::Reverse(self.positions[member]));
-        merged.roots.sort_unstable_by_key(|&root| std::cmp::Reverse(self.positions[root]));
-        merged.operands.retain(|operand| !merged.needs.contains_key(operand));
-        let is_read_outside = |root: &InstructionId| {
-            let users = self.users.of(*root);
-            users.is_empty()
-                || *root == self.root
-                || users.iter().any(|&user| {
-                    let of = &self.kernels_of[user];
-                    of.is_empty() || of.iter().any(|kernel| !kernels.contains(kernel))
-                })
-        };
-        merged.roots = merged.roots.iter().copied().filter(is_read_outside).collect();
-        merged
-    }
-
-    /// Whether a way out of one of these kernels leads, through others, back into one of them. Long ways count as such.
-    fn wait_for_each_other(&self, kernels: &[KernelId]) -> bool {
-        let roots = |kernel: KernelId| self.grouping.kernels[kernel].roots.iter().copied();
-        let mut open: Vec<InstructionId> = kernels.iter().flat_map(|&kernel| roots(kernel)).collect();
-        let last = open.iter().map(|&root| self.positions[root]).max().unwrap_or(0);
-        let mut seen: FxHashSet<InstructionId> = open.iter().copied().collect();
-        let mut is_outside: FxHashSet<InstructionId> = FxHashSet::default();
-        let mut steps = 0;
-        while let Some(id) = open.pop() {
-            for &user in self.users.of(id) {
-                steps += 1;
-                if steps > MAX_STEPS {
-                    return true;
-                }
-                let of = &self.kernels_of[user];
-                let goes_in = of.iter().any(|kernel| kernels.contains(kernel));
-                if goes_in && is_outside.contains(&id) {
-                    return true;
-                }
-                // What is read by a kernel comes out at its roots; anything else at itself.
-                let exits: SmallVec<[InstructionId; 2]> = match of.is_empty() {
-                    true => SmallVec::from_iter([user]),
-                    false => of
-                        .iter()
-                        .filter(|kernel| !kernels.contains(kernel))
-                        .flat_map(|&kernel| roots(kernel))
-                        .collect(),
-                };
-                for exit in exits {
-                    // Later than all of them, except through another kernel with several results, which ends later still.
-                    if self.positions[exit] < last || self.has_several_roots(exit) {
-                        is_outside.insert(exit);
-                        if seen.insert(exit) {
-                            open.push(exit);
-                        }
-                    }
-                }
-            }
-        }
-        false
-    }
-
-    fn has_several_roots(&self, id: InstructionId) -> bool {
-        self.grouping.kernel_rooted_at(id).is_some_and(|kernel| kernel.roots.len() > 1)
     }
 }

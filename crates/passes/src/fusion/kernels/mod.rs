@@ -15,11 +15,15 @@
 //! ```
 //!
 //! Since a producer joins all its consumers or none, no kernel ever waits for itself: every path out of a kernel
-//! leaves through its root.
+//! leaves through its root. Kernels become one, with several roots, where they hold rows of an expensive result on chip
+//! that all of them read ([`by_rows`]), and at the end where one pass over the arrays that they read serves several
+//! ([`siblings`]); there it is looked at ([`unite`]).
 
 mod by_rows;
 mod bytes;
 mod rows;
+mod siblings;
+mod unite;
 
 use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap, entity_impl};
 use memplan_analysis::CallGraph;
@@ -66,6 +70,18 @@ struct Need {
     feeds: Option<Hero>,
 }
 
+impl Need {
+    /// Where a kernel needs a member for two reasons.
+    fn add(&mut self, other: &Need) {
+        self.indexers.extend(other.indexers.iter().copied());
+        self.indexers.sort_unstable();
+        self.indexers.dedup();
+        self.evaluations = self.evaluations.max(other.evaluations);
+        self.bijective &= other.bijective;
+        self.feeds = self.feeds.or(other.feeds);
+    }
+}
+
 /// The kernels of one computation, and why.
 #[derive(Debug, Default)]
 pub(crate) struct Grouping {
@@ -108,12 +124,35 @@ const UNREAD: Rank = Rank::MAX;
 /// How often the instructions of a computation may be duplicated, on average. Training steps need about 3.
 const MAX_GROWTH: usize = 16;
 
+/// What to do with kernels side by side.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Siblings {
+    /// Join them where no more bytes can be alive: fewer are moved.
+    Join,
+    /// Join them also where that depends on the order in which others read what they replace.
+    JoinUpdates,
+    /// Leave them, since no other bytes are alive.
+    Leave,
+}
+
 /// Groups the instructions of every computation that has buffers. Close to linear in the number of instructions that
 /// come out.
-pub(crate) fn group(module: &Module, graph: &CallGraph, target: &Target) -> Vec<(ComputationId, Grouping)> {
+pub(crate) fn group(
+    module: &Module,
+    graph: &CallGraph,
+    target: &Target,
+    siblings: Siblings,
+) -> Vec<(ComputationId, Grouping)> {
     let users = Users::new(module);
     let mut grouper = Grouper::new(module, target, &users);
-    graph.sequential().iter().map(|&computation| (computation, grouper.group(computation))).collect()
+    let mut group = |computation| {
+        grouper.group(computation);
+        if siblings != Siblings::Leave {
+            grouper.join_siblings(siblings);
+        }
+        std::mem::take(&mut grouper.grouping)
+    };
+    graph.sequential().iter().map(|&computation| (computation, group(computation))).collect()
 }
 
 struct Grouper<'a> {
@@ -131,6 +170,8 @@ struct Grouper<'a> {
     sources: SecondaryMap<InstructionId, u64>,
     /// Where each instruction stands in its computation.
     positions: SecondaryMap<InstructionId, u32>,
+    /// Where kernels with several results stand.
+    spans: unite::Spans,
     /// Instructions that others must run after.
     is_awaited: EntitySet<InstructionId>,
     /// Entry parameters that the caller lets the program overwrite.
@@ -157,6 +198,7 @@ impl<'a> Grouper<'a> {
             last_read: SecondaryMap::with_default(UNREAD),
             sources: SecondaryMap::new(),
             positions: SecondaryMap::new(),
+            spans: unite::Spans::default(),
             is_awaited: EntitySet::new(),
             is_given_up: aliased.chain(config.buffer_donors.iter().map(|donor| donor.parameter)).collect(),
             root: module.computations[module.entry].root,
@@ -165,10 +207,11 @@ impl<'a> Grouper<'a> {
         }
     }
 
-    fn group(&mut self, computation: ComputationId) -> Grouping {
+    fn group(&mut self, computation: ComputationId) {
         let body = &self.module.computations[computation];
         self.root = body.root;
         self.standing = 0;
+        self.spans = unite::Spans::default();
         self.growth = MAX_GROWTH.saturating_mul(body.instructions.len());
         for (position, &id) in body.instructions.iter().enumerate() {
             self.positions[id] = position as u32;
@@ -179,7 +222,6 @@ impl<'a> Grouper<'a> {
         for &id in body.instructions.iter().rev() {
             self.decide(id);
         }
-        std::mem::take(&mut self.grouping)
     }
 
     /// Settles one instruction whose users are settled.

@@ -1,0 +1,140 @@
+//! Several kernels as one, where none of them waits for another.
+
+use memplan_ir::InstructionId;
+use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+
+use super::{Grouper, Kernel, KernelId};
+
+/// Where in the text kernels with several results stand: from the first result to the last, overlapping ones as one.
+///
+/// Without them, every way along the data goes down the text. Only through them can it come back up, since what reads
+/// the last result's operands also writes the first result. So a way that has left a span for good never comes back to
+/// anything above it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Spans(BTreeMap<u32, u32>);
+
+impl Spans {
+    fn add(&mut self, mut first: u32, mut last: u32) {
+        while let Some((&start, &end)) = self.0.range(..=last).next_back().filter(|(_, end)| **end >= first) {
+            self.0.remove(&start);
+            (first, last) = (first.min(start), last.max(end));
+        }
+        self.0.insert(first, last);
+    }
+
+    /// The last position from which a way may lead back to `position` or above it.
+    fn end_at(&self, position: u32) -> u32 {
+        self.0.range(..=position).next_back().map_or(position, |(_, &end)| end.max(position))
+    }
+}
+
+impl Grouper<'_> {
+    /// Makes one kernel of several that do not wait for each other. Says which.
+    pub(super) fn unite(&mut self, kernels: &[KernelId]) -> KernelId {
+        let merged = self.merged(kernels);
+        let into = kernels[0];
+        for root in kernels.iter().flat_map(|&kernel| self.grouping.kernels[kernel].roots.clone()) {
+            self.grouping.rooted.remove(&root);
+            if !merged.roots.contains(&root) {
+                self.grouping.inside.insert(root);
+            }
+        }
+        for &root in &merged.roots {
+            self.grouping.rooted.insert(root, into);
+        }
+        for &member in &merged.members {
+            let of = &mut self.kernels_of[member];
+            of.retain(|kernel| !kernels.contains(kernel));
+            of.push(into);
+            of.sort_unstable();
+        }
+        for &kernel in kernels {
+            self.grouping.kernels[kernel] = Kernel::default();
+        }
+        if let [last, .., first] = merged.roots[..] {
+            self.spans.add(self.positions[first], self.positions[last]);
+        }
+        self.grouping.kernels[into] = merged;
+        into
+    }
+
+    /// Several kernels as one. What only they read of each other is not written to memory.
+    pub(super) fn merged(&self, kernels: &[KernelId]) -> Kernel {
+        let [first, rest @ ..] = kernels else {
+            unreachable!("an instruction with a verdict about kernels has some")
+        };
+        let mut merged = self.grouping.kernels[*first].clone();
+        for kernel in rest.iter().map(|&kernel| &self.grouping.kernels[kernel]) {
+            merged.roots.extend(kernel.roots.iter().copied());
+            for &member in &kernel.members {
+                match merged.needs.get_mut(&member) {
+                    Some(need) => need.add(&kernel.needs[&member]),
+                    None => {
+                        merged.members.push(member);
+                        merged.needs.insert(member, kernel.needs[&member].clone());
+                    }
+                }
+            }
+            merged.operands.extend(kernel.operands.iter().copied());
+            merged.held.extend(kernel.held.iter().copied());
+            merged.hero = merged.hero.or(kernel.hero);
+        }
+        merged.members.sort_unstable_by_key(|&member| std::cmp::Reverse(self.positions[member]));
+        merged.roots.sort_unstable_by_key(|&root| std::cmp::Reverse(self.positions[root]));
+        merged.operands.retain(|operand| !merged.needs.contains_key(operand));
+        let is_read_outside = |root: &InstructionId| {
+            let users = self.users.of(*root);
+            users.is_empty()
+                || *root == self.root
+                || users.iter().any(|&user| {
+                    let of = &self.kernels_of[user];
+                    of.is_empty() || of.iter().any(|kernel| !kernels.contains(kernel))
+                })
+        };
+        merged.roots.retain(|root| is_read_outside(root));
+        merged
+    }
+
+    /// Whether a way out of one of these kernels leads, through others, back into one of them. Ways of more than
+    /// `max_steps` edges in all count as such.
+    pub(super) fn wait_for_each_other(&self, kernels: &[KernelId], max_steps: usize) -> bool {
+        let roots = |kernel: KernelId| self.grouping.kernels[kernel].roots.iter().copied();
+        let mut open: Vec<InstructionId> = kernels.iter().flat_map(|&kernel| roots(kernel)).collect();
+        let last = open.iter().map(|&root| self.positions[root]).max().unwrap_or(0);
+        let end = self.spans.end_at(last);
+        let mut seen: FxHashSet<InstructionId> = open.iter().copied().collect();
+        let mut is_outside: FxHashSet<InstructionId> = FxHashSet::default();
+        let mut steps = 0;
+        while let Some(id) = open.pop() {
+            for &user in self.users.of(id) {
+                steps += 1;
+                if steps > max_steps {
+                    return true;
+                }
+                let of = &self.kernels_of[user];
+                let goes_in = of.iter().any(|kernel| kernels.contains(kernel));
+                if goes_in && is_outside.contains(&id) {
+                    return true;
+                }
+                // What is read by a kernel comes out at its roots; anything else at itself.
+                let exits: SmallVec<[InstructionId; 2]> = match of.is_empty() {
+                    true => SmallVec::from_iter([user]),
+                    false => of
+                        .iter()
+                        .filter(|kernel| !kernels.contains(kernel))
+                        .flat_map(|&kernel| roots(kernel))
+                        .collect(),
+                };
+                for exit in exits.into_iter().filter(|&exit| self.positions[exit] <= end) {
+                    is_outside.insert(exit);
+                    if seen.insert(exit) {
+                        open.push(exit);
+                    }
+                }
+            }
+        }
+        false
+    }
+}
