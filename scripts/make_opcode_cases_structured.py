@@ -299,7 +299,90 @@ def passing(f):
             f.add(f"stochastic_convert_{t}_{n}", f"ROOT r = {t}[{y.size}] stochastic-convert(p0, p1)", [y, r])
 
 
-FAMILIES = [functions, scan, ragged, passing]
+def dynamic(f):
+    """Extents known at run time. Results are static: sums, extents, and elements that are there."""
+    add = binary_callee("add", "f32") + binary_callee("add", "s32", "g")
+    greater = "h {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT r = pred[] compare(a, b), direction=LT\n}\n\n"
+
+    def case(name, inputs, body, shape, callees=add, t="f32", dims=None):
+        """`body` makes `y` of a shape from x, which is p0 with as many rows as p1 says."""
+        extents = shape.split(",")
+        at = next(k for k, e in enumerate(extents) if "<=" in e)
+        n = "x".join("1" for _ in extents)
+        first = ", ".join(f"[0:{1 if '<=' in e or e == '1' else e}]" for e in extents)
+        out = ",".join("1" if "<=" in e or e == "1" else e for e in extents)
+        a = inputs[0]
+        rows = f"<={a.shape[0]}" + "".join(f",{e}" for e in a.shape[1:])
+        reducer = "f" if t == "f32" else "g"
+        f.add(name, f"""x = {'f32' if a.dtype == np.float32 else 's32'}[{rows}] set-dimension-size(p0, p1), dimensions={{0}}
+            {body}
+            zero = {t}[] constant(0)
+            s = {t}[] reduce(y, zero), dimensions={{{','.join(map(str, range(len(extents))))}}}, to_apply={reducer}
+            n = s32[] get-dimension-size(y), dimensions={{{at}}}
+            e = {t}[{out}] slice(y), slice={{{first}}}
+            ROOT r = ({t}[], s32[], {t}[{out}]) tuple(s, n, e)""", inputs, callees)
+
+    x, three = some("f32", (5, 4)), np.int32(3)
+    case("dynamic_negate", [x, three], "y = f32[<=5,4] negate(x)", "<=5,4")
+    case("dynamic_exp_of_none", [x, np.int32(1)], "y = f32[<=5,4] exponential(x)", "<=5,4")
+    case("dynamic_add", [x, three], "c = f32[<=5,4] cosine(x)\ny = f32[<=5,4] add(x, c)", "<=5,4")
+    case("dynamic_transpose", [x, three], "y = f32[4,<=5] transpose(x), dimensions={1,0}", "4,<=5")
+    case("dynamic_broadcast", [x, three], "y = f32[2,<=5,4] broadcast(x), dimensions={1,2}", "2,<=5,4")
+    case("dynamic_reshape_merge", [x, three], "y = f32[<=20] reshape(x)", "<=20")
+    case("dynamic_reshape_units", [x, three], "y = f32[<=5,1,4] reshape(x)", "<=5,1,4")
+    case("dynamic_reshape_others", [x, three], "y = f32[<=5,2,2] reshape(x)", "<=5,2,2")
+    case("dynamic_concatenate", [x, three], "y = f32[<=15,4] concatenate(x, p0, x), dimensions={0}", "<=15,4")
+    case("dynamic_pad", [x, three, f32(9)], "y = f32[<=8,4] pad(x, p2), padding=1_2x0_0", "<=8,4")
+    case("dynamic_slice_other", [x, three], "y = f32[<=5,2] slice(x), slice={[0:5], [1:3]}", "<=5,2")
+    case("dynamic_dynamic_slice", [x, three, np.int32(0), np.int32(1)], "y = f32[<=5,2] dynamic-slice(x, p2, p3), dynamic_slice_sizes={5,2}", "<=5,2")
+    case("dynamic_reduce_other", [x, three], "o = f32[] constant(1)\ny = f32[<=5] reduce(x, o), dimensions={1}, to_apply=f", "<=5")
+    # Windows are not padded: XLA counts them as if they never were.
+    case("dynamic_reduce_window", [x, three], "o = f32[] constant(0)\ny = f32[<=4,4] reduce-window(x, o), window={size=2x1}, to_apply=f", "<=4,4")
+    case("dynamic_reduce_window_stride", [x, three], "o = f32[] constant(0)\ny = f32[<=2,4] reduce-window(x, o), window={size=2x1 stride=2x1}, to_apply=f", "<=2,4")
+    case("dynamic_sort", [x, three], "y = f32[<=5,4] sort(x), dimensions={0}, is_stable=true, to_apply=h", "<=5,4", add + greater)
+    case("dynamic_dot_rows", [x, three, some("f32", (4, 3))], "y = f32[<=5,3] dot(x, p2), lhs_contracting_dims={1}, rhs_contracting_dims={0}", "<=5,3")
+    case("dynamic_gather", [x, three, i32(0, 2, 1)], "y = f32[<=5,3] gather(x, p2), offset_dims={0}, collapsed_slice_dims={1}, start_index_map={1}, index_vector_dim=1, slice_sizes={5,1}", "<=5,3")
+    case("dynamic_gather_indices", [np.int32([3, 1, 0, 2, 2]), three, some("f32", (4, 3))],
+         "y = f32[<=5,3] gather(p2, x), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,3}", "<=5,3")
+    case("dynamic_select", [x, three], "p = pred[<=5,4] compare(x, x), direction=EQ\nm = f32[<=5,4] negate(x)\ny = f32[<=5,4] select(p, m, x)", "<=5,4")
+    case("dynamic_convolution", [some("f32", (5, 6, 2)), three, some("f32", (3, 2, 4))], "y = f32[<=5,4,4] convolution(x, p2), window={size=3}, dim_labels=b0f_0io->b0f", "<=5,4,4")
+    case("dynamic_convert", [x, three], "y = s32[<=5,4] convert(x)", "<=5,4", t="s32")
+    case("dynamic_twice", [x, three, np.int32(2)], "z = f32[<=5,<=4] set-dimension-size(x, p2), dimensions={1}\ny = f32[<=5,<=4] sine(z)", "<=5,<=4")
+    size = lambda d="x": f"x = f32[<=5,4] set-dimension-size(p0, p1), dimensions={{0}}\n"
+    f.add("dynamic_dot_inner", size() + "ROOT y = f32[4,4] dot(x, p0), lhs_contracting_dims={0}, rhs_contracting_dims={0}".replace("p0", "x"), [x, three])
+    f.add("dynamic_reduce_max", size() + "l = f32[] constant(-inf)\nROOT y = f32[4] reduce(x, l), dimensions={0}, to_apply=f", [x - 5, three], binary_callee("maximum", "f32"))
+    f.add("dynamic_reset", size() + "n = s32[] constant(5)\ny = f32[<=5,4] set-dimension-size(x, n), dimensions={0}\nz = f32[] constant(0)\nROOT r = f32[4] reduce(y, z), dimensions={0}, to_apply=f", [x, three], add)
+    f.add("dynamic_scatter", size() + "u = f32[<=5] slice(x), slice={[0:5], [0:1]}".replace("f32[<=5]", "f32[<=5,1]") +
+          "\nv = f32[<=5] reshape(u)\ni = s32[<=5] set-dimension-size(p3, p1), dimensions={0}\nROOT y = f32[4] scatter(p2, i, v), update_window_dims={}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=f",
+          [x, three, some("f32", (4,)), i32(1, 1, 0, 2, 3)], add)
+    f.add("dynamic_conditional", size() + "c = f32[<=5,4] conditional(p2, x, x), true_computation=t, false_computation=e\nz = f32[] constant(0)\nROOT y = f32[] reduce(c, z), dimensions={0,1}, to_apply=f",
+          [x, three, np.array(True)], add + "t {\n  a = f32[<=5,4] parameter(0)\n  ROOT r = f32[<=5,4] negate(a)\n}\n\ne {\n  ROOT a = f32[<=5,4] parameter(0)\n}\n\n")
+    loop = """cond {
+  s = (s32[], f32[<=5,4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(3)
+  ROOT r = pred[] compare(i, n), direction=LT
+}
+
+body {
+  s = (s32[], f32[<=5,4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  x = f32[<=5,4] get-tuple-element(s), index=1
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  y = f32[<=5,4] add(x, x)
+  ROOT r = (s32[], f32[<=5,4]) tuple(j, y)
+}
+
+"""
+    f.add("dynamic_while", size() + "i = s32[] constant(0)\nt = (s32[], f32[<=5,4]) tuple(i, x)\nw = (s32[], f32[<=5,4]) while(t), condition=cond, body=body\ny = f32[<=5,4] get-tuple-element(w), index=1\nz = f32[] constant(0)\nROOT r = f32[] reduce(y, z), dimensions={0,1}, to_apply=f", [x, three], add + loop)
+    f.add("dynamic_dynamic_reshape", size() + "a = s32[] constant(4)\nd = f32[4,<=5] dynamic-reshape(x, a, p1)\nt = f32[<=5,4] transpose(d), dimensions={1,0}\ne = f32[1,4] slice(t), slice={[0:1], [0:4]}\nROOT r = f32[1,4] copy(e)",
+          [x, three], meaning=lambda x, n: [x[:3].reshape(4, 3).T[:1].copy()])
+    f.add("dynamic_pad_to_static", size() + 'p = (f32[5,4], s32[], s32[]) custom-call(x), custom_call_target="PadToStatic"\na = s32[] get-tuple-element(p), index=1\nb = s32[] get-tuple-element(p), index=2\ns = f32[5,4] get-tuple-element(p), index=0\nd = f32[<=5,4] custom-call(s, a, b), custom_call_target="SliceToDynamic"\nz = f32[] constant(0)\nq = f32[] reduce(d, z), dimensions={0,1}, to_apply=f\nROOT r = (f32[], s32[], s32[]) tuple(q, a, b)',
+          [x, three], add, meaning=lambda x, n: [x[:3].sum(), np.int32(3), np.int32(4)])
+
+
+FAMILIES = [functions, scan, ragged, passing, dynamic]
 
 if __name__ == "__main__":
     main(FAMILIES)

@@ -7,7 +7,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use memplan_ir::{
-    ComputationId, ElementType, InstructionId, Literal, Module, Op, Position, Schedule, SecondaryMap, Shape,
+    ArrayShape, ComputationId, Dimensions, ElementType, InstructionId, Literal, Module, Op, Position,
+    Schedule, SecondaryMap, Shape,
 };
 use rustc_hash::FxHashMap;
 
@@ -15,6 +16,7 @@ use crate::arena::Arena;
 use crate::compile::compile;
 use crate::custom_calls::CustomCalls;
 use crate::devices::Device;
+use crate::dynamic::{self, Specialized};
 use crate::kernels::Kernel;
 use crate::lower::{addressing, leaf_count};
 use crate::memory::{Memory, Place, Write};
@@ -32,6 +34,8 @@ pub(crate) struct Stored {
     pub(crate) write: Write,
     /// Who wrote it.
     pub(crate) position: Position,
+    /// Extents where they are not those of the shape.
+    pub(crate) extents: Option<Dimensions>,
     /// Whether the place is given back, or poisoned, when the value is no longer needed.
     is_released: bool,
 }
@@ -59,6 +63,10 @@ pub(crate) struct Executor<'m> {
     storage: Storage<'m>,
     kernels: SecondaryMap<InstructionId, Option<Rc<dyn Kernel>>>,
     constants: FxHashMap<InstructionId, Value>,
+    /// Whether any shape has a dynamic dimension.
+    has_dynamic: bool,
+    /// Instructions compiled for the extents of their operands' leaves.
+    pub(crate) specialized: FxHashMap<(InstructionId, Vec<Dimensions>), Rc<Specialized>>,
     /// For each computation, which values are no longer needed after each instruction.
     last_uses: SecondaryMap<ComputationId, Option<Rc<Vec<Vec<InstructionId>>>>>,
     /// What each write wrote.
@@ -83,6 +91,8 @@ impl<'m> Executor<'m> {
             storage,
             kernels: SecondaryMap::new(),
             constants: FxHashMap::default(),
+            has_dynamic: module.shapes.iter().any(dynamic::has_dynamic),
+            specialized: FxHashMap::default(),
             last_uses: SecondaryMap::new(),
             writes: vec![None],
             depth: 0,
@@ -224,30 +234,50 @@ impl<'m> Executor<'m> {
             places.push(leaf.place);
         }
         if let Some(literals) = self.outside(id, operands)? {
-            let written = written_leaves(module, id);
-            let leaves = module.shape(id).leaves().into_iter().take(written.end).skip(written.start);
-            return (literals.iter().zip(leaves))
-                .map(|(literal, (index, shape))| {
-                    self.write_literal(Position { instruction: id, index }, shape, literal)
-                })
-                .collect();
+            let leaves = written_leaves(module, id);
+            return literals.iter().zip(leaves).map(|(l, leaf)| self.write_result(id, leaf, l)).collect();
+        }
+        if self.has_dynamic && dynamic::is_dynamic(module, id) {
+            return self.run_dynamic(id, operands);
         }
         let kernel = self.kernel(id)?;
+        let results = self.launch(id, &*kernel, &places, written_leaves(module, id))?;
+        Ok(results.into_iter().map(Rc::new).collect())
+    }
+
+    /// Runs a kernel that writes these leaves of an instruction's result.
+    pub(crate) fn launch(
+        &mut self,
+        id: InstructionId,
+        kernel: &dyn Kernel,
+        operands: &[Place],
+        leaves: Range<usize>,
+    ) -> Result<Vec<Stored>, Error> {
         let mut results = Vec::new();
-        let leaves = written_leaves(module, id);
-        for (index, shape) in module.shape(id).leaves().into_iter().take(leaves.end).skip(leaves.start) {
+        for (index, shape) in self.module.shape(id).leaves().into_iter().take(leaves.end).skip(leaves.start) {
             results.push(self.result(Position { instruction: id, index }, shape)?);
         }
         let scratch = self.scratch(id, kernel.scratch_bytes())?;
-        let result_places: Vec<Place> = results.iter().map(|r| r.place).collect();
-        kernel.run(&mut self.memory, &places, &result_places, scratch)?;
+        let places: Vec<Place> = results.iter().map(|r| r.place).collect();
+        kernel.run(&mut self.memory, operands, &places, scratch)?;
         if let Storage::Separate = self.storage {
             self.memory.free(scratch);
         }
         for result in &results {
             self.memory.claim(result.place, result.write);
         }
-        Ok(results.into_iter().map(Rc::new).collect())
+        Ok(results)
+    }
+
+    /// Writes a leaf of an instruction's result.
+    pub(crate) fn write_result(
+        &mut self,
+        id: InstructionId,
+        leaf: usize,
+        literal: &Literal,
+    ) -> Result<Rc<Stored>, Error> {
+        let (index, shape) = self.module.shape(id).leaves().swap_remove(leaf);
+        self.write_literal(Position { instruction: id, index }, shape, literal)
     }
 
     /// The results of what works on literals: what concerns other devices, and functions of the embedder. `None` for
@@ -355,7 +385,7 @@ impl<'m> Executor<'m> {
     /// The place of a result that is about to be written.
     fn result(&mut self, position: Position, shape: &Shape) -> Result<Stored, Error> {
         let Some(shape) = shape.as_array() else {
-            return Ok(Stored { place: NOWHERE, write: 0, position, is_released: false });
+            return Ok(Stored { place: NOWHERE, write: 0, position, extents: None, is_released: false });
         };
         let size = addressing(shape)?.size;
         let place = match &self.storage {
@@ -368,7 +398,7 @@ impl<'m> Executor<'m> {
         if let Storage::Arena(_) = self.storage {
             self.writes.push(Some(position.clone()));
         }
-        Ok(Stored { place, write, position, is_released: true })
+        Ok(Stored { place, write, position, extents: None, is_released: true })
     }
 
     fn scratch(&mut self, id: InstructionId, size: usize) -> Result<Place, Error> {
@@ -386,7 +416,7 @@ impl<'m> Executor<'m> {
 
     fn token(&self, id: InstructionId) -> Rc<Stored> {
         let position = Position { instruction: id, index: Default::default() };
-        Rc::new(Stored { place: NOWHERE, write: 0, position, is_released: false })
+        Rc::new(Stored { place: NOWHERE, write: 0, position, extents: None, is_released: false })
     }
 
     fn release(&mut self, value: Value) {
@@ -427,15 +457,22 @@ impl<'m> Executor<'m> {
     ) -> Result<Rc<Stored>, Error> {
         let is_embedded = matches!(&self.storage, Storage::Arena(arena) if !arena.has(&position))
             && matches!(self.module.instructions[position.instruction].op, Op::Constant(_));
-        let stored = if is_embedded && let Some(array) = shape.as_array() {
+        let mut stored = if is_embedded && let Some(array) = shape.as_array() {
             // The plan leaves constants out that are part of the code.
             let place = self.memory.allocate(addressing(array)?.size, false)?;
-            Stored { place, write: 0, position, is_released: false }
+            Stored { place, write: 0, position, extents: None, is_released: false }
         } else {
             self.result(position, shape)?
         };
         if let (Some(array), Literal::Array(literal)) = (shape.as_array(), literal) {
-            transfer::write(literal, &addressing(array)?, &mut self.memory, stored.place);
+            let mut addressing = addressing(array)?;
+            if literal.dimensions != array.dimensions {
+                // Elements keep their places within the bounds, and nothing is left there but them.
+                addressing.is_row_major = false;
+                self.memory.bytes_mut(stored.place).fill(0);
+                stored.extents = Some(literal.dimensions.clone());
+            }
+            transfer::write(literal, &addressing, &mut self.memory, stored.place);
             self.memory.claim(stored.place, stored.write);
         }
         Ok(Rc::new(stored))
@@ -444,7 +481,13 @@ impl<'m> Executor<'m> {
     pub(crate) fn read(&self, leaf: &Stored, shape: &Shape, reader: &str) -> Result<Literal, Error> {
         let Some(array) = shape.as_array() else { return Ok(Literal::Token) };
         self.check_whole(leaf, reader)?;
-        Ok(Literal::Array(transfer::read(array, &addressing(array)?, &self.memory, leaf.place)))
+        let mut addressing = addressing(array)?;
+        let Some(extents) = leaf.extents.as_ref().filter(|&extents| extents != &array.dimensions) else {
+            return Ok(Literal::Array(transfer::read(array, &addressing, &self.memory, leaf.place)));
+        };
+        addressing.is_row_major = false;
+        let array = ArrayShape { dimensions: extents.clone(), ..array.clone() };
+        Ok(Literal::Array(transfer::read(&array, &addressing, &self.memory, leaf.place)))
     }
 
     /// Whether every byte of a value is still what was written for it.

@@ -10,6 +10,7 @@ mod collective;
 mod compile;
 mod custom_calls;
 mod devices;
+mod dynamic;
 mod element;
 mod error;
 mod execute;
@@ -27,7 +28,7 @@ mod pull;
 mod real;
 mod transfer;
 
-use memplan_ir::{ComputationId, InstructionId, Literal, Module, Schedule, SecondaryMap, Shape};
+use memplan_ir::{ArrayShape, ComputationId, InstructionId, Literal, Module, Schedule, SecondaryMap, Shape};
 use memplan_memory::{Bytes, MemoryPlan};
 
 pub use custom_calls::CustomCalls;
@@ -98,6 +99,9 @@ pub fn scratch_bytes(module: &Module, instruction: InstructionId) -> u64 {
     if !execute::has_kernel(module, instruction) {
         return 0;
     }
+    if dynamic::is_dynamic(module, instruction) {
+        return dynamic::scratch_bytes(module, instruction);
+    }
     let pullable = pull::Pullable::below(module, instruction);
     compile::compile(module, &pullable, instruction).map_or(0, |kernel| kernel.scratch_bytes() as u64)
 }
@@ -107,11 +111,17 @@ pub fn scratch(module: &Module) -> SecondaryMap<InstructionId, Bytes> {
     let pullable = pull::Pullable::new(module);
     let mut scratch = SecondaryMap::new();
     for &id in called_computations(module).iter().flat_map(|&c| &module.computations[c].instructions) {
-        if execute::has_kernel(module, id)
-            && let Ok(kernel) = compile::compile(module, &pullable, id)
-            && kernel.scratch_bytes() > 0
-        {
-            scratch[id] = Bytes(kernel.scratch_bytes() as u64);
+        if !execute::has_kernel(module, id) {
+            continue;
+        }
+        let bytes = match dynamic::is_dynamic(module, id) {
+            true => dynamic::scratch_bytes(module, id),
+            false => {
+                compile::compile(module, &pullable, id).map_or(0, |kernel| kernel.scratch_bytes() as u64)
+            }
+        };
+        if bytes > 0 {
+            scratch[id] = Bytes(bytes);
         }
     }
     scratch
@@ -156,11 +166,19 @@ fn checked_inputs(module: &Module, inputs: &[Literal]) -> Result<Vec<Vec<Literal
 fn fits(leaves: &[&Literal], shape: &Shape) -> bool {
     let shapes = shape.leaves();
     let leaf_fits = |literal: &Literal, shape: &Shape| match (literal, shape.as_array()) {
-        (Literal::Array(a), Some(s)) => a.element_type == s.element_type && a.dimensions == s.dimensions,
+        (Literal::Array(a), Some(s)) => a.element_type == s.element_type && extents_fit(&a.dimensions, s),
         (Literal::Token, None) => true,
         _ => false,
     };
     leaves.len() == shapes.len() && leaves.iter().zip(&shapes).all(|(l, (_, s))| leaf_fits(l, s))
+}
+
+/// Whether an array of a shape may have these extents: its own, or fewer indices in dynamic dimensions.
+pub(crate) fn extents_fit(extents: &[i64], shape: &ArrayShape) -> bool {
+    let agrees = |(d, (&found, &bound)): (usize, (&i64, &i64))| {
+        found == bound || shape.is_dynamic_dimension(d) && (0..bound).contains(&found)
+    };
+    extents.len() == shape.rank() && extents.iter().zip(&shape.dimensions).enumerate().all(agrees)
 }
 
 /// Folds leaves into a literal of a shape.
@@ -173,7 +191,11 @@ pub(crate) fn nest(shape: &Shape, leaves: &mut impl Iterator<Item = Literal>) ->
 
 fn describe(shape: &Shape) -> String {
     match shape {
-        Shape::Array(a) | Shape::Buffer(a) => describe_array(a.element_type, &a.dimensions),
+        Shape::Array(a) | Shape::Buffer(a) => {
+            let bound = |d: usize| if a.is_dynamic_dimension(d) { "<=" } else { "" };
+            let extents = a.dimensions.iter().enumerate().map(|(d, extent)| format!("{}{extent}", bound(d)));
+            format!("{}[{}]", a.element_type, extents.collect::<Vec<_>>().join(","))
+        }
         Shape::Tuple(elements) => {
             format!("({})", elements.iter().map(describe).collect::<Vec<_>>().join(", "))
         }

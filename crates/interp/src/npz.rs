@@ -141,7 +141,7 @@ fn dtype_of(t: ElementType) -> &'static str {
 
 fn to_literal(array: NpyArray, expected: &ArrayShape, number: usize, name: String) -> Result<Literal, Error> {
     let t = expected.element_type;
-    if array.dtype != dtype_of(t) || array.shape[..] != expected.dimensions[..] {
+    if array.dtype != dtype_of(t) || !crate::extents_fit(&array.shape, expected) {
         let extents: Vec<String> = array.shape.iter().map(i64::to_string).collect();
         return Err(Error::WrongInput {
             number,
@@ -150,14 +150,16 @@ fn to_literal(array: NpyArray, expected: &ArrayShape, number: usize, name: Strin
             found: format!("NumPy {}[{}]", array.dtype, extents.join(",")),
         });
     }
-    let size = expected.element_count().unwrap_or(u64::MAX).saturating_mul(t.byte_width() as u64);
+    let extents = array.shape.clone();
+    let count = ArrayShape::new(t, extents.iter().copied()).element_count().unwrap_or(u64::MAX);
+    let size = count.saturating_mul(t.byte_width() as u64);
     if array.data.len() as u64 != size {
         return Err(broken(format!(
             "the array of parameter {number} has {} bytes instead of {size}",
             array.data.len()
         )));
     }
-    Ok(Literal::Array(ArrayLiteral::new(t, expected.dimensions.iter().copied(), array.data)))
+    Ok(Literal::Array(ArrayLiteral::new(t, extents, array.data)))
 }
 
 fn read_archive(archive: impl Read + Seek) -> Result<FxHashMap<String, NpyArray>, Error> {

@@ -4,7 +4,7 @@
 //! [`Memory`], and gets no other memory than the bytes of scratch it asked for.
 
 mod batch_norm;
-mod bytes;
+pub(crate) mod bytes;
 pub(crate) mod convolution;
 mod dense;
 pub(crate) mod dot;
