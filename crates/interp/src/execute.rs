@@ -18,6 +18,7 @@ use crate::custom_calls::CustomCalls;
 use crate::devices::Device;
 use crate::dynamic::{self, Specialized};
 use crate::kernels::Kernel;
+use crate::last_use::{LastUses, last_uses};
 use crate::lower::{addressing, leaf_count};
 use crate::memory::{Memory, Place, Write};
 use crate::pull::{Pullable, array_shape};
@@ -68,7 +69,7 @@ pub(crate) struct Executor<'m> {
     /// Instructions compiled for the extents of their operands' leaves.
     pub(crate) specialized: FxHashMap<(InstructionId, Vec<Dimensions>), Rc<Specialized>>,
     /// For each computation, which values are no longer needed after each instruction.
-    last_uses: SecondaryMap<ComputationId, Option<Rc<Vec<Vec<InstructionId>>>>>,
+    last_uses: SecondaryMap<ComputationId, Option<Rc<LastUses>>>,
     /// What each write wrote.
     writes: Vec<Option<Position>>,
     depth: usize,
@@ -134,7 +135,7 @@ impl<'m> Executor<'m> {
         if sequence.is_empty() {
             sequence = &module.computations[id].instructions;
         }
-        let last_uses = self.last_uses(id, sequence);
+        let last_uses = self.last_uses(id, sequence)?;
         let mut values: FxHashMap<InstructionId, Value> = FxHashMap::default();
         for (&instruction, dead) in sequence.iter().zip(last_uses.iter()) {
             let value = self.step(instruction, &values, &arguments)?;
@@ -146,7 +147,8 @@ impl<'m> Executor<'m> {
                 }
             }
         }
-        let result = values.remove(&module.computations[id].root).unwrap_or_default();
+        let root = module.computations[id].root;
+        let result = values.remove(&root).expect("a sequence in order has the root");
         values.into_values().chain(arguments).for_each(|value| self.release(value));
         self.depth -= 1;
         Ok(result)
@@ -526,23 +528,13 @@ impl<'m> Executor<'m> {
         Ok(())
     }
 
-    fn last_uses(&mut self, id: ComputationId, sequence: &[InstructionId]) -> Rc<Vec<Vec<InstructionId>>> {
+    fn last_uses(&mut self, id: ComputationId, sequence: &[InstructionId]) -> Result<Rc<LastUses>, Error> {
         if let Some(known) = &self.last_uses[id] {
-            return known.clone();
+            return Ok(known.clone());
         }
-        let root = self.module.computations[id].root;
-        let mut last: FxHashMap<InstructionId, usize> = FxHashMap::default();
-        for (at, &instruction) in sequence.iter().enumerate() {
-            last.insert(instruction, at);
-            last.extend(self.module.instructions[instruction].operands.iter().map(|&o| (o, at)));
-        }
-        let mut dead = vec![Vec::new(); sequence.len()];
-        for &instruction in sequence.iter().filter(|&&i| i != root) {
-            dead[last[&instruction]].push(instruction);
-        }
-        let dead = Rc::new(dead);
-        self.last_uses[id] = Some(dead.clone());
-        dead
+        let found = Rc::new(last_uses(self.module, id, sequence)?);
+        self.last_uses[id] = Some(found.clone());
+        Ok(found)
     }
 }
 

@@ -17,6 +17,7 @@ mod execute;
 mod frame;
 mod kernels;
 mod lambda;
+mod last_use;
 mod layouts;
 mod lower;
 mod math;
