@@ -5,7 +5,7 @@ use std::io::BufWriter;
 use std::path::Path;
 
 use clap::Args;
-use memplan::interp::{self, Options, npz};
+use memplan::interp::{self, Devices, Options, npz};
 use memplan::ir::{Literal, Module};
 use memplan::memory::Target;
 use memplan::plan::{AssignOptions, PlanOptions, plan};
@@ -19,9 +19,15 @@ pub(crate) struct RunArgs {
     /// HLO text or protobuf; `-` is standard input
     module: String,
     /// Arrays p0, p1, ... for the leaves of the parameters, in order; bfloat16 as uint16 bits
+    ///
+    /// A module with replica_count or num_partitions runs on replicas times partitions devices, of which number
+    /// r * partitions + p is partition p of replica r. Then an array of the parameter's shape goes to every device, and
+    /// one with a dimension for the devices before it gives each its part.
     #[arg(long, value_name = "IN.npz")]
     inputs: String,
     /// Where to write the arrays o0, o1, ... of the result
+    ///
+    /// With several devices, each array has a first dimension for them.
     #[arg(long, value_name = "OUT.npz")]
     outputs: Option<String>,
     /// Also run inside the memory of a plan, every byte watched, and compare bit for bit
@@ -33,6 +39,9 @@ pub(crate) struct RunArgs {
     /// Optimize first
     #[arg(long)]
     optimize: bool,
+    /// What the numbers of `rng` are made of
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
 }
 
 pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
@@ -40,45 +49,53 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     let module = read_module(&args.module)?;
     let file = File::open(&args.inputs)
         .map_err(|error| Failure::Input(format!("error: cannot read `{}`: {error}", args.inputs)))?;
-    let inputs = npz::read_inputs(&module, file)
+    let devices = Devices::of(&module);
+    let options = Options { seed: args.seed, ..Options::default() };
+    let inputs = npz::read_inputs_on(&module, devices.count(), file)
         .map_err(|error| Failure::Input(format!("error: `{}`: {error}", args.inputs)))?;
     let mut module = interp::with_meaningful_layouts(&module).into_owned();
     if args.optimize {
         // The plan is made again below, with the working memory of the kernels.
         compile(&mut module, &target, &CompileOptions::default()).map_err(|error| Failure::input(&error))?;
     }
-    let result =
-        interp::evaluate(&module, &inputs, &Options::default()).map_err(|error| Failure::input(&error))?;
-    if args.arena && in_arena(module, &target, &inputs)? != result {
+    let results = interp::evaluate_on(&module, devices, &inputs, &options);
+    let results = results.map_err(|error| Failure::input(&error))?;
+    if args.arena && in_arena(module, &target, devices, &inputs, &options)? != results {
         let text = "error: inside its arena the program computes other numbers than with separate buffers";
         return Err(Failure::Refuted(text.to_string()));
     }
     match &args.outputs {
-        Some(path) => write(path, &result),
+        Some(path) => write(path, &results),
         None => Ok(()),
     }
 }
 
 /// Plans the module and runs it inside the plan.
-fn in_arena(mut module: Module, target: &Target, inputs: &[Literal]) -> Result<Literal, Failure> {
+fn in_arena(
+    mut module: Module,
+    target: &Target,
+    devices: Devices,
+    inputs: &[Vec<Literal>],
+    options: &Options,
+) -> Result<Vec<Literal>, Failure> {
     let context = passes::Context { target };
     let legalize = [passes::FLATTEN_CALL_GRAPH, passes::COPY_INSERTION];
     passes::run(&mut module, &legalize, &context, passes::RunOptions::default())
         .map_err(|error| Failure::input(&error))?;
     let assign = AssignOptions { scratch: interp::scratch(&module), ..AssignOptions::default() };
-    let options = PlanOptions { assign, ..PlanOptions::default() };
-    let planned = plan(&module, target, &options).map_err(|error| Failure::input(&error))?;
-    interp::run_in_arena(&module, &planned.schedule, &planned.plan, inputs, &Options::default())
+    let plan_options = PlanOptions { assign, ..PlanOptions::default() };
+    let planned = plan(&module, target, &plan_options).map_err(|error| Failure::input(&error))?;
+    interp::run_in_arena_on(&module, &planned.schedule, &planned.plan, devices, inputs, options)
         .map_err(|error| Failure::Refuted(format!("error: {error}")))
 }
 
 /// Writes a whole archive or none: next to its place first.
-fn write(path: &str, result: &Literal) -> Result<(), Failure> {
+fn write(path: &str, results: &[Literal]) -> Result<(), Failure> {
     let failed =
         |error: &dyn std::fmt::Display| Failure::Input(format!("error: cannot write `{path}`: {error}"));
     let directory = Path::new(path).parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut file = tempfile::NamedTempFile::new_in(directory).map_err(|error| failed(&error))?;
-    npz::write_outputs(result, BufWriter::new(file.as_file_mut())).map_err(|error| failed(&error))?;
+    npz::write_outputs_of(results, BufWriter::new(file.as_file_mut())).map_err(|error| failed(&error))?;
     file.persist(path).map_err(|error| failed(&error))?;
     Ok(())
 }

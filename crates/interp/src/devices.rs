@@ -10,8 +10,10 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use memplan_ir::{
     Collective, CollectiveGroupMode, EntityRef, InstructionId, Literal, Module, Op, ReplicaGroups, Schedule,
 };
+use memplan_memory::MemoryPlan;
 use rustc_hash::FxHashMap;
 
+use crate::arena::Arena;
 use crate::collective::{self, Operands};
 use crate::execute::{Executor, Storage};
 use crate::memory::Memory;
@@ -57,20 +59,51 @@ pub fn evaluate_on(
     inputs: &[Vec<Literal>],
     options: &Options,
 ) -> Result<Vec<Literal>, Error> {
+    let module = &*with_meaningful_layouts(module);
+    let storage = |_: &mut Memory| Ok(Storage::Separate);
+    run_on(module, &Schedule::default(), devices, inputs, options, &storage)
+}
+
+/// As [`evaluate_on`], each device inside a memory of its own, which is that of the plan.
+///
+/// # Errors
+/// As [`evaluate_on`], and when the plan is wrong.
+pub fn run_in_arena_on(
+    module: &Module,
+    schedule: &Schedule,
+    plan: &MemoryPlan,
+    devices: Devices,
+    inputs: &[Vec<Literal>],
+    options: &Options,
+) -> Result<Vec<Literal>, Error> {
+    let storage = |memory: &mut Memory| Arena::new(plan, memory).map(Storage::Arena);
+    run_on(module, schedule, devices, inputs, options, &storage)
+}
+
+fn run_on<'m>(
+    module: &'m Module,
+    schedule: &'m Schedule,
+    devices: Devices,
+    inputs: &[Vec<Literal>],
+    options: &Options,
+    storage: &(dyn Fn(&mut Memory) -> Result<Storage<'m>, Error> + Sync),
+) -> Result<Vec<Literal>, Error> {
     let expected = devices.count();
     if inputs.len() != expected || expected > MAX_DEVICES || expected == 0 {
         return Err(Error::Devices { given: inputs.len(), expected, limit: MAX_DEVICES });
     }
-    let module = &*with_meaningful_layouts(module);
     let exchange = &Exchange::new(expected);
+    // Alone, a device has no one to exchange with, and collectives are kernels.
+    let others = (expected > 1).then_some(exchange);
     let limit = options.memory_limit / expected;
     let run = |number: usize| {
-        let schedule = Schedule::default();
-        let memory = Memory::new(limit, options.seed);
-        let mut executor = Executor::new(module, &schedule, Storage::Separate, memory);
-        executor.custom_calls = options.custom_calls.clone();
-        executor.device = Device { devices, number, exchange: Some(exchange), rounds: FxHashMap::default() };
-        let result = crate::run(&mut executor, &inputs[number]);
+        let mut memory = Memory::new(limit, options.seed);
+        let result = storage(&mut memory).and_then(|storage| {
+            let mut executor = Executor::new(module, schedule, storage, memory);
+            executor.custom_calls = options.custom_calls.clone();
+            executor.device = Device { devices, number, exchange: others, rounds: FxHashMap::default() };
+            crate::run(&mut executor, &inputs[number])
+        });
         exchange.leave();
         result
     };

@@ -33,7 +33,7 @@ use memplan_ir::{ArrayShape, ComputationId, InstructionId, Literal, Module, Sche
 use memplan_memory::{Bytes, MemoryPlan};
 
 pub use custom_calls::CustomCalls;
-pub use devices::{Devices, evaluate_on};
+pub use devices::{Devices, evaluate_on, run_in_arena_on};
 pub use error::Error;
 pub use layouts::with_meaningful_layouts;
 

@@ -2,7 +2,7 @@
 //! `o0`, `o1`, ... for the leaves of the result.
 //!
 //! Types that NumPy does not have are kept as their bits: `bf16` as `uint16`, the small floats as `uint8`, integers of
-//! fewer than eight bits as `int8` or `uint8`.
+//! fewer than eight bits as `int8` or `uint8`. With several devices, a first dimension counts them.
 
 use std::io::{Read, Seek, Write};
 
@@ -27,16 +27,29 @@ struct NpyArray {
 /// When the archive cannot be read, lacks an array or has one too many, or when an array has another type or shape than
 /// its parameter.
 pub fn read_inputs(module: &Module, archive: impl Read + Seek) -> Result<Vec<Literal>, Error> {
+    Ok(read_inputs_on(module, 1, archive)?.swap_remove(0))
+}
+
+/// Reads the inputs of a module for each of several devices. An array that has the shape of its parameter goes to all
+/// devices; one with a dimension before those has a part for each device, in order.
+///
+/// # Errors
+/// As [`read_inputs`].
+pub fn read_inputs_on(
+    module: &Module,
+    n_devices: usize,
+    archive: impl Read + Seek,
+) -> Result<Vec<Vec<Literal>>, Error> {
     let mut arrays = read_archive(archive)?;
     let given = arrays.len();
     let parameters = &module.entry_computation().parameters;
     let mut number = 0;
-    let mut inputs = Vec::new();
+    let mut inputs = vec![Vec::new(); n_devices];
     for &parameter in parameters {
-        let mut leaves = Vec::new();
+        let mut leaves = vec![Vec::new(); n_devices];
         for (index, shape) in module.shape(parameter).leaves() {
             let Some(expected) = shape.as_array() else {
-                leaves.push(Literal::Token);
+                leaves.iter_mut().for_each(|leaves| leaves.push(Literal::Token));
                 continue;
             };
             let mut name = module.instructions[parameter].name.to_string();
@@ -46,10 +59,13 @@ pub fn read_inputs(module: &Module, archive: impl Read + Seek) -> Result<Vec<Lit
             let Some(array) = arrays.remove(&format!("p{number}")) else {
                 return Err(Error::MissingInput { number, name, expected: crate::describe(shape) });
             };
-            leaves.push(to_literal(array, expected, number, name)?);
+            let parts = to_literals(array, expected, n_devices, number, &name)?;
+            leaves.iter_mut().zip(parts).for_each(|(leaves, part)| leaves.push(part));
             number += 1;
         }
-        inputs.push(crate::nest(module.shape(parameter), &mut leaves.into_iter()));
+        for (inputs, leaves) in inputs.iter_mut().zip(leaves) {
+            inputs.push(crate::nest(module.shape(parameter), &mut leaves.into_iter()));
+        }
     }
     let first = arrays.into_keys().min();
     match first {
@@ -77,7 +93,7 @@ pub fn read_outputs(like: &Literal, archive: impl Read + Seek) -> Result<Literal
                 expected: crate::describe(&Shape::Array(expected)),
             });
         };
-        read.push(to_literal(array, &expected, number, name)?);
+        read.extend(to_literals(array, &expected, 1, number, &name)?);
     }
     Ok(rebuild(like, &mut read.into_iter()))
 }
@@ -96,15 +112,34 @@ fn rebuild(like: &Literal, arrays: &mut impl Iterator<Item = Literal>) -> Litera
 /// # Errors
 /// When the archive cannot be written.
 pub fn write_outputs(result: &Literal, archive: impl Write + Seek) -> Result<(), Error> {
-    let mut leaves = Vec::new();
-    flatten(result, &mut leaves);
+    write_outputs_of(std::slice::from_ref(result), archive)
+}
+
+/// Writes the results of a module on several devices: each array has one more dimension, the first, for the devices.
+/// With one device there is no such dimension.
+///
+/// # Errors
+/// When the archive cannot be written, and when the devices' results have other extents than each other.
+pub fn write_outputs_of(results: &[Literal], archive: impl Write + Seek) -> Result<(), Error> {
+    let arrays_of = |result| {
+        let mut leaves = Vec::new();
+        flatten(result, &mut leaves);
+        leaves.into_iter().filter_map(Literal::as_array).collect::<Vec<_>>()
+    };
+    let arrays: Vec<Vec<&ArrayLiteral>> = results.iter().map(arrays_of).collect();
     let mut zip = zip::ZipWriter::new(archive);
     let options = zip::write::SimpleFileOptions::default()
         .compression_method(zip::CompressionMethod::Deflated)
         .large_file(true);
-    for (k, array) in leaves.into_iter().filter_map(Literal::as_array).enumerate() {
+    for (k, array) in arrays[0].iter().enumerate() {
+        let mut shape: Vec<u64> = array.dimensions.iter().map(|&d| d as u64).collect();
+        if arrays.iter().any(|others| others[k].dimensions != array.dimensions) {
+            return Err(broken(format!("o{k} has other extents on other devices")));
+        }
+        if results.len() > 1 {
+            shape.insert(0, results.len() as u64);
+        }
         zip.start_file(format!("o{k}.npy"), options).map_err(broken)?;
-        let shape: Vec<u64> = array.dimensions.iter().map(|&d| d as u64).collect();
         let dtype =
             DType::Plain(dtype_of(array.element_type).parse().expect("the names of types are NumPy's"));
         npyz::WriteOptions::new_header_only()
@@ -113,7 +148,9 @@ pub fn write_outputs(result: &Literal, archive: impl Write + Seek) -> Result<(),
             .writer(&mut zip)
             .write_header_only()
             .map_err(broken)?;
-        zip.write_all(&array.bytes()).map_err(broken)?;
+        for others in &arrays {
+            zip.write_all(&others[k].bytes()).map_err(broken)?;
+        }
     }
     zip.finish().map_err(broken)?.flush().map_err(broken)
 }
@@ -139,27 +176,51 @@ fn dtype_of(t: ElementType) -> &'static str {
     }
 }
 
-fn to_literal(array: NpyArray, expected: &ArrayShape, number: usize, name: String) -> Result<Literal, Error> {
+/// The literal for each device.
+fn to_literals(
+    array: NpyArray,
+    expected: &ArrayShape,
+    n_devices: usize,
+    number: usize,
+    name: &str,
+) -> Result<Vec<Literal>, Error> {
     let t = expected.element_type;
-    if array.dtype != dtype_of(t) || !crate::extents_fit(&array.shape, expected) {
-        let extents: Vec<String> = array.shape.iter().map(i64::to_string).collect();
+    let (extents, n_parts) = match &array.shape[..] {
+        [parts, extents @ ..]
+            if n_devices > 1 && *parts == n_devices as i64 && extents.len() == expected.rank() =>
+        {
+            (extents, n_devices)
+        }
+        extents => (extents, 1),
+    };
+    if array.dtype != dtype_of(t) || !crate::extents_fit(extents, expected) {
+        let found: Vec<String> = array.shape.iter().map(i64::to_string).collect();
+        let mut parts = expected.clone();
+        parts.dimensions.insert(0, n_devices as i64);
+        parts.dynamic.clear();
+        let alternative = match n_devices {
+            1 => String::new(),
+            _ => format!(", or {} with a part for each device,", crate::describe(&Shape::Array(parts))),
+        };
+        let expected = crate::describe(&Shape::Array(expected.clone()));
         return Err(Error::WrongInput {
             number,
-            name,
-            expected: format!("{} (NumPy {})", crate::describe(&Shape::Array(expected.clone())), dtype_of(t)),
-            found: format!("NumPy {}[{}]", array.dtype, extents.join(",")),
+            name: name.to_string(),
+            expected: format!("{expected} (NumPy {}){alternative}", dtype_of(t)),
+            found: format!("NumPy {}[{}]", array.dtype, found.join(",")),
         });
     }
-    let extents = array.shape.clone();
     let count = ArrayShape::new(t, extents.iter().copied()).element_count().unwrap_or(u64::MAX);
-    let size = count.saturating_mul(t.byte_width() as u64);
+    let size = count.saturating_mul(t.byte_width() as u64).saturating_mul(n_parts as u64);
     if array.data.len() as u64 != size {
         return Err(broken(format!(
             "the array of parameter {number} has {} bytes instead of {size}",
             array.data.len()
         )));
     }
-    Ok(Literal::Array(ArrayLiteral::new(t, extents, array.data)))
+    let part = array.data.len() / n_parts;
+    let literal = |data: &[u8]| Literal::Array(ArrayLiteral::new(t, extents.iter().copied(), data));
+    Ok((0..n_devices).map(|d| d % n_parts).map(|k| literal(&array.data[k * part..(k + 1) * part])).collect())
 }
 
 fn read_archive(archive: impl Read + Seek) -> Result<FxHashMap<String, NpyArray>, Error> {

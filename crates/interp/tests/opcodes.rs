@@ -1,8 +1,10 @@
-//! Every opcode against the values XLA computes: see `scripts/make_opcode_cases.py`.
+//! Every opcode against the values XLA computes: see `scripts/make_opcode_cases.py` and those beside it.
 
 use std::path::PathBuf;
 
-use memplan_interp::{Options, evaluate, run_in_arena, scratch, with_meaningful_layouts};
+use memplan_interp::{
+    Devices, Options, evaluate, evaluate_on, run_in_arena_on, scratch, with_meaningful_layouts,
+};
 use memplan_ir::{ArrayLiteral, ArrayShape, ElementType, Literal, Module};
 use memplan_memory::Target;
 use memplan_plan::{AssignOptions, PlanOptions, plan};
@@ -39,26 +41,32 @@ fn split_cases(text: &str) -> Vec<&str> {
 
 fn check(case: &str) -> Result<(), String> {
     let module = memplan_hlo::parse(case).map_err(|e| format!("{e}"))?;
-    let entry = module.entry_computation();
-    let inputs: Vec<Literal> = entry
+    let devices = Devices::of(&module);
+    let shapes: Vec<&ArrayShape> = module
+        .entry_computation()
         .parameters
         .iter()
-        .enumerate()
-        .map(|(k, &p)| {
-            literal(case, &format!("// p{k}: "), module.shape(p).as_array().expect("parameters are arrays"))
-        })
+        .map(|&p| module.shape(p).as_array().expect("parameters are arrays"))
         .collect();
-    let found = evaluate(&module, &inputs, &Options::default()).map_err(|e| e.to_string())?;
-    for (k, (found, expected)) in leaves(&module, &found).into_iter().zip(expected(case, &module)).enumerate()
-    {
-        compare(&found, &expected).map_err(|reason| format!("o{k}: {reason}"))?;
+    let parameters = shapes.iter().enumerate().map(|(k, s)| arrays(case, &format!("// p{k}:"), s));
+    let inputs = per_device(parameters.collect(), devices.count());
+    let inputs: Vec<Vec<Literal>> =
+        inputs.into_iter().map(|i| i.into_iter().map(Literal::Array).collect()).collect();
+    let found = evaluate_on(&module, devices, &inputs, &Options::default()).map_err(|e| e.to_string())?;
+    let leaves = module.shape(module.entry_computation().root).leaves();
+    let results = leaves.iter().filter_map(|(_, s)| s.as_array()).enumerate();
+    let expected = results.map(|(k, s)| arrays(case, &format!("// o{k}:"), s)).collect();
+    for (d, (found, expected)) in found.iter().zip(per_device(expected, devices.count())).enumerate() {
+        for (k, (found, expected)) in leaves_of(found).into_iter().zip(expected).enumerate() {
+            compare(&found, &expected).map_err(|reason| format!("o{k} of device {d}: {reason}"))?;
+        }
     }
-    let planned = in_arena(&module, &inputs).map_err(|reason| format!("in the arena: {reason}"))?;
+    let planned = in_arena(&module, devices, &inputs).map_err(|reason| format!("in the arena: {reason}"))?;
     if planned == found { Ok(()) } else { Err(format!("the arena gives {planned:?} instead of {found:?}")) }
 }
 
 /// What a module computes inside the memory of its plan.
-fn in_arena(module: &Module, inputs: &[Literal]) -> Result<Literal, String> {
+fn in_arena(module: &Module, devices: Devices, inputs: &[Vec<Literal>]) -> Result<Vec<Literal>, String> {
     let target = Target::find("cpu").expect("the target is known");
     let mut module = with_meaningful_layouts(module).into_owned();
     let context = memplan_passes::Context { target: &target };
@@ -68,34 +76,39 @@ fn in_arena(module: &Module, inputs: &[Literal]) -> Result<Literal, String> {
     let assign = AssignOptions { scratch: scratch(&module), ..AssignOptions::default() };
     let options = PlanOptions { assign, ..PlanOptions::default() };
     let planned = plan(&module, &target, &options).map_err(|e| e.to_string())?;
-    run_in_arena(&module, &planned.schedule, &planned.plan, inputs, &Options::default())
+    run_in_arena_on(&module, &planned.schedule, &planned.plan, devices, inputs, &Options::default())
         .map_err(|e| e.to_string())
 }
 
-fn leaves(_: &Module, literal: &Literal) -> Vec<ArrayLiteral> {
+fn leaves_of(literal: &Literal) -> Vec<ArrayLiteral> {
     match literal {
         Literal::Array(array) => vec![array.clone()],
-        Literal::Tuple(elements) => elements.iter().filter_map(|e| e.as_array().cloned()).collect(),
+        Literal::Tuple(elements) => elements.iter().flat_map(leaves_of).collect(),
         Literal::Token => Vec::new(),
     }
 }
 
-fn expected(case: &str, module: &Module) -> Vec<ArrayLiteral> {
-    let shapes = module.shape(module.entry_computation().root).leaves();
-    let shapes = shapes.iter().filter_map(|(_, s)| s.as_array());
-    shapes
-        .enumerate()
-        .filter_map(|(k, shape)| literal(case, &format!("// o{k}: "), shape).as_array().cloned())
+/// From the arrays of each device, device by device.
+fn per_device(arrays: Vec<Vec<ArrayLiteral>>, n: usize) -> Vec<Vec<ArrayLiteral>> {
+    (0..n)
+        .map(|d| arrays.iter().map(|of_devices| of_devices[d % of_devices.len()].clone()).collect())
         .collect()
 }
 
-fn literal(case: &str, prefix: &str, shape: &ArrayShape) -> Literal {
-    let prefix = prefix.trim_end();
+/// The arrays after a prefix, one for each device.
+fn arrays(case: &str, prefix: &str, shape: &ArrayShape) -> Vec<ArrayLiteral> {
     let hex = case.lines().find_map(|l| l.strip_prefix(prefix)).expect("a case has all its arrays").trim();
     let bytes: Vec<u8> = (0..hex.len() / 2)
         .map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).expect("hexadecimal"))
         .collect();
-    Literal::array(shape.element_type, shape.dimensions.iter().copied(), bytes)
+    let size =
+        shape.element_count().expect("extents are known") as usize * shape.element_type.byte_width() as usize;
+    let array = |bytes| ArrayLiteral::new(shape.element_type, shape.dimensions.iter().copied(), bytes);
+    if bytes.is_empty() {
+        vec![array(Vec::new())]
+    } else {
+        bytes.chunks(size).map(|b| array(b.to_vec())).collect()
+    }
 }
 
 /// Integers agree exactly. Floats agree within a few units in the last place of the array's largest number, infinities
