@@ -55,6 +55,7 @@ mod metadata;
 mod module;
 mod op;
 mod opcode;
+mod partition;
 mod position;
 mod schedule;
 mod shape;

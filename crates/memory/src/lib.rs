@@ -5,6 +5,7 @@
 
 mod addressing;
 mod fusion_rules;
+pub mod parallel;
 mod plan;
 mod plan_file;
 mod target;
