@@ -1,5 +1,6 @@
-//! Plans as allocations and frees: what is live in the trace is what the plan says is live.
+//! Plans in the memory of a GPU process: as allocations and frees, and by memory space.
 
+use memplan::codegen::pool::{Settings, place};
 use memplan::codegen::replay::{Platform, replay};
 use memplan::memory::{Bytes, Target};
 use memplan::{hlo, trace_of_plan};
@@ -26,4 +27,20 @@ fn the_peak_of_the_trace_is_the_peak_of_the_plan() {
         count += 1;
     }
     assert!(count >= 8);
+}
+
+/// What lies in collective and in host memory is counted there, in whole granules, and not in device memory.
+#[test]
+fn spaces_have_totals_of_their_own() {
+    let target = Target::find("gpu-h100").unwrap();
+    let mut module = hlo::parse(include_str!("hlo/plan/collective_and_host_memory.hlo")).unwrap();
+    let plan = plan_and_prove(&mut module, &target).unwrap().plan;
+    let spaces: Vec<_> =
+        plan.spaces.iter().map(|s| (s.space.0, s.arguments.0, s.outputs.0, s.temp.0, s.total.0)).collect();
+    assert_eq!(spaces, [(0, 0, 400, 400, 800), (1, 0, 0, 912, 2 << 20), (5, 400, 0, 0, 400)]);
+    let placement = place(&target, &plan, &Settings::default()).unwrap();
+    assert_eq!(
+        (placement.program, placement.collective, placement.host),
+        (Bytes(800), Bytes(2 << 20), Bytes(400))
+    );
 }

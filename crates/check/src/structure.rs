@@ -252,6 +252,19 @@ pub(crate) fn check_totals(facts: &Facts<'_>, report: &mut Report) {
     for space in &facts.plan.spaces {
         let temp = sum(&|kind, id| *kind == AllocationKind::Temp && id == space.space);
         expect(&format!("temp of {}", space.space), space.temp, temp);
+        // Older plan files have the arena alone.
+        if space.total > Bytes::ZERO {
+            let of = |kind: fn(&AllocationKind) -> bool| sum(&|k, id| id == space.space && kind(k));
+            let arguments = of(|kind| matches!(kind, AllocationKind::Argument { .. }));
+            expect(&format!("arguments of {}", space.space), space.arguments, arguments);
+            expect(
+                &format!("outputs of {}", space.space),
+                space.outputs,
+                of(|k| *k == AllocationKind::Output),
+            );
+            let constants = of(|kind| *kind == AllocationKind::Constant);
+            expect(&format!("constants of {}", space.space), space.constants, constants);
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use crate::failure::Failure;
 use crate::input::{read_module, target};
 use crate::options::{PackOptions, parse_bytes};
 use crate::output::write_result;
+use crate::pool::{PoolOptions, paragraph};
 use crate::progress;
 use crate::report;
 use crate::targets::Format;
@@ -43,6 +44,8 @@ pub(crate) struct CompileArgs {
     explain_fusion: bool,
     #[command(flatten)]
     pack: PackOptions,
+    #[command(flatten)]
+    pool: PoolOptions,
 }
 
 pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
@@ -59,11 +62,13 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
     let plan = &compiled.planned.plan;
     let program = Program::new(&module, &target, &compiled.planned);
     args.emit.write(&program)?;
+    let placement = args.pool.placement(&target, plan);
     let text = match args.format {
         Format::Json => program.plan_json(),
         Format::Text => {
             let mut text = stages(&compiled, args.timings) + "\n";
             text.push_str(&report::render(&module, &target, &compiled.planned.facts, plan));
+            text.extend(placement.iter().map(|placement| format!("\n{}", paragraph(placement))));
             text.push_str(&format!("\n{}", proof_line(&compiled.proof)));
             text.extend(explanation);
             text
@@ -74,7 +79,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
         Some(limit) if plan.totals.total > limit => {
             Err(Failure::DoesNotFit(story(&module, &compiled, limit)))
         }
-        _ => Ok(()),
+        _ => args.pool.verdict(placement.as_ref()),
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod check;
 mod compile;
+mod defragment;
 mod emit;
 mod failure;
 mod input;
@@ -13,6 +14,7 @@ mod output;
 mod pack;
 mod picture;
 mod plan;
+mod pool;
 mod progress;
 mod replay;
 mod report;

@@ -10,6 +10,7 @@ use crate::failure::Failure;
 use crate::input::{read_module, target};
 use crate::options::PackOptions;
 use crate::output::write_result;
+use crate::pool::{PoolOptions, paragraph};
 use crate::report;
 use crate::targets::Format;
 
@@ -33,6 +34,8 @@ pub(crate) struct PlanArgs {
     emit: EmitArgs,
     #[command(flatten)]
     pack: PackOptions,
+    #[command(flatten)]
+    pool: PoolOptions,
 }
 
 /// Whose order of execution.
@@ -48,6 +51,8 @@ enum ScheduleChoice {
 pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     let target = target(&args.target)?;
     let mut module = read_module(&args.module)?;
+    // What has a schedule was partitioned before.
+    let per_device = if module.is_scheduled { None } else { report::per_device(&module, &target) };
     // A new order may need other copies than the old one, and may have them.
     module.is_scheduled &= args.schedule == ScheduleChoice::Keep;
     let context = passes::Context { target: &target };
@@ -64,11 +69,16 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     })?;
     let program = Program::new(&module, &target, &planned);
     args.emit.write(&program)?;
+    let placement = args.pool.placement(&target, &planned.plan);
     let text = match args.format {
         Format::Json => program.plan_json(),
         Format::Text => {
-            report::render(&module, &target, &planned.facts, &planned.plan) + "\n" + &proof_line(&proof)
+            let mut text = report::render(&module, &target, &planned.facts, &planned.plan);
+            text.extend(per_device.iter().map(|line| format!("\n{line}")));
+            text.extend(placement.iter().map(|placement| format!("\n{}", paragraph(placement))));
+            text + "\n" + &proof_line(&proof)
         }
     };
-    write_result(args.output.as_deref(), &text)
+    write_result(args.output.as_deref(), &text)?;
+    args.pool.verdict(placement.as_ref())
 }

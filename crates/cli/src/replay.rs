@@ -10,6 +10,7 @@ use memplan::plan::{PlanOptions, plan};
 use memplan::{LEGALIZE, passes, trace_of_plan};
 use serde_json::json;
 
+use crate::defragment::{Wish, defragment};
 use crate::failure::Failure;
 use crate::input::{read, read_module, render_at, target};
 use crate::options::{PackOptions, parse_bytes, parse_fraction};
@@ -52,6 +53,15 @@ pub(crate) struct ReplayArgs {
     /// Split off a rest of this share of the pool however large the request was (default: of 128 MiB)
     #[arg(long, value_name = "FRACTION", default_value = "0", value_parser = parse_fraction)]
     fragmentation_fraction: f64,
+    /// After this event, counted from 0, list the moves that make what is free one hole
+    #[arg(long, value_name = "EVENT", conflicts_with_all = ["growth", "two_ended"])]
+    defragment_at: Option<usize>,
+    /// Make a hole of this size only
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, requires = "defragment_at")]
+    hole: Option<Bytes>,
+    /// Copy in pieces that do not overlap what they read
+    #[arg(long, requires = "defragment_at")]
+    no_overlap: bool,
     /// For people or for programs
     #[arg(long, value_enum, default_value_t)]
     format: Format,
@@ -85,6 +95,11 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
         Some(target) => of_module(args, target)?,
         None => of_trace(&args.input)?,
     };
+    if args.defragment_at.is_some() && args.allocator != AllocatorChoice::Bfc {
+        return Err(Failure::Usage(
+            "only a pool is defragmented, not what the platform allocates".to_string(),
+        ));
+    }
     let options = options(args, target.as_ref())?;
     let patience = args.retry.then_some(RETRY_TIME);
     let mut pool = Bfc::new(options);
@@ -93,10 +108,17 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
         AllocatorChoice::Platform => replay(&mut Platform::new(options.limit), &subject.trace, patience),
     };
     let figures = Figures::new(args, &subject, options, result);
+    let wish = |event| Wish { event, hole: args.hole, allow_overlap: !args.no_overlap };
+    let defragmentation =
+        args.defragment_at.map(|event| defragment(&subject.trace, options, &wish(event))).transpose()?;
     let text = match args.format {
-        Format::Text => figures.text(&pool),
+        Format::Text => figures.text(&pool) + &defragmentation.map_or_else(String::new, |d| d.text()),
         Format::Json => {
-            serde_json::to_string_pretty(&figures.json()).expect("keys of figures are strings") + "\n"
+            let mut figures = figures.json();
+            if let Some(defragmentation) = defragmentation {
+                figures["defragmentation"] = defragmentation.json();
+            }
+            serde_json::to_string_pretty(&figures).expect("keys of figures are strings") + "\n"
         }
     };
     write_result(args.output.as_deref(), &text)?;

@@ -4,6 +4,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use memplan::analysis::Facts;
 use memplan::hlo;
 use memplan::ir::{InstructionId, Module};
+use memplan::memory::parallel::arguments_per_device;
 use memplan::memory::{AllocationKind, Bytes, MemoryPlan, Target};
 use memplan::plan::{KeptBy, PeakReport, peak_report};
 
@@ -76,7 +77,7 @@ fn fits(target: &Target, plan: &MemoryPlan) -> String {
         let Some(capacity) = space.capacity else { continue };
         let reserved = target.space(space.space).map_or(Bytes::ZERO, |s| s.reserved);
         let available = capacity.saturating_sub(reserved);
-        let needed = if space.space.0 == 0 { plan.totals.total } else { space.temp };
+        let needed = space.total;
         let verdict = match needed <= available {
             true => format!("fits, {} to spare", available.saturating_sub(needed)),
             false => format!("does NOT fit, {} too much", needed.saturating_sub(available)),
@@ -84,6 +85,12 @@ fn fits(target: &Target, plan: &MemoryPlan) -> String {
         text.push_str(&format!("{} of {available} of {}: {verdict}\n", needed, space.name));
     }
     text
+}
+
+/// What one device holds of the arguments, for programs that will be partitioned.
+pub(crate) fn per_device(module: &Module, target: &Target) -> Option<String> {
+    let bytes = arguments_per_device(module, target)?;
+    Some(format!("cut as their shardings say, the arguments take {bytes} on each device ({bytes:#} bytes)\n"))
 }
 
 fn buffers(module: &Module, plan: &MemoryPlan, peak: &PeakReport) -> String {

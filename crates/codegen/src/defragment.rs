@@ -1,14 +1,14 @@
 //! Defragmentation: moving live buffers so that what is free becomes one large hole.
 //!
 //! ```text
-//! before  |AAAA|  |BB|      |CCCCCC|    |D|       a hole of 12 is wanted
-//! slide   |AAAA|BB|CCCCCC|D|                      moves B, C and D
-//! here    |AAAA|D |BB|            |CCCCCC|  ...   moves what is cheapest
+//! before    |AAAA|      |B|      |CCCCCC|  |D|    a hole of 13 is wanted
+//! slide     |AAAA|B|CCCCCC|D|                |    moves B, C and D
+//! evacuate  |AAAA|             |CCCCCC|B |D|      moves B
 //! ```
 //!
 //! A runtime that moves buffers pays for bytes, not for moves. Two ways make a hole: *sliding* the buffers between some
 //! holes together, which always works and moves all of them; and *evacuating* a window, which moves only what lies in
-//! it, if the holes elsewhere take it. Both are tried everywhere, the cheapest is kept; and since whatever touches the
+//! it, if the holes elsewhere take it. Both are tried everywhere and the cheaper is kept; and since whatever touches the
 //! final hole has to move, the least of that over all windows bounds every answer from below.
 //!
 //! The order of the moves never overwrites live data: a buffer moves once nobody else's bytes are where it goes. Cycles,
@@ -97,13 +97,22 @@ pub enum DefragmentError {
     /// Buffers overlap, or are not in the region.
     #[error("buffer {0} overlaps another one, or the end of the region")]
     Overlap(usize),
-    /// A cycle of moves cannot be broken, since no free space takes any of its buffers.
+    /// A cycle of moves was not broken: no hole takes a buffer of it that was not moved out of the way before.
     #[error("buffer {0} cannot be moved out of the way: no hole is large enough")]
     NoRoom(usize),
 }
 
-/// The moves that make a hole of at least `wanted` bytes in the region `[0, region)`, cheapest first of what is tried.
-/// Nothing moves when there is such a hole. To compact everything, ask for all that is free.
+/// The moves that leave one hole of all that is free in the region `[0, region)`, as [`make_hole`] finds them.
+///
+/// # Errors
+/// [`DefragmentError::Overlap`].
+pub fn compact(buffers: &[Buffer], region: u64, options: &Options) -> Result<Compaction, DefragmentError> {
+    let free = Layout::new(buffers, region, options)?.free_when_slid();
+    make_hole(buffers, region, free, options)
+}
+
+/// The moves that make a hole of at least `wanted` bytes in the region `[0, region)`, the cheapest of what is tried.
+/// Nothing moves when there is such a hole.
 ///
 /// Takes time n log n in buffers.
 ///
@@ -122,12 +131,8 @@ pub fn make_hole(
     }
     let windows = layout.windows(wanted);
     let slide = layout.cheapest_slide(wanted);
-    let evacuation = windows.iter().take(MOST_WINDOWS).take_while(|w| w.bytes < slide.bytes);
-    let evacuation = evacuation.filter_map(|window| layout.evacuate(window)).min_by_key(|(bytes, _)| *bytes);
-    let targets = match evacuation {
-        Some((bytes, targets)) if bytes < slide.bytes => targets,
-        _ => slide.targets,
-    };
+    let mut cheaper = windows.iter().take(MOST_WINDOWS).take_while(|window| window.bytes < slide.bytes);
+    let targets = cheaper.find_map(|window| layout.evacuate(window)).unwrap_or(slide.targets);
     let moves = order(buffers, &targets, region, options)?;
     let mut placed = layout.buffers.clone();
     for buffer in &mut placed {
@@ -136,7 +141,9 @@ pub fn make_hole(
     placed.sort_unstable_by_key(|buffer| buffer.address);
     Ok(Compaction {
         moves,
-        hole: holes(&placed, region).max_by_key(|&(start, size)| (size, std::cmp::Reverse(start))).unwrap_or((0, 0)),
+        hole: holes(&placed, region)
+            .max_by_key(|&(start, size)| (size, std::cmp::Reverse(start)))
+            .unwrap_or((0, 0)),
         lower_bound: Bytes(windows.first().map_or(0, |window| window.bytes)),
         slide_all: Bytes(layout.slide(0, layout.buffers.len()).bytes),
     })
@@ -165,10 +172,12 @@ pub fn order(
     let mut mover = Mover {
         options,
         region,
-        sizes: buffers.iter().map(|b| (b.id, b.size)).collect(),
-        now: buffers.iter().map(|b| (b.address, *b)).collect(),
-        goals: buffers.iter().map(|b| (new(b).address, new(b))).collect(),
-        pending: buffers.iter().filter(|b| new(b).address != b.address).map(|b| (b.id, b.address)).collect(),
+        now: buffers.iter().filter(|b| b.size > 0).map(|b| (b.address, *b)).collect(),
+        pending: buffers
+            .iter()
+            .filter(|b| b.size > 0 && new(b).address != b.address)
+            .map(|b| (b.id, b.address))
+            .collect(),
         targets,
         moves: Vec::new(),
     };
@@ -183,18 +192,20 @@ struct Layout {
     alignment: Alignment,
 }
 
-/// A way to make a hole: new addresses, and bytes that move.
+/// New addresses, and the bytes that move.
 struct Slide {
     bytes: u64,
     targets: BTreeMap<usize, u64>,
 }
 
-/// A place for the hole, and the bytes of the buffers `first..last` that are in the way.
+/// A place for the hole, and the buffers that are in the way.
 struct Window {
     start: u64,
     end: u64,
     first: usize,
+    /// One past the last.
     last: usize,
+    /// Of all of them.
     bytes: u64,
 }
 
@@ -293,12 +304,12 @@ impl Layout {
         for buffer in &self.buffers {
             sums.push(sums.last().expect("it begins with one") + buffer.size);
         }
-        let starts = (0..=self.buffers.len()).flat_map(|i| {
-            let after = self.align(self.end_before(i));
-            [Some(after), self.start_of(i).checked_sub(wanted)]
-        });
-        let starts: BTreeSet<u64> =
-            starts.flatten().filter(|start| start.checked_add(wanted).is_some_and(|end| end <= self.region)).collect();
+        let starts = (0..=self.buffers.len())
+            .flat_map(|i| [Some(self.end_before(i)), self.start_of(i).checked_sub(wanted)]);
+        let starts: BTreeSet<u64> = starts
+            .flatten()
+            .filter(|start| start.checked_add(wanted).is_some_and(|end| end <= self.region))
+            .collect();
         let window = |start: u64| {
             let end = start + wanted;
             let first = self.buffers.partition_point(|buffer| buffer.end() <= start);
@@ -310,26 +321,19 @@ impl Layout {
         windows
     }
 
-    /// Moves what is in a window into holes elsewhere, the largest first, each into the smallest hole that takes it.
-    fn evacuate(&self, window: &Window) -> Option<(u64, BTreeMap<usize, u64>)> {
+    /// Moves what is in a window into holes elsewhere, the largest first, each into the smallest hole that takes it. Only
+    /// what is free before anything moves counts, so that no move waits for another one.
+    fn evacuate(&self, window: &Window) -> Option<BTreeMap<usize, u64>> {
         let mut rest: BTreeSet<(u64, u64)> = BTreeSet::new();
-        let mut insert = |rest: &mut BTreeSet<(u64, u64)>, start: u64, end: u64| {
+        let insert = |rest: &mut BTreeSet<(u64, u64)>, start: u64, end: u64| {
             let start = self.align(start);
             if start < end {
                 rest.insert((end - start, start));
             }
         };
-        for i in 0..=self.buffers.len() {
-            if i <= window.first || i > window.last {
-                let (start, end) = (self.end_before(i), self.start_of(i));
-                // The parts outside the window.
-                insert(&mut rest, start, end.min(window.start.max(start)));
-                insert(&mut rest, start.max(window.end.min(end)), end);
-            }
-        }
-        // What borders on the window and is moved leaves room outside of it too.
-        if let Some(buffer) = self.buffers.get(window.first).filter(|_| window.first < window.last) {
-            insert(&mut rest, self.end_before(window.first).min(buffer.address), window.start.max(self.end_before(window.first)));
+        for (start, size) in holes(&self.buffers, self.region) {
+            insert(&mut rest, start, (start + size).min(window.start));
+            insert(&mut rest, start.max(window.end), start + size);
         }
         let mut moving: Vec<&Buffer> = self.buffers[window.first..window.last].iter().collect();
         moving.sort_unstable_by_key(|buffer| (std::cmp::Reverse(buffer.size), buffer.address));
@@ -340,6 +344,123 @@ impl Layout {
             targets.insert(buffer.id, start);
             insert(&mut rest, start + buffer.size, start + size);
         }
-        Some((window.bytes, targets))
+        Some(targets)
     }
+}
+
+/// Buffers under way.
+struct Mover<'a> {
+    options: &'a Options,
+    region: u64,
+    /// Where everything is now, by address.
+    now: BTreeMap<u64, Buffer>,
+    /// Where each buffer that has yet to move is, by id.
+    pending: BTreeMap<usize, u64>,
+    targets: &'a BTreeMap<usize, u64>,
+    moves: Vec<Move>,
+}
+
+impl Mover<'_> {
+    fn run(&mut self) -> Result<(), DefragmentError> {
+        let mut detoured = BTreeSet::new();
+        loop {
+            let cycle = self.run_until_stuck();
+            let Some(&any) = cycle.first() else { return Ok(()) };
+            let size = |id: &usize| self.now[&self.pending[id]].size;
+            let mut by_size: Vec<usize> = cycle.iter().copied().filter(|id| !detoured.contains(id)).collect();
+            by_size.sort_unstable_by_key(|id| (size(id), *id));
+            let detour = by_size.into_iter().find_map(|id| Some((id, self.room(size(&id))?)));
+            let (id, to) = detour.ok_or(DefragmentError::NoRoom(any))?;
+            detoured.insert(id);
+            self.perform(id, to);
+        }
+    }
+
+    /// Moves everything that nothing stands in the way of. What then still waits, waits for a cycle, which is returned.
+    fn run_until_stuck(&mut self) -> Vec<usize> {
+        let mut blockers: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+        let mut waiting: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        let mut ready = BTreeSet::new();
+        for (&id, &from) in &self.pending {
+            let own = self.in_the_way(id);
+            own.iter().for_each(|&blocker| waiting.entry(blocker).or_default().push(id));
+            if own.is_empty() {
+                ready.insert((from, id));
+            }
+            blockers.insert(id, own);
+        }
+        while let Some((_, id)) = ready.pop_first() {
+            self.perform(id, self.targets[&id]);
+            blockers.remove(&id);
+            for waiter in waiting.remove(&id).unwrap_or_default() {
+                let own = blockers.get_mut(&waiter).expect("who waits has not moved");
+                own.remove(&id);
+                if own.is_empty() {
+                    ready.insert((self.pending[&waiter], waiter));
+                }
+            }
+        }
+        // From anybody who waits, the blockers lead into a cycle.
+        let Some(mut id) = self.pending.keys().next().copied() else { return Vec::new() };
+        let mut path: Vec<usize> = Vec::new();
+        let mut seen: BTreeMap<usize, usize> = BTreeMap::new();
+        while seen.insert(id, path.len()).is_none() {
+            path.push(id);
+            id = *blockers[&id].first().expect("who is not ready is blocked");
+        }
+        let start = path.iter().position(|&other| other == id).expect("it was seen");
+        path.split_off(start)
+    }
+
+    /// The buffers that are where a pending one goes, without itself. They all are pending, since no two goals overlap.
+    fn in_the_way(&self, id: usize) -> BTreeSet<usize> {
+        let (start, size) = (self.targets[&id], self.now[&self.pending[&id]].size);
+        let from =
+            self.now.range(..start).next_back().filter(|(_, b)| b.end() > start).map_or(start, |(&a, _)| a);
+        let there = self.now.range(from..start + size).map(|(_, buffer)| buffer.id);
+        there.filter(|&other| other != id).collect()
+    }
+
+    /// Moves a buffer; it is pending no longer when it has come where it should.
+    fn perform(&mut self, id: usize, to: u64) {
+        let from = self.pending[&id];
+        let buffer = self.now.remove(&from).expect("pending buffers are where they are said to be");
+        let distance = from.abs_diff(to);
+        let piece = if self.options.allow_overlap { buffer.size } else { buffer.size.min(distance) };
+        self.moves.push(Move { id, from, to, bytes: buffer.size, piece });
+        self.now.insert(to, Buffer { address: to, ..buffer });
+        if to == self.targets[&id] {
+            self.pending.remove(&id);
+        } else {
+            self.pending.insert(id, to);
+        }
+    }
+
+    /// Free space for a detour, the end of the smallest hole that takes it: best where nobody will go, else anywhere.
+    fn room(&self, size: u64) -> Option<u64> {
+        let now: Vec<Buffer> = self.now.values().copied().collect();
+        let goal = |(id, from): (&usize, &u64)| Buffer { address: self.targets[id], ..self.now[from] };
+        let mut taken = now.clone();
+        taken.extend(self.pending.iter().map(goal));
+        taken.sort_unstable_by_key(|buffer| buffer.address);
+        let fits = |taken: &[Buffer]| {
+            let fitting = holes(taken, self.region).filter_map(|(start, room)| {
+                let last = (start + room).checked_sub(size)? & !(self.options.alignment.bytes() - 1);
+                (last >= start).then_some((room, last))
+            });
+            fitting.min().map(|(_, start)| start)
+        };
+        fits(&taken).or_else(|| fits(&now))
+    }
+}
+
+/// What is free between buffers in order of their addresses: start and size.
+fn holes(buffers: &[Buffer], region: u64) -> impl Iterator<Item = (u64, u64)> {
+    let mut end = 0;
+    let bounds = buffers.iter().map(|buffer| (buffer.address, buffer.end())).chain([(region, region)]);
+    bounds.filter_map(move |(start, next)| {
+        let hole = (end, start.saturating_sub(end));
+        end = end.max(next);
+        (hole.1 > 0).then_some(hole)
+    })
 }

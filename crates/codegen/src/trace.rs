@@ -181,6 +181,11 @@ impl Trace {
         &self.events
     }
 
+    /// The trace up to a number of events.
+    pub fn prefix(&self, events: usize) -> Trace {
+        Trace { events: self.events[..events.min(self.events.len())].to_vec(), ..self.clone() }
+    }
+
     /// The trace of values that live from one instant to before another one. At each instant, what ends is freed before
     /// what begins is requested; in the order given, among equals.
     pub fn of_lifetimes<'n>(lifetimes: impl IntoIterator<Item = Lifetime<'n>>) -> Trace {

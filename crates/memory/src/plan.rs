@@ -130,8 +130,20 @@ pub struct SpaceTotals {
     pub name: String,
     /// Its capacity in bytes, when it has one.
     pub capacity: Option<Bytes>,
+    /// Entry parameters in it.
+    #[serde(default)]
+    pub arguments: Bytes,
+    /// Entry results in it that do not live in parameters.
+    #[serde(default)]
+    pub outputs: Bytes,
+    /// Constants in it that are too large to be embedded in code.
+    #[serde(default)]
+    pub constants: Bytes,
     /// Its arena.
     pub temp: Bytes,
+    /// Everything in it, each allocation rounded up to the granule of the space.
+    #[serde(default)]
+    pub total: Bytes,
     /// Most bytes of temp values live in it at one moment.
     pub temp_lower_bound: Bytes,
     /// Whether the arena is proved to be as small as this schedule allows.

@@ -11,8 +11,8 @@ use indexmap::IndexMap;
 use memplan_analysis::{Facts, LiveRange};
 use memplan_ir::{InstructionId, Module, Position, ShapeIndex, fingerprint};
 use memplan_memory::{
-    Allocation, AllocationId, AllocationKind, Bytes, MemoryPlan, MemorySpaceId, Slice, SpaceTotals, Target,
-    Totals,
+    Alignment, Allocation, AllocationId, AllocationKind, Bytes, MemoryPlan, MemorySpaceId, Slice,
+    SpaceTotals, Target, Totals,
 };
 use memplan_pack::{Item, Problem};
 
@@ -94,6 +94,7 @@ fn assign_with(
     assignment.place_arenas(options)?;
     assignment.record_slices();
     assignment.record_totals()?;
+    assignment.record_space_totals();
     Ok(assignment.plan)
 }
 
@@ -194,10 +195,11 @@ impl Assignment<'_> {
         }
     }
 
-    /// Packs what is left into one arena per memory space.
+    /// Packs what is left into one arena per memory space, and lists every space that anything is in.
     fn place_arenas(&mut self, options: &AssignOptions) -> Result<(), PlanError> {
         let mut spaces: Vec<MemorySpaceId> =
             self.temps(None).into_iter().map(|id| self.storages.all[id].space).collect();
+        spaces.extend(self.plan.allocations.values().map(|allocation| allocation.space));
         spaces.push(MemorySpaceId::MAIN);
         spaces.sort_unstable();
         spaces.dedup();
@@ -238,7 +240,7 @@ impl Assignment<'_> {
         let packing =
             memplan_pack::pack(&problem, &options.pack).map_err(|_| PlanError::TooLarge { space })?;
         let temp = Bytes(packing.height);
-        if temp > Bytes::ZERO || space != MemorySpaceId::MAIN {
+        if temp > Bytes::ZERO || (space != MemorySpaceId::MAIN && !temps.is_empty()) {
             let allocation = self.plan.allocations.push(Allocation {
                 kind: AllocationKind::Temp,
                 space,
@@ -261,6 +263,11 @@ impl Assignment<'_> {
             space,
             name: description.map_or_else(|| space.to_string(), |d| d.name.clone()),
             capacity: description.and_then(|d| d.capacity),
+            // The sums follow when everything has a place.
+            arguments: Bytes::ZERO,
+            outputs: Bytes::ZERO,
+            constants: Bytes::ZERO,
+            total: Bytes::ZERO,
             temp,
             temp_lower_bound: load.peak().1,
             proved_minimal: packing.certificate.optimal,
@@ -303,6 +310,22 @@ impl Assignment<'_> {
             }
         }
         self.plan.slices = slices;
+    }
+
+    /// What each space holds; called after the totals, which make sure that it adds up.
+    fn record_space_totals(&mut self) {
+        for space in &mut self.plan.spaces {
+            let granule = self.target.space(space.space).map_or(Alignment::ONE, |s| s.granule);
+            for allocation in self.plan.allocations.values().filter(|a| a.space == space.space) {
+                match allocation.kind {
+                    AllocationKind::Argument { .. } => space.arguments += allocation.size,
+                    AllocationKind::Output => space.outputs += allocation.size,
+                    AllocationKind::Constant => space.constants += allocation.size,
+                    AllocationKind::Temp => {}
+                }
+                space.total = space.total.saturating_add(allocation.size.align_up(granule));
+            }
+        }
     }
 
     fn record_totals(&mut self) -> Result<(), PlanError> {

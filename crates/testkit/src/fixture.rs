@@ -128,7 +128,7 @@ fn defined_instruction(code: &str) -> Option<&str> {
 
 /// `{1} temp +16`. Anything else is prose.
 fn placed(part: &str) -> Option<(Vec<u32>, String, u64)> {
-    const KINDS: [&str; 5] = ["temp", "fast", "output", "argument", "constant"];
+    const KINDS: [&str; 6] = ["temp", "fast", "collective", "output", "argument", "constant"];
     let mut words = part.split_whitespace().peekable();
     let index = match words.peek()?.strip_prefix('{') {
         Some(index) => {

@@ -1,0 +1,135 @@
+//! `memplan replay --defragment-at`: what a runtime would move at one moment of a trace.
+
+use std::collections::BTreeMap;
+
+use comfy_table::{CellAlignment, Table, presets};
+use memplan::codegen::bfc::{self, Bfc, GRANULE};
+use memplan::codegen::defragment::{Buffer, Compaction, Options, compact, make_hole};
+use memplan::codegen::replay::{Outcome, replay};
+use memplan::codegen::trace::{AllocationIndex, Event, Trace};
+use memplan::memory::{Alignment, Bytes};
+use serde_json::json;
+
+use crate::failure::Failure;
+
+/// Most moves to list.
+const MAX_MOVES: usize = 32;
+
+/// What is to be done.
+pub(crate) struct Wish {
+    /// After which event.
+    pub(crate) event: usize,
+    /// How large a hole; `None`: all that is free.
+    pub(crate) hole: Option<Bytes>,
+    /// Whether a copy may overlap itself.
+    pub(crate) allow_overlap: bool,
+}
+
+/// A pool at one moment, and how to tidy it up.
+pub(crate) struct Defragmentation<'a> {
+    trace: &'a Trace,
+    event: usize,
+    buffers: Vec<Buffer>,
+    region: u64,
+    compaction: Compaction,
+}
+
+/// Replays a trace up to an event and compacts what is live then, in the pool's one region.
+pub(crate) fn defragment<'a>(
+    trace: &'a Trace,
+    options: bfc::Options,
+    wish: &Wish,
+) -> Result<Defragmentation<'a>, Failure> {
+    let n = trace.events().len();
+    if wish.event >= n {
+        return Err(Failure::Usage(format!("there is no event {}: the trace has {n}, from 0", wish.event)));
+    }
+    let mut pool = Bfc::new(options);
+    let prefix = trace.prefix(wish.event + 1);
+    let outcomes = replay(&mut pool, &prefix, None).outcomes;
+    let regions: Vec<(u64, u64)> = pool.regions().collect();
+    let &[(0, region)] = regions.as_slice() else {
+        let message =
+            "only a pool of one region is defragmented: without --growth, and after the first request";
+        return Err(Failure::Usage(message.to_string()));
+    };
+    let mut live: BTreeMap<u64, AllocationIndex> = BTreeMap::new();
+    for timed in prefix.events() {
+        match timed.event {
+            Event::Allocate(index) | Event::Free(index) => {
+                let Outcome::Served { address, .. } = outcomes[index.0] else { continue };
+                match timed.event {
+                    Event::Allocate(_) => live.insert(address, index),
+                    _ => live.remove(&address),
+                };
+            }
+            Event::Synchronize => {}
+        }
+    }
+    let used = pool.chunks().filter(|(_, chunk)| chunk.requested.is_some());
+    let buffers: Vec<Buffer> =
+        used.map(|(address, chunk)| Buffer { id: live[&address].0, address, size: chunk.size }).collect();
+    let strictest = live.values().map(|&index| trace[index].request.alignment).max();
+    let granule = Alignment::new(GRANULE).expect("256 is a power of two");
+    let moving = Options {
+        alignment: strictest.map_or(granule, |alignment| alignment.max(granule)),
+        allow_overlap: wish.allow_overlap,
+    };
+    let compaction = match wish.hole {
+        None => compact(&buffers, region, &moving),
+        Some(hole) => make_hole(&buffers, region, hole.0, &moving),
+    };
+    let compaction = compaction.map_err(|error| Failure::DoesNotFit(error.to_string()))?;
+    Ok(Defragmentation { trace, event: wish.event, buffers, region, compaction })
+}
+
+impl Defragmentation<'_> {
+    pub(crate) fn text(&self) -> String {
+        let Compaction { moves, hole, lower_bound, slide_all } = &self.compaction;
+        let live = Bytes(self.buffers.iter().map(|buffer| buffer.size).sum());
+        let mut text = format!(
+            "\nafter event {}, {} buffers of {live} are live in {}\n{} moved in {} moves leave a hole of {} at {}\nsliding \
+             everything down would move {slide_all}; no way moves less than {lower_bound}\n",
+            self.event,
+            self.buffers.len(),
+            Bytes(self.region),
+            self.compaction.bytes_moved(),
+            moves.len(),
+            Bytes(hole.1),
+            hole.0,
+        );
+        if moves.is_empty() {
+            return text;
+        }
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING).set_header(["buffer", "size", "from", "to", "in pieces of"]);
+        for m in moves.iter().take(MAX_MOVES) {
+            let name = self.trace[AllocationIndex(m.id)].name.to_string();
+            let piece = if m.piece < m.bytes { Bytes(m.piece).to_string() } else { String::new() };
+            table.add_row([name, Bytes(m.bytes).to_string(), m.from.to_string(), m.to.to_string(), piece]);
+        }
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        text.push_str(&format!("\n{table}\n"));
+        if moves.len() > MAX_MOVES {
+            text.push_str(&format!("and {} more\n", moves.len() - MAX_MOVES));
+        }
+        text
+    }
+
+    pub(crate) fn json(&self) -> serde_json::Value {
+        let moves = self.compaction.moves.iter().map(|m| {
+            let name = &self.trace[AllocationIndex(m.id)].name;
+            json!({ "id": name, "from": m.from, "to": m.to, "size": m.bytes, "piece": m.piece })
+        });
+        json!({
+            "event": self.event,
+            "moves": moves.collect::<Vec<_>>(),
+            "bytes_moved": self.compaction.bytes_moved(),
+            "lower_bound": self.compaction.lower_bound,
+            "slide_all": self.compaction.slide_all,
+            "hole": { "offset": self.compaction.hole.0, "size": self.compaction.hole.1 },
+        })
+    }
+}

@@ -1,0 +1,80 @@
+//! Flags that say how a GPU process gets its memory, and the paragraph that says what a program takes of it.
+
+use clap::Args;
+use memplan::codegen::pool::{AllocatorKind, MemoryFraction, Placement, Settings, place};
+use memplan::memory::{Bytes, Family, MemoryPlan, Target};
+
+use crate::failure::Failure;
+use crate::options::parse_bytes;
+
+#[derive(Args)]
+pub(crate) struct PoolOptions {
+    /// On GPUs: how the process gets its memory, as XLA_PYTHON_CLIENT_ALLOCATOR: default, platform, bfc, cuda_async or vmm. With any of these flags, a
+    /// program that does not fit is a failure (status 3)
+    #[arg(long, value_name = "KIND", value_parser = parse_allocator)]
+    allocator: Option<AllocatorKind>,
+    /// On GPUs: share of the memory that the process may have, as XLA_CLIENT_MEM_FRACTION (default 0.75)
+    #[arg(long, value_name = "FRACTION")]
+    memory_fraction: Option<MemoryFraction>,
+    /// On GPUs: take memory as it is needed instead of at the start, as XLA_PYTHON_CLIENT_PREALLOCATE=false
+    #[arg(long)]
+    no_preallocate: bool,
+    /// On GPUs: set this much aside for collective memory at the start
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    collective_memory: Option<Bytes>,
+}
+
+impl PoolOptions {
+    /// What a plan takes of a process: on GPUs, or wherever the flags ask for it.
+    pub(crate) fn placement(&self, target: &Target, plan: &MemoryPlan) -> Option<Placement> {
+        let settings = Settings {
+            allocator: self.allocator.unwrap_or_default(),
+            fraction: self.memory_fraction.unwrap_or_default(),
+            preallocate: !self.no_preallocate,
+            collective: self.collective_memory.unwrap_or_default(),
+        };
+        let is_wanted = target.family == Family::Gpu || self.is_asked();
+        if is_wanted { place(target, plan, &settings) } else { None }
+    }
+
+    /// The failure of a program that does not fit, where the flags ask whether it does.
+    pub(crate) fn verdict(&self, placement: Option<&Placement>) -> Result<(), Failure> {
+        match placement {
+            Some(placement) if self.is_asked() && placement.shortage.is_some() => {
+                Err(Failure::DoesNotFit(placement.to_string()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn is_asked(&self) -> bool {
+        self.allocator.is_some()
+            || self.memory_fraction.is_some()
+            || self.no_preallocate
+            || self.collective_memory.is_some()
+    }
+}
+
+fn parse_allocator(text: &str) -> Result<AllocatorKind, String> {
+    let kinds = "default, platform, bfc, cuda_async and vmm";
+    text.parse().map_err(|_| format!("there is no allocator `{text}`; there are {kinds}"))
+}
+
+/// A text in lines of readable length.
+pub(crate) fn paragraph(placement: &Placement) -> String {
+    const WIDTH: usize = 110;
+    let mut text = String::new();
+    let mut column = 0;
+    for word in placement.to_string().split(' ') {
+        if column > 0 && column + 1 + word.chars().count() > WIDTH {
+            text.push('\n');
+            column = 0;
+        } else if column > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += word.chars().count();
+    }
+    text + "\n"
+}
