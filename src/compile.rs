@@ -78,12 +78,13 @@ pub fn compile(
     let mut front = Pipeline { module: module.clone(), target, options, stages: Vec::new() };
     front.note("before", Duration::ZERO);
     front.stage("simplify", &passes::simplification_pipeline())?;
+    // What is worth recomputing depends on padded sizes; what is new then is laid out again.
+    front.stage("lay out", &[passes::LAYOUT_ASSIGNMENT])?;
     let start = Instant::now();
     let mut best: Option<(Pipeline<'_>, (Pipeline<'_>, Planned))> = None;
     for guess in first_guesses(&front.module, target)? {
         let mut back = Pipeline { module: guess, ..front.clone() };
-        back.stage("recompute", &[passes::SCATTER_TO_SELECT, passes::SIMPLIFY, passes::REMAT])?;
-        back.stage("lay out", &[passes::LAYOUT_ASSIGNMENT])?;
+        back.stage("recompute", &RECOMPUTE)?;
         let found = back.clone().fuse_and_plan(passes::FUSION)?;
         if best.as_ref().is_none_or(|(_, best)| total(&found) < total(best)) {
             best = Some((back, found));
@@ -125,6 +126,10 @@ fn first_guesses(module: &Module, target: &Target) -> Result<Vec<Module>, Compil
     }
     Ok(guesses)
 }
+
+/// The passes that keep less for later.
+const RECOMPUTE: [Pass; 4] =
+    [passes::SCATTER_TO_SELECT, passes::SIMPLIFY, passes::REMAT, passes::LAYOUT_ASSIGNMENT];
 
 /// The passes that make a module's aliasing legal, for modules that have no schedule.
 pub const LEGALIZE: [Pass; 2] = [passes::FLATTEN_CALL_GRAPH, passes::COPY_INSERTION];
