@@ -1,5 +1,7 @@
 //! `memplan replay`
 
+use std::path::Path;
+
 use clap::{Args, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
 use memplan::codegen::bfc::{Bfc, End, Growth, Options};
@@ -14,7 +16,7 @@ use crate::defragment::{Wish, defragment};
 use crate::failure::Failure;
 use crate::input::{read, read_module, render_at, target};
 use crate::options::{PackOptions, parse_bytes, parse_fraction};
-use crate::output::write_result;
+use crate::output::{write_file, write_result};
 use crate::picture;
 use crate::targets::Format;
 
@@ -62,6 +64,9 @@ pub(crate) struct ReplayArgs {
     /// Copy in pieces that do not overlap what they read
     #[arg(long, requires = "defragment_at")]
     no_overlap: bool,
+    /// Write what is replayed as CSV too
+    #[arg(long, value_name = "FILE")]
+    trace: Option<String>,
     /// For people or for programs
     #[arg(long, value_enum, default_value_t)]
     format: Format,
@@ -95,6 +100,9 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
         Some(target) => of_module(args, target)?,
         None => of_trace(&args.input)?,
     };
+    if let Some(path) = &args.trace {
+        write_file(Path::new(path), subject.trace.to_csv().as_bytes())?;
+    }
     if args.defragment_at.is_some() && args.allocator != AllocatorChoice::Bfc {
         return Err(Failure::Usage(
             "only a pool is defragmented, not what the platform allocates".to_string(),

@@ -198,13 +198,40 @@ impl Trace {
         }
         edges.sort_unstable();
         let mut trace = Trace::new();
+        let mut indices = vec![AllocationIndex(0); lifetimes.len()];
         for (_, is_start, i) in edges {
-            let index = AllocationIndex(i);
+            if is_start {
+                let Lifetime { name, request, .. } = lifetimes[i];
+                indices[i] = AllocationIndex(trace.allocations.len());
+                trace.allocations.push(TracedAllocation { name: name.into(), request });
+            }
+            let index = indices[i];
             trace.push(if is_start { Event::Allocate(index) } else { Event::Free(index) });
         }
-        let allocation = |l: &Lifetime<'n>| TracedAllocation { name: l.name.into(), request: l.request };
-        trace.allocations = lifetimes.iter().map(allocation).collect();
         trace
+    }
+
+    /// The trace in CSV, for [`Trace::parse`] to read again. Names get the number of their request, since only requests
+    /// that do not live together may share one.
+    pub fn to_csv(&self) -> String {
+        let mut text = COLUMNS.join(",") + "\n";
+        for TimedEvent { time, event } in &self.events {
+            let seconds = time.as_secs_f64();
+            let name = |index: &AllocationIndex| {
+                let name = self[*index].name.replace(|c: char| c == ',' || c.is_whitespace(), "_");
+                format!("{name}#{}", index.0)
+            };
+            text.push_str(&match event {
+                Event::Allocate(index) => {
+                    let Request { bytes, alignment, end, .. } = self[*index].request;
+                    let tag = if end == End::Lower { "collective" } else { "" };
+                    format!("alloc,{},{},{alignment},{tag},{seconds}\n", name(index), bytes.0)
+                }
+                Event::Free(index) => format!("free,{},,,,{seconds}\n", name(index)),
+                Event::Synchronize => format!("sync,,,,,{seconds}\n"),
+            });
+        }
+        text
     }
 
     /// Reads a trace in CSV.

@@ -34,6 +34,17 @@ fn columns_come_in_any_order() {
 }
 
 #[test]
+fn what_is_written_is_read_again() {
+    let trace = parse(
+        "event,id,size,alignment,tag,time\nalloc,a b,7,512,collective,0.25\nsync,,,,,1\nfree,a b,,,,2\n",
+    );
+    let expected =
+        "event,id,size,alignment,tag,time\nalloc,a_b#0,7,512,collective,0.25\nsync,,,,,1\nfree,a_b#0,,,,2\n";
+    assert_eq!(trace.to_csv(), expected);
+    assert_eq!(parse(expected).events(), trace.events());
+}
+
+#[test]
 fn names_are_free_again_after_a_free() {
     let trace = parse("event,id,size\nalloc,a,1\nfree,a,\nalloc,a,2\n");
     assert_eq!(trace.allocations().len(), 2);
@@ -156,5 +167,9 @@ proptest! {
         prop_assert_eq!(result.failures(), 0);
         prop_assert!(result.peak(|sample| sample.requested).1 <= smallest);
         prop_assert_eq!(&result, &run(&trace, smallest.0, None), "the same numbers again");
+        let written = trace.to_csv();
+        let read = parse(&written);
+        prop_assert_eq!(&result, &run(&read, smallest.0, None), "and again from a file");
+        prop_assert_eq!(read.allocations().len(), trace.allocations().len());
     }
 }
