@@ -1,9 +1,8 @@
 //! The place of a planned program in a GPU process: what the process reserves, what the program takes of it, what is left,
 //! and whether it fits. One paragraph that a person understands.
 //!
-//! XLA's clients take three quarters of the device's memory when they start and serve everything from there; programs
-//! are told apart from that by [`place`], which puts the allocations of a plan into the pool one by one, as the runtime
-//! would, by the rules of [`bfc`](crate::bfc).
+//! XLA's clients take three quarters of the device's memory when they start, and serve everything from there. [`place`]
+//! puts the allocations of a plan into that pool one by one, as the runtime would, by the rules of [`bfc`](crate::bfc).
 
 use std::fmt;
 use std::str::FromStr;
@@ -92,7 +91,8 @@ pub struct Settings {
     pub fraction: MemoryFraction,
     /// Whether a pool takes that at the start.
     pub preallocate: bool,
-    /// What is set aside for collective memory at the start; 0: as it is needed.
+    /// What is set aside for collective memory at the start; 0: as it is needed. The driver maps multiples of 512 MiB,
+    /// so that anything else wastes some.
     pub collective: Bytes,
 }
 

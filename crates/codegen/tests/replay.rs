@@ -172,4 +172,16 @@ proptest! {
         prop_assert_eq!(&result, &run(&read, smallest.0, None), "and again from a file");
         prop_assert_eq!(read.allocations().len(), trace.allocations().len());
     }
+    /// Whatever the bytes, there is a trace that can be replayed, or an error at a line that is there.
+    #[test]
+    fn any_bytes_are_read_or_refused(lines in prop::collection::vec(
+        "(alloc|free|sync|x)?,?(a|b|é)?,?(0|7|-1|18446744073709551615)?,?(1|3|64)?,?(collective)?,?(0|1|nan|1e400)?", 0..12,
+    ), shuffled: bool) {
+        let header = if shuffled { "time,size,id,event\n" } else { "event,id,size,alignment,tag,time\n" };
+        let text = header.to_string() + &lines.join("\n");
+        match Trace::parse(text.as_bytes()) {
+            Ok(trace) => prop_assert_eq!(run(&trace, KIB, Some(RETRY_TIME)).samples.len(), trace.events().len()),
+            Err(error) => prop_assert!((1..=text.lines().count()).contains(&error.line) && error.column >= 1),
+        }
+    }
 }
