@@ -4,7 +4,7 @@ use std::path::Path;
 
 use memplan::codegen::layout::{Layout, layout};
 use memplan::hlo;
-use memplan::memory::{PlanFile, Target};
+use memplan::memory::{PlanFile, Target, TargetField};
 use schemars::{Schema, schema_for};
 use serde_json::Value;
 
@@ -19,19 +19,43 @@ fn schemas() -> [(&'static str, Schema); 3] {
     ]
 }
 
-/// After a change of a format: `MEMPLAN_UPDATE=1 cargo test --test main schema`.
 #[test]
 fn schemas_are_up_to_date() {
     for (file, schema) in schemas() {
-        let schema = serde_json::to_string_pretty(&schema).unwrap() + "\n";
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
-        if std::env::var_os("MEMPLAN_UPDATE").is_some() {
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(&path, &schema).unwrap();
-        }
-        let found = std::fs::read_to_string(&path).unwrap();
-        assert!(found == schema, "{file} is not that of this version: run with MEMPLAN_UPDATE=1");
+        up_to_date(file, &(serde_json::to_string_pretty(&schema).unwrap() + "\n"));
     }
+}
+
+/// After a change of a format: `MEMPLAN_UPDATE=1 cargo test --test main schema`.
+#[track_caller]
+fn up_to_date(file: &str, contents: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    if std::env::var_os("MEMPLAN_UPDATE").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, contents).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == contents,
+        "{file} is not that of this version: MEMPLAN_UPDATE=1 cargo test --test main schema"
+    );
+}
+
+/// The page about target files: every field, as the schema describes it.
+#[test]
+fn target_fields_are_documented() {
+    let mut page = include_str!("../docs/targets.head.md").to_string();
+    let example = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    Target::parse(example, "docs/targets.head.md").unwrap();
+    page.push_str("\n| field | value | left out | meaning |\n|---|---|---|---|\n");
+    for TargetField { path, kind, default, description } in Target::fields() {
+        let default = default.map_or("**required**".to_string(), |default| match default.as_str() {
+            "none" => String::new(),
+            value => format!("`{value}`"),
+        });
+        page.push_str(&format!("| `{path}` | {kind} | {default} | {} |\n", description.replace('|', "\\|")));
+    }
+    up_to_date("docs/targets.md", &page);
 }
 
 /// A plan with loops, donations and constants is written, agrees with the schema, and is read back as it was.

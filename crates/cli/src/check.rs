@@ -2,10 +2,10 @@
 
 use clap::Args;
 use memplan::check;
-use memplan::memory::{PlanFile, Target};
+use memplan::memory::PlanFile;
 
 use crate::failure::Failure;
-use crate::input::{read, read_module};
+use crate::input::{read, read_module, target};
 use crate::output::write_result;
 
 #[derive(Args)]
@@ -31,7 +31,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
         ))
     })?;
     let name = args.target.as_ref().unwrap_or(&file.target);
-    let target = Target::find(name).map_err(|error| Failure::input(&error))?;
+    let target = target(name)?;
     let (schedule, plan) = file.resolve(&module).map_err(|error| Failure::Refuted(error.to_string()))?;
     match check::check(&module, &schedule, &target, &plan) {
         Ok(proof) => write_result(None, &proof_line(&proof)),

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use memplan::hlo;
 use memplan::ir::{self, Module};
-use memplan::memory::Target;
+use memplan::memory::{Target, TargetError};
 
 use crate::failure::Failure;
 use crate::output::say;
@@ -29,7 +29,25 @@ pub(crate) fn read_module(path: &str) -> Result<Module, Failure> {
 
 /// The target with a name, or from a file.
 pub(crate) fn target(name: &str) -> Result<Target, Failure> {
-    Target::find(name).map_err(|error| Failure::input(&error))
+    target_and_file(name).map(|(target, _)| target)
+}
+
+/// The target with a name, or from a file, and the text of its file.
+pub(crate) fn target_and_file(name: &str) -> Result<(Target, String), Failure> {
+    if !name.ends_with(".toml") {
+        let target = Target::find(name).map_err(|error| Failure::input(&error))?;
+        let file = Target::built_in_file(name).expect("built-in targets have files");
+        return Ok((target, file.to_string()));
+    }
+    let text = String::from_utf8(read(name)?)
+        .map_err(|error| Failure::Input(format!("error: `{name}` is not a text: {error}")))?;
+    let target = Target::parse(&text, name).map_err(|error| match error {
+        TargetError::File { span, message, help, .. } => {
+            Failure::Input(hlo::render_with_help(&message, help.as_deref(), span, name, &text))
+        }
+        error => Failure::input(&error),
+    })?;
+    Ok((target, text))
 }
 
 /// Reads a whole file, or standard input for `-`.

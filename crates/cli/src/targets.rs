@@ -1,10 +1,13 @@
 //! `memplan targets`
 
+use std::collections::BTreeMap;
+
 use clap::{Args, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
 use memplan::memory::Target;
 
 use crate::failure::Failure;
+use crate::input::target_and_file;
 use crate::output::write_result;
 
 /// How a result is written.
@@ -19,28 +22,55 @@ pub(crate) enum Format {
 
 #[derive(Args)]
 pub(crate) struct TargetsArgs {
+    /// Show this one alone, every number with its source: a file to copy for a machine of your own. A path to a TOML file
+    /// is checked and shown
+    target: Option<String>,
     /// For people or for programs
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
 pub(crate) fn run(args: &TargetsArgs) -> Result<(), Failure> {
-    let targets = Target::built_in();
-    let text = match args.format {
-        Format::Json => {
-            serde_json::to_string_pretty(&targets)
+    let names = match &args.target {
+        Some(name) => vec![name.clone()],
+        None => Target::built_in().into_iter().map(|target| target.name).collect(),
+    };
+    let described: Vec<Described> =
+        names.iter().map(|name| Described::find(name)).collect::<Result<_, _>>()?;
+    let text = match (args.format, args.target.is_some()) {
+        (Format::Json, _) => {
+            serde_json::to_string_pretty(&described)
                 .expect("targets have no map with keys that are not strings")
                 + "\n"
         }
-        Format::Text => table(&targets),
+        (Format::Text, true) => described.into_iter().map(|described| described.file).collect(),
+        (Format::Text, false) => table(&described),
     };
     write_result(None, &text)
 }
 
-fn table(targets: &[Target]) -> String {
+/// A target with where its numbers come from.
+#[derive(serde::Serialize)]
+struct Described {
+    #[serde(flatten)]
+    target: Target,
+    /// The comment beside each number in the target's file, by path.
+    sources: BTreeMap<String, String>,
+    #[serde(skip)]
+    file: String,
+}
+
+impl Described {
+    fn find(name: &str) -> Result<Described, Failure> {
+        let (target, file) = target_and_file(name)?;
+        Ok(Described { target, sources: Target::sources(&file).into_iter().collect(), file })
+    }
+}
+
+fn table(targets: &[Described]) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(["target", "memory", "capacity", "align", "description"]);
-    for target in targets {
+    for Described { target, .. } in targets {
         for (i, space) in target.spaces.iter().enumerate() {
             let first = |text: &str| if i == 0 { text.to_string() } else { String::new() };
             let capacity = space.capacity.map_or_else(|| "-".to_string(), |capacity| capacity.to_string());
@@ -56,5 +86,5 @@ fn table(targets: &[Target]) -> String {
     for column in [2, 3] {
         table.column_mut(column).expect("five columns").set_cell_alignment(CellAlignment::Right);
     }
-    format!("{table}\n")
+    format!("{table}\n\n`memplan targets NAME` shows every number of one, with its source\n")
 }

@@ -163,6 +163,21 @@ pub fn render(error: &ParseError, file_name: &str, source: &str) -> String {
 
 /// Any message about a place in a text, shown as [`render`] shows errors.
 pub fn render_message(message: &str, span: Range<usize>, file_name: &str, source: &str) -> String {
+    render_with_help(message, None, span, file_name, source)
+}
+
+/// A message about a place in a text, and below what to do.
+pub fn render_with_help(
+    message: &str,
+    help: Option<&str>,
+    span: Range<usize>,
+    file_name: &str,
+    source: &str,
+) -> String {
     let snippet = Snippet::source(source).path(file_name).annotation(AnnotationKind::Primary.span(span));
-    Renderer::plain().render(&[Level::ERROR.primary_title(message).element(snippet)])
+    let mut report = Level::ERROR.primary_title(message).element(snippet);
+    if let Some(help) = help {
+        report = report.element(Level::HELP.message(help));
+    }
+    Renderer::plain().render(&[report])
 }

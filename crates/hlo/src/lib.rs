@@ -11,7 +11,7 @@ mod printer;
 pub mod proto;
 mod tables;
 
-pub use error::{ParseError, ParseErrorKind, Related, render, render_message};
+pub use error::{ParseError, ParseErrorKind, Related, render, render_message, render_with_help};
 use memplan_ir::Module;
 pub use printer::{literal_text, print, shape_text, write};
 

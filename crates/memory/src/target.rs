@@ -217,6 +217,9 @@ impl Target {
             if self.spaces[..i].iter().any(|other| other.id == *id) {
                 return invalid(field("id"), format!("memory space {id} is there twice"));
             }
+            if name.is_empty() || self.spaces[..i].iter().any(|other| other.name == *name) {
+                return invalid(field("name"), "every memory space has a name of its own".into());
+            }
             if space.bandwidth.is_some_and(|bandwidth| !above_zero(bandwidth)) {
                 return invalid(field("bandwidth"), format!("the bandwidth of `{name}` must be above zero"));
             }
@@ -233,6 +236,16 @@ impl Target {
                 if self.space(id).is_none() {
                     return invalid(format!("transfers.{i}.{end}"), format!("there is no memory space {id}"));
                 }
+            }
+            if transfer.from == transfer.to {
+                let message = format!("a transfer ends in another memory space than {}", transfer.from);
+                return invalid(format!("transfers.{i}.to"), message);
+            }
+            let ends = |transfer: &Transfer| (transfer.from, transfer.to);
+            if self.transfers[..i].iter().any(|other| ends(other) == ends(transfer)) {
+                let message =
+                    format!("the transfer from {} to {} is there twice", transfer.from, transfer.to);
+                return invalid(format!("transfers.{i}.to"), message);
             }
             if transfer.bandwidth.is_some_and(|bandwidth| !above_zero(bandwidth)) {
                 let message = "the bandwidth of a transfer must be above zero".into();

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use indexmap::IndexMap;
 use serde_json::Value;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -14,7 +15,7 @@ use crate::Target;
 pub struct TargetField {
     /// Keys with dots between them, `[]` behind a list: `spaces[].capacity`.
     pub path: String,
-    /// What it can be, with its unit where all fields of the kind have the same one: `bytes`.
+    /// What it can be, with its unit where all fields of the kind have the same one: `a number of bytes`.
     pub kind: String,
     /// What it is when it is left out, as JSON; none: it has to be there, where the table around it is.
     pub default: Option<String>,
@@ -30,6 +31,28 @@ impl Target {
         let mut fields = Vec::new();
         list_fields(&schema, &schema, "", &mut fields);
         fields
+    }
+
+    /// Where the values of a target file come from: the comment behind each, or else the one behind the header of its
+    /// table, by path with indices (`spaces[1].capacity`), in the order of the file.
+    pub fn sources(text: &str) -> IndexMap<String, String> {
+        let behind = |line: &str| line.split_once('#').map(|(_, comment)| comment.trim().to_string());
+        let mut headers: Vec<(usize, Option<String>)> = Vec::new();
+        let mut offset = 0;
+        for line in text.split_inclusive('\n') {
+            // No key in a header has a `#`.
+            if line.starts_with('[') {
+                headers.push((offset, behind(line)));
+            }
+            offset += line.len();
+        }
+        let sources = leaves(text).into_iter().filter_map(|(path, span)| {
+            let own = text[span.end..].lines().next().and_then(behind);
+            let above = headers.partition_point(|(header, _)| *header <= span.start);
+            let of_table = || above.checked_sub(1).and_then(|header| headers[header].1.clone());
+            Some((path, own.or_else(of_table)?))
+        });
+        sources.collect()
     }
 }
 
@@ -52,7 +75,11 @@ fn list_fields(root: &Value, table: &Value, prefix: &str, fields: &mut Vec<Targe
                 Value::Null | Value::Object(_) | Value::Array(_) => "none".to_string(),
                 value => value.to_string(),
             }),
-            description: property["description"].as_str().unwrap_or_default().replace('\n', " "),
+            description: property["description"]
+                .as_str()
+                .unwrap_or_default()
+                .replace('\n', " ")
+                .replace("`None`", "left out"),
             path: path.clone(),
         });
         list_fields(root, inner, &format!("{path}."), fields);
@@ -74,9 +101,9 @@ fn reference(schema: &Value) -> Option<&str> {
 
 fn kind(property: &Value, of: &Value) -> String {
     match reference(property).and_then(|reference| reference.rsplit('/').next()) {
-        Some("Bytes") => return "bytes".into(),
-        Some("Alignment") => return "bytes, a power of two".into(),
-        Some("MemorySpaceId") => return "number of a memory space".into(),
+        Some("Bytes") => return "a number of bytes".into(),
+        Some("Alignment") => return "a number of bytes, a power of two".into(),
+        Some("MemorySpaceId") => return "the number of a memory space".into(),
         _ => {}
     }
     let variants = of["oneOf"].as_array().into_iter().flatten().filter_map(|choice| choice["const"].as_str());
@@ -87,13 +114,14 @@ fn kind(property: &Value, of: &Value) -> String {
     };
     match types {
         _ if !variants.is_empty() => format!("one of {}", variants.join(", ")),
-        Some("object") if of["additionalProperties"].is_object() => "table of numbers".into(),
-        Some("object") => "table".into(),
-        Some("array") => "list of tables".into(),
-        Some("integer") => "whole number".into(),
+        Some("object") if of["additionalProperties"].is_object() => "a table of numbers".into(),
+        Some("object") => "a table".into(),
+        Some("array") => "a list of tables".into(),
+        Some("integer") => "a whole number".into(),
         Some("boolean") => "true or false".into(),
-        Some(name) => name.into(),
-        None => "value".into(),
+        Some("number") => "a number".into(),
+        Some("string") => "a text".into(),
+        _ => "a value".into(),
     }
 }
 

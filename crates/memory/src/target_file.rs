@@ -3,10 +3,8 @@
 use std::ops::Range;
 use std::path::Path;
 
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
-
 use crate::Target;
+use crate::target_fields::{leaves, span_of};
 
 /// What is wrong with a target description.
 #[derive(Debug, thiserror::Error)]
@@ -38,8 +36,12 @@ pub enum TargetError {
         line: usize,
         /// The column in characters, from 1.
         column: usize,
+        /// The bytes of the file that are wrong; empty at the start where something is missing altogether.
+        span: Range<usize>,
         /// What is wrong.
         message: String,
+        /// What may stand there.
+        help: Option<String>,
     },
     /// A number makes no sense.
     #[error("target `{target}`: {message}")]
@@ -85,6 +87,13 @@ impl Target {
         BUILT_IN.iter().map(parse).collect()
     }
 
+    /// The file of the built-in target with a name: each number with its source in a comment beside it, so that it is
+    /// also what to copy for a target of one's own.
+    pub fn built_in_file(name: &str) -> Option<&'static str> {
+        let is_named = |text: &&&str| toml::from_str::<Target>(text).is_ok_and(|target| target.name == name);
+        BUILT_IN.iter().find(is_named).copied()
+    }
+
     /// The built-in target with a name, or the one in a file whose name ends in `.toml`.
     ///
     /// # Errors
@@ -119,8 +128,17 @@ impl Target {
     /// The text is no TOML or describes no machine: with line and column.
     pub fn parse(text: &str, path: &str) -> Result<Target, TargetError> {
         let error_at = |span: Option<Range<usize>>, message: &str| {
-            let (line, column) = line_and_column(text, span.map_or(0, |span| span.start));
-            TargetError::File { path: path.to_string(), line, column, message: message.to_string() }
+            let span = span.unwrap_or(0..0);
+            let (line, column) = line_and_column(text, span.start);
+            let help = help(text, &span, message);
+            TargetError::File {
+                path: path.to_string(),
+                line,
+                column,
+                span,
+                message: message.to_string(),
+                help,
+            }
         };
         let target: Target = toml::from_str(text).map_err(|error| error_at(error.span(), error.message()))?;
         match target.validate() {
@@ -132,23 +150,38 @@ impl Target {
     }
 }
 
-/// Where a field is in a TOML document; of a field that is not there, the innermost table that it would be in.
-fn span_of(text: &str, field: &str) -> Option<Range<usize>> {
-    let table = DeTable::parse(text).ok()?;
-    let mut span = None;
-    let mut value: Option<&Spanned<DeValue<'_>>> = None;
-    for key in field.split('.') {
-        let next = match value.map(Spanned::get_ref) {
-            None => table.get_ref().get(key),
-            Some(DeValue::Table(table)) => table.get(key),
-            Some(DeValue::Array(array)) => key.parse::<usize>().ok().and_then(|i| array.get(i)),
-            Some(_) => None,
-        };
-        let Some(next) = next else { break };
-        span = Some(next.span());
-        value = Some(next);
+/// What may stand where something is wrong: the field that is there, or the one that the message says is missing.
+fn help(text: &str, span: &Range<usize>, message: &str) -> Option<String> {
+    let quoted = |start: &str| message.strip_prefix(start).and_then(|rest| rest.split('`').next());
+    if let Some(missing) = quoted("missing field `") {
+        return describe(&format!("{}{missing}", table_at(text, span.start)));
     }
-    span
+    let at = leaves(text).into_iter().find(|(_, leaf)| leaf.start <= span.start && span.end <= leaf.end);
+    match at {
+        Some((path, _)) => describe(&path),
+        None => describe(table_at(text, span.start).trim_end_matches(['.', '[', ']'])),
+    }
+}
+
+/// The table of a TOML document that a header like `[[spaces]]` or `[fusion.dot]` in a place opens, as the beginning of
+/// a path; the document itself elsewhere.
+fn table_at(text: &str, offset: usize) -> String {
+    let line = text.get(offset..).and_then(|rest| rest.lines().next()).unwrap_or_default().trim();
+    let name =
+        |open: &str, close: &str| line.strip_prefix(open)?.split_once(close).map(|(name, _)| name.trim());
+    match (name("[[", "]]"), name("[", "]")) {
+        (Some(list), _) => format!("{list}[]."),
+        (None, Some(table)) => format!("{table}."),
+        (None, None) => String::new(),
+    }
+}
+
+/// The field with a path, whatever indices it has: what it is and what it means.
+fn describe(path: &str) -> Option<String> {
+    let without_indices: String = path.chars().filter(|c| !c.is_ascii_digit()).collect();
+    let found =
+        Target::fields().into_iter().find(|field| field.path == path || field.path == without_indices);
+    found.map(|field| format!("`{}` is {}: {}", field.path, field.kind, field.description))
 }
 
 fn line_and_column(text: &str, offset: usize) -> (usize, usize) {

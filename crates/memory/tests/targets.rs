@@ -1,7 +1,7 @@
 //! Target files: all built-in ones are sound, and what is wrong with others is said with its place.
 
 use memplan_ir::ElementType;
-use memplan_memory::{Bytes, Family, MemorySpaceId, Target};
+use memplan_memory::{Bytes, Family, MemorySpaceId, Target, TargetError};
 
 const NAMES: [&str; 21] = [
     "cpu",
@@ -80,40 +80,171 @@ fn gpus_of_the_fact_sheet() {
     }
 }
 
+/// The numbers that verdicts and cost models rest on.
+#[test]
+fn every_number_has_a_source() {
+    for target in Target::built_in().into_iter().filter(|target| target.family != Family::Toy) {
+        let sources = Target::sources(Target::built_in_file(&target.name).unwrap());
+        for (i, space) in target.spaces.iter().enumerate() {
+            for (field, is_there) in [
+                ("capacity", space.capacity.is_some()),
+                ("bandwidth", space.bandwidth.is_some()),
+                ("reserved", space.reserved > Bytes(0)),
+                ("kernel_scratch", space.kernel_scratch > Bytes(0)),
+            ] {
+                let path = format!("spaces[{i}].{field}");
+                assert!(!is_there || sources.contains_key(&path), "{}: {path} has no source", target.name);
+            }
+        }
+        let rates = ["bf16", "f16", "f32", "f64", "s8"];
+        for rate in rates.iter().filter(|rate| target.rates.get(rate.parse().unwrap()).is_some()) {
+            assert!(sources.contains_key(&format!("rates.{rate}")), "{}: {rate}", target.name);
+        }
+        assert!(sources.values().all(|source| !source.is_empty()), "{}", target.name);
+    }
+}
+
+#[test]
+fn sources_are_found_beside_numbers() {
+    let text = "name = \"a # b\" # its name\n[spaces] # all\nid = 0\nsize = 3 # three\n[rates]\nf32 = 1.0";
+    let sources = Target::sources(text);
+    let found: Vec<(&str, &str)> = sources.iter().map(|(path, source)| (&**path, &**source)).collect();
+    assert_eq!(found, [("name", "its name"), ("spaces.id", "all"), ("spaces.size", "three")]);
+}
+
+#[test]
+fn fields_are_described() {
+    let fields = Target::fields();
+    let find =
+        |path: &str| fields.iter().find(|field| field.path == path).unwrap_or_else(|| panic!("{path}"));
+    assert_eq!(find("spaces[].capacity").kind, "a number of bytes");
+    assert_eq!(find("spaces[].capacity").default.as_deref(), Some("none"));
+    assert_eq!(find("spaces[].alignment").default, None);
+    assert_eq!(find("tuple_entry_bytes").kind, "a whole number");
+    assert_eq!(find("fusion.dot.prologue").kind, "true or false");
+    assert_eq!(find("rates").kind, "a table of numbers");
+    assert!(find("family").kind.contains("`gpu`"));
+    assert!(fields.iter().all(|field| !field.description.is_empty()));
+}
+
+/// Each kind of mistake: the place, what is wrong, and what may stand there.
 #[test]
 fn errors_say_where() {
     let toy = include_str!("../targets/toy.toml");
     let tpu = include_str!("../targets/tpu-v5e.toml");
-    let error = |source: &str, from: &str, to: &str| {
-        assert!(source.contains(from), "{from}");
-        Target::parse(&source.replacen(from, to, 1), "mine.toml").unwrap_err().to_string()
-    };
+    let ipu = include_str!("../targets/ipu-gc200.toml");
+    let capacity = "`spaces[].capacity` is a number of bytes";
     let cases = [
-        (toy, "family = \"toy\"\n", "", "mine.toml:1:1: missing field `family`"),
-        (toy, "name = \"fast\"\n", "", "mine.toml:13:1: missing field `name`"),
-        (toy, "= 1024", "= -1024", "mine.toml:16:12: invalid value: integer `-1024`, expected u64"),
+        (toy, "family = \"toy\"\n", "", "1:1: missing field `family`", "`family` is one of `cpu`"),
+        (toy, "name = \"fast\"\n", "", "13:1: missing field `name`", "`spaces[].name` is a text"),
+        (toy, "= 1024", "= -1024", "16:12: invalid value: integer `-1024`, expected u64", capacity),
+        (toy, "= 1024", "= 1e30", "16:12: invalid type: floating point", capacity),
+        (toy, "= 1024", "= \"1 KiB\"", "16:12: invalid type: string \"1 KiB\", expected u64", capacity),
+        (
+            toy,
+            "= 1024",
+            "= 99999999999999999999",
+            "16:12: invalid type: integer `99999999999999999999`",
+            capacity,
+        ),
+        (toy, "= 1024", "= [1024", ":17:", ""),
+        (toy, "capacity = 1024", "size = 1024", "16:1: unknown field `size`, expected one of `id`", ""),
         (
             toy,
             "argument_alignment = 1",
             "argument_alignment = 12",
-            "mine.toml:5:22: an alignment is a power of two, not 12",
+            "5:22: an alignment is a power of two, not 12",
+            "`argument_alignment` is a number of bytes, a power of two",
         ),
-        (toy, "capacity = 1024", "size = 1024", "mine.toml:16:1: unknown field `size`"),
         (
             toy,
             "capacity = 1024",
             "capacity = 1024\nreserved = 2048",
-            "mine.toml:17:12: `fast` reserves more than it has",
+            "17:12: `fast` reserves more than it has",
+            "`spaces[].reserved` is a number of bytes",
         ),
-        (toy, "id = 1", "id = 0", "mine.toml:14:6: memory space S(0) is there twice"),
-        (tpu, "lanes = 128", "lanes = 100", "a tile is a power of two, at most 65536, not 100"),
-        (tpu, "sublanes = 8", "", "missing field `sublanes`"),
-        (tpu, "bf16 = 1.97e14", "bf17 = 1.97e14", "`bf17` is not an element type"),
-        (tpu, "to = 5", "to = 4", "there is no memory space S(4)"),
+        (toy, "id = 1", "id = 0", "14:6: memory space S(0) is there twice", "`spaces[].id` is the number"),
+        (toy, "\"fast\"", "\"main\"", "15:8: every memory space has a name of its own", "`spaces[].name`"),
+        (toy, "name = \"toy\"", "name = \"a\"\nname = \"b\"", "2:1: duplicate key", ""),
+        (
+            toy,
+            "\"toy\"\nfamily = \"toy\"",
+            "\"toy\"\nfamily = \"tpuu\"",
+            "2:10: unknown variant `tpuu`",
+            "`family`",
+        ),
+        (
+            tpu,
+            "lanes = 128",
+            "lanes = 100",
+            ": a tile is a power of two, at most 65536, not 100",
+            "`layout.lanes`",
+        ),
+        (tpu, "sublanes = 8", "", ": missing field `sublanes`", "`layout.sublanes`"),
+        (tpu, "bf16 = 1.97e14", "bf17 = 1.97e14", ": `bf17` is not an element type", "`rates`"),
+        (tpu, "bf16 = 1.97e14", "bf16 = -1.0", ": the rate of bf16 must be above zero", "`rates`"),
+        (
+            tpu,
+            "bandwidth = 8.2e11",
+            "bandwidth = nan",
+            ": the bandwidth of `hbm` must be above zero",
+            "`spaces[].bandwidth`",
+        ),
+        (
+            tpu,
+            "to = 5",
+            "to = 4",
+            ": there is no memory space S(4)",
+            "`transfers[].to` is the number of a memory space",
+        ),
+        (
+            tpu,
+            "from = 1\nto = 0",
+            "from = 0\nto = 1",
+            ": the transfer from S(0) to S(1) is there twice",
+            "`transfers[].to`",
+        ),
+        (
+            tpu,
+            "from = 1\nto = 0",
+            "from = 1\nto = 1",
+            ": a transfer ends in another memory space",
+            "`transfers[].to`",
+        ),
+        (
+            tpu,
+            "prologue = true",
+            "prologue = \"yes\"",
+            ": invalid type: string \"yes\", expected a boolean",
+            "prologue` is true or false",
+        ),
+        (
+            ipu,
+            "count = 1472 ",
+            "count = 1471 ",
+            ": `tiles` is not as large as its tiles together",
+            "`spaces[].capacity`",
+        ),
+        (
+            ipu,
+            "count = 1472 ",
+            "count = 99999999999 ",
+            ": invalid value: integer `99999999999`, expected u32",
+            "`tiles.count`",
+        ),
     ];
-    for (source, from, to, expected) in cases {
-        let message = error(source, from, to);
-        assert!(message.contains(expected), "{message}\ninstead of\n{expected}");
+    for (source, from, to, expected, expected_help) in cases {
+        assert!(source.contains(from), "{from}");
+        let error = Target::parse(&source.replacen(from, to, 1), "mine.toml").unwrap_err();
+        let message = error.to_string();
+        let TargetError::File { help, span, .. } = error else { panic!("{message}") };
         assert!(message.starts_with("mine.toml:"), "{message}");
+        assert!(message["mine.toml".len()..].contains(expected), "{message}\ninstead of\n{expected}");
+        let help = help.unwrap_or_default();
+        assert!(
+            help.contains(expected_help) && help.is_empty() == expected_help.is_empty(),
+            "{message}: {help}"
+        );
+        assert!(span.start <= source.len() + to.len());
     }
 }

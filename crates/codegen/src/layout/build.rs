@@ -186,7 +186,7 @@ impl<'a> Program<'a> {
     /// How often a loop runs, where that is known; once for everything else.
     fn trip_count(&self, id: InstructionId) -> Option<u64> {
         match self.module.instructions[id].op {
-            Op::While => None,
+            Op::While => memplan_analysis::trip_count(self.module, id),
             _ => Some(1),
         }
     }

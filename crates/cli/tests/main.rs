@@ -1,0 +1,24 @@
+//! The command from outside: what it writes, where, and how it fails.
+
+mod emit;
+mod targets;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Runs the command in a folder.
+fn memplan(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_memplan")).current_dir(folder).args(args).output().unwrap()
+}
+
+/// What the command says on standard error, and its exit status.
+fn failure(folder: &Path, args: &[&str]) -> (String, i32) {
+    let output = memplan(folder, args);
+    assert!(output.stdout.is_empty(), "a failure has no result");
+    (String::from_utf8(output.stderr).unwrap(), output.status.code().unwrap())
+}
+
+/// A file of the repository.
+fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
