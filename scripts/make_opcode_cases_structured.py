@@ -7,12 +7,15 @@ usage: make_opcode_cases_structured.py OUTDIR [FAMILY...]       needs PyPI's jax
 Files are as `make_opcode_cases.py` makes them. Where XLA's CPU backend has no code for an operation, the values are those
 of the JAX or NumPy function that stands beside the case.
 """
+import re
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 from make_opcode_cases import binary_callee, main, rng, shape_of, some, special
 
+jax.config.update("jax_enable_x64", True)
 f32, i32 = np.float32, lambda *v: np.array(v, np.int32)
 
 
@@ -382,7 +385,69 @@ body {
           [x, three], add, meaning=lambda x, n: [x[:3].sum(), np.int32(3), np.int32(4)])
 
 
-FAMILIES = [functions, scan, ragged, passing, dynamic]
+def linalg(f):
+    """What JAX's linear algebra becomes on CPUs, before and after XLA. Results are those that are unique: factors whose
+    signs or phases are free are multiplied out."""
+    from make_opcode_cases import literal_bytes
+    from jaxlib import _hlo
+    import scipy.linalg  # noqa: F401  (JAX's scipy functions want it)
+
+    def add(name, function, *inputs):
+        lowered = jax.jit(function).lower(*inputs)
+        compiled = lowered.compile()
+        outputs = [np.asarray(a) for a in jax.tree.leaves(compiled(*inputs))]
+        options = _hlo.HloPrintOptions()
+        options.print_metadata = options.print_large_constants = False
+        before = _hlo.hlo_module_from_text(lowered.compiler_ir("hlo").as_hlo_text())
+        for kind, module in [("before", before), ("after", compiled.runtime_executable().hlo_modules()[0])]:
+            # A few compiled programs are enough to see other layouts.
+            if kind == "after" and not name.endswith(("_f32", "_c128", "_batch")):
+                continue
+            text = module.to_string(options).strip()
+            text = text.replace(text.split()[1].rstrip(","), f"{name}_{kind}", 1) + "\n"
+            text = re.sub(r", frontend_attributes=\{(?:[^{}]|\{[^{}]*\})*\}", "", text)
+            arrays = [("p", i, a) for i, a in enumerate(inputs)] + [("o", i, a) for i, a in enumerate(outputs)]
+            f.cases.append(text + "".join(f"// {k}{i}: {literal_bytes(a)}\n" for k, i, a in arrays))
+
+    adjoint = lambda x: jnp.conj(jnp.swapaxes(x, -1, -2))
+
+    def positive(a):
+        return a @ a.conj().swapaxes(-1, -2) + 4 * np.eye(a.shape[-1], dtype=a.dtype)
+
+    for t in ["f32", "f64", "c64", "c128"]:
+        a = some(t, (4, 4))
+        add(f"lu_{t}", lambda a: jax.lax.linalg.lu(a), a)
+        add(f"qr_{t}", lambda a: (lambda q, r: (q @ r, adjoint(q) @ q))(*jnp.linalg.qr(a)), a)
+        add(f"cholesky_call_{t}", lambda a: jnp.linalg.cholesky(a), positive(a).astype(a.dtype))
+        add(f"eigh_{t}", lambda a: (lambda w, v: (w, (v * w) @ adjoint(v)))(*jnp.linalg.eigh(a)), positive(a).astype(a.dtype))
+        add(f"svd_{t}", lambda a: (lambda u, s, v: (s, (u[:, :3] * s) @ v, adjoint(u) @ u))(*jnp.linalg.svd(a)), some(t, (4, 3)))
+    f64 = lambda *shape: some("f64", shape)
+    add("lu_wide", lambda a: jax.lax.linalg.lu(a), f64(3, 5))
+    add("lu_batch", lambda a: jax.lax.linalg.lu(a), f64(2, 5, 3))
+    add("lu_singular", lambda a: jax.lax.linalg.lu(a), np.array([[1.0, 2, 3], [2, 4, 6], [1, 0, 1]]))
+    add("qr_high", lambda a: (lambda q, r: (q @ r, adjoint(q) @ q))(*jnp.linalg.qr(a)), f64(5, 3))
+    add("qr_complete", lambda a: (lambda q, r: (q @ r, adjoint(q) @ q))(*jnp.linalg.qr(a, "complete")), f64(5, 3))
+    add("qr_batch", lambda a: (lambda q, r: (q @ r, adjoint(q) @ q))(*jnp.linalg.qr(a)), f64(2, 3, 5))
+    add("cholesky_upper", lambda a: jnp.linalg.cholesky(a, upper=True), positive(f64(2, 3, 3)))
+    add("cholesky_indefinite", lambda a: jnp.linalg.cholesky(a), np.array([[1.0, 2], [2, 1]]))
+    add("eigh_upper", lambda a: jnp.linalg.eigvalsh(a, "U"), f64(3, 4, 4))
+    add("svd_wide", lambda a: (lambda u, s, v: (s, (u * s) @ v))(*jnp.linalg.svd(a, full_matrices=False)), f64(3, 5))
+    add("svd_high", lambda a: (lambda u, s, v: (s, (u * s) @ v))(*jnp.linalg.svd(a, full_matrices=False)), f64(5, 3))
+    add("svd_deficient", lambda a: (lambda u, s, v: (s, u @ adjoint(u), (u[:, :3] * s) @ v))(*jnp.linalg.svd(a)), np.outer(np.arange(1.0, 6), np.array([1.0, -2, 3])))
+    add("svd_values", lambda a: jnp.linalg.svd(a, compute_uv=False), f64(4, 6))
+    add("solve", lambda a, b: jnp.linalg.solve(a, b), positive(f64(4, 4)), f64(4, 2))
+    add("inverse", lambda a: jnp.linalg.inv(a), positive(some("f32", (3, 3))).astype(f32))
+    add("determinant", lambda a: jnp.linalg.det(a), f64(4, 4))
+    add("lstsq", lambda a, b: jnp.linalg.lstsq(a, b)[0], f64(5, 3), f64(5))
+    import jax.scipy.linalg as sl
+    for lower in [True, False]:
+        for trans in [0, 1]:
+            add(f"solve_triangular_{lower}_{trans}", lambda a, b: sl.solve_triangular(a, b, trans=trans, lower=lower), positive(f64(4, 4)), f64(4, 2))
+    add("solve_triangular_unit", lambda a, b: sl.solve_triangular(a, b, unit_diagonal=True), f64(2, 3, 3), f64(2, 3, 2))
+    add("solve_right", lambda a, b: jax.lax.linalg.triangular_solve(a, b, left_side=False, lower=True, transpose_a=True, conjugate_a=True), positive(some("c128", (3, 3))), some("c128", (2, 3)))
+
+
+FAMILIES = [functions, scan, ragged, passing, dynamic, linalg]
 
 if __name__ == "__main__":
     main(FAMILIES)

@@ -40,7 +40,7 @@ impl Kernel for CholeskyKernel {
         self.operand.read(memory, operands, ElementType::C128, matrices);
         let (n, _) = self.operand.matrix();
         for a in numbers_mut::<Complex64>(memory, matrices).chunks_mut((n * n).max(1)) {
-            if !cholesky(a, n, self.is_lower) {
+            if cholesky(a, n, self.is_lower) > 0 {
                 a.fill(Complex64::from(f64::NAN));
             }
         }
@@ -49,14 +49,15 @@ impl Kernel for CholeskyKernel {
     }
 }
 
-/// Makes a matrix its Cholesky factor, the other triangle zero; whether it is positive definite.
+/// Makes a matrix its Cholesky factor, the other triangle zero. Gives the order of the first leading minor that is not
+/// positive, or 0.
 ///
 /// Cholesky-Banachiewicz, row by row.
-pub(crate) fn cholesky(a: &mut [Complex64], n: usize, is_lower: bool) -> bool {
+pub(crate) fn cholesky(a: &mut [Complex64], n: usize, is_lower: bool) -> usize {
     if !is_lower {
         conjugate_transpose(a, n);
     }
-    let mut is_definite = true;
+    let mut failed = 0;
     for i in 0..n {
         for j in 0..=i {
             let dot: Complex64 = (0..j).map(|k| a[i * n + k] * a[j * n + k].conj()).sum();
@@ -64,13 +65,14 @@ pub(crate) fn cholesky(a: &mut [Complex64], n: usize, is_lower: bool) -> bool {
             // A root of a negative number is not a number, and spoils all that follows.
             a[i * n + j] = if i == j { Complex64::from(rest.re.sqrt()) } else { rest / a[j * n + j] };
         }
-        is_definite &= a[i * n + i].re > 0.0;
+        let is_positive = a[i * n + i].re > 0.0;
+        failed = if failed == 0 && !is_positive { i + 1 } else { failed };
         a[i * n + i + 1..(i + 1) * n].fill(Complex64::ZERO);
     }
     if !is_lower {
         conjugate_transpose(a, n);
     }
-    is_definite
+    failed
 }
 
 pub(crate) struct TriangularSolveKernel {
@@ -125,7 +127,7 @@ impl Kernel for TriangularSolveKernel {
 }
 
 /// Substitution: `b`, of rows of `columns`, becomes `op(a)^-1 b`, or `b op(a)^-1`.
-fn triangular_solve(
+pub(crate) fn triangular_solve(
     a: &[Complex64],
     n: usize,
     b: &mut [Complex64],

@@ -10,8 +10,10 @@ mod dense;
 pub(crate) mod dot;
 mod fft;
 pub(crate) mod gemm;
+mod lapack;
 mod linalg;
 pub(crate) mod loops;
+mod matrix;
 mod ragged_dot;
 pub(crate) mod reduce;
 mod rng;
@@ -127,6 +129,9 @@ pub(crate) fn whole_array_kernel(
                 Box::new(bytes::CopyKernel { pairs: vec![(operands[0].number, 0)] })
             }
             target => {
+                if let Some(kernel) = lapack::LapackKernel::new(module, id, target, operands, results)? {
+                    return Ok(Some(Box::new(kernel)));
+                }
                 let instruction = module.instructions[id].name.to_string();
                 return Err(Error::UnknownCustomCall { instruction, target: target.to_string() });
             }
