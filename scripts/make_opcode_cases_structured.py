@@ -287,6 +287,10 @@ def passing(f):
     ragged = "ROOT r = f32[6] ragged-all-to-all(p0, p1, p2, p3, p4, p5), replica_groups={{0}}"
     f.add("ragged_all_to_all", ragged, [some("f32", (4,)), some("f32", (6,)), i32(1), i32(2), i32(3), i32(2)],
           meaning=lambda x, o, *_: [np.concatenate([o[:3], x[1:3], o[5:]])])
+    # The numbers are open, save where there is one only.
+    f.add("rng_uniform_s32", "ROOT r = s32[50] rng(p0, p1), distribution=rng_uniform", [np.int32(3), np.int32(4)])
+    f.add("rng_uniform_f32", "ROOT r = f32[50] rng(p0, p1), distribution=rng_uniform", [f32(1.5), f32(1.5)])
+    f.add("rng_normal_f32", "ROOT r = f32[50] rng(p0, p1), distribution=rng_normal", [f32(1.5), f32(0)])
     # The state begins with XLA's constant and grows by delta with every execution.
     f.add("rng_get_and_update_state", "ROOT r = u64[2] rng-get-and-update-state(), delta=7", [])
     for t in ["s32", "u32", "s64", "u64", "s8"]:

@@ -19,6 +19,7 @@ mod kernels;
 mod lambda;
 mod last_use;
 mod layouts;
+mod limits;
 mod lower;
 mod math;
 mod memory;
@@ -36,6 +37,7 @@ pub use custom_calls::CustomCalls;
 pub use devices::{Devices, evaluate_on, run_in_arena_on};
 pub use error::Error;
 pub use layouts::with_meaningful_layouts;
+pub use limits::limits;
 
 use arena::Arena;
 use execute::{Executor, Storage, flatten};
@@ -92,6 +94,11 @@ pub fn run_in_arena(
     let mut executor = Executor::new(module, schedule, Storage::Arena(arena), memory);
     executor.custom_calls = options.custom_calls.clone();
     run(&mut executor, inputs)
+}
+
+/// Whether an instruction writes memory itself, rather than pass values on or leave it to what it calls.
+pub fn writes_memory(module: &Module, instruction: InstructionId) -> bool {
+    execute::has_kernel(module, instruction)
 }
 
 /// Bytes of working memory that the kernel of an instruction needs beside operands and result. 0 for instructions that

@@ -1,35 +1,110 @@
 //! Every opcode against the values XLA computes: see `scripts/make_opcode_cases.py` and those beside it.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use memplan_interp::{
-    Devices, Options, evaluate, evaluate_on, run_in_arena_on, scratch, with_meaningful_layouts,
+    Devices, Options, evaluate, evaluate_on, limits, run_in_arena_on, scratch, with_meaningful_layouts,
+    writes_memory,
 };
-use memplan_ir::{ArrayLiteral, ArrayShape, ElementType, Literal, Module};
+use memplan_ir::{ArrayLiteral, ArrayShape, ElementType, Literal, Module, Opcode};
 use memplan_memory::Target;
 use memplan_plan::{AssignOptions, PlanOptions, plan};
+use strum::IntoEnumIterator;
 
 #[test]
 fn opcodes_give_the_values_of_xla_in_both_modes() {
-    let directory = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/opcodes"));
-    let mut files: Vec<PathBuf> = std::fs::read_dir(directory)
-        .expect("the cases are in the repository")
-        .filter_map(|e| Some(e.ok()?.path()))
-        .collect();
-    files.sort();
-    let (mut n_cases, mut wrong) = (0, Vec::new());
-    for file in files {
-        let text = std::fs::read_to_string(&file).expect("a family is text");
-        for case in split_cases(&text) {
-            n_cases += 1;
-            let name = case.lines().next().unwrap_or_default().trim_start_matches("HloModule ").to_string();
-            if let Err(reason) = check(case) {
-                wrong.push(format!("{name}: {reason}"));
-            }
+    let mut wrong = Vec::new();
+    let cases = cases();
+    for case in &cases {
+        let name = case.trim_start_matches("HloModule ").split([',', '\n']).next().unwrap_or_default();
+        if let Err(reason) = check(case) {
+            wrong.push(format!("{name}: {reason}"));
         }
     }
-    assert!(n_cases > 500, "only {n_cases} cases were found");
-    assert!(wrong.is_empty(), "{} of {n_cases} cases are wrong:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(cases.len() > 1500, "only {} cases were found", cases.len());
+    assert!(wrong.is_empty(), "{} of {} cases are wrong:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}
+
+const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/opcodes.md");
+
+/// After a change of the cases: `MEMPLAN_UPDATE=1 cargo test -p memplan-interp --test opcodes table`.
+///
+/// That a case agrees with XLA in both modes is what the other test says.
+#[test]
+fn the_table_of_opcodes_is_up_to_date() {
+    let table = table();
+    if std::env::var_os("MEMPLAN_UPDATE").is_some() {
+        std::fs::write(TABLE, &table).expect("the table can be written");
+    }
+    let found = std::fs::read_to_string(TABLE).unwrap_or_default();
+    assert!(found == table, "docs/opcodes.md is not that of this version: run with MEMPLAN_UPDATE=1");
+}
+
+/// What the cases say of each opcode.
+#[derive(Default)]
+struct Row {
+    cases: usize,
+    /// Whether one needs working memory, and whether one needs none.
+    has_scratch: bool,
+    has_none: bool,
+    /// Whether one writes memory at all.
+    has_result: bool,
+}
+
+fn table() -> String {
+    let mut rows: BTreeMap<Opcode, Row> = Opcode::iter().map(|opcode| (opcode, Row::default())).collect();
+    for case in cases() {
+        let module = memplan_hlo::parse(&case).expect("cases are valid");
+        let scratch = scratch(&module);
+        let mut seen = BTreeSet::new();
+        for (id, instruction) in module.instructions.iter() {
+            let row = rows.get_mut(&instruction.opcode()).expect("all opcodes have rows");
+            row.cases += usize::from(seen.insert(instruction.opcode()));
+            row.has_scratch |= scratch[id].0 > 0;
+            row.has_none |= scratch[id].0 == 0;
+            row.has_result |= writes_memory(&module, id);
+        }
+    }
+    let mut text = String::from(
+        "# Operations of the evaluator\n\n\
+         Made by `MEMPLAN_UPDATE=1 cargo test -p memplan-interp --test opcodes`, and checked by that test.\n\n\
+         *Cases* are modules in `tests/opcodes` that have the operation; their results agree with those of XLA, or \
+         where XLA's CPU backend has no code for the operation, with what the scripts that make them say. Each runs \
+         with separate buffers and in the arena of its plan, with results that are equal bit for bit.\n\n\
+         *In the arena* says what an operation needs besides operands and result: nothing; *scratch*, some working \
+         memory in the plan, *at times* where extents are dynamic, functions have control flow, or the kind of call \
+         decides; or that it *moves nothing*, since its result is where its operands are or what is called \
+         writes it.\n\n\
+         | operation | supported | in the arena | cases | note |\n|---|---|---|---:|---|\n",
+    );
+    for (opcode, row) in rows {
+        let note = limits(opcode).unwrap_or_default();
+        let is_supported = !note.starts_with("not supported");
+        assert!(is_supported == (row.cases > 0), "{opcode} has {} cases", row.cases);
+        let arena = match row {
+            _ if !is_supported => "",
+            Row { has_scratch: true, has_none: true, .. } => "at times scratch",
+            Row { has_scratch: true, .. } => "scratch",
+            Row { has_result: false, .. } => "moves nothing",
+            _ => "nothing",
+        };
+        let supported = if is_supported { "yes" } else { "no" };
+        writeln!(text, "| {opcode} | {supported} | {arena} | {} | {note} |", row.cases)
+            .expect("text takes text");
+    }
+    text
+}
+
+/// All cases of all families.
+fn cases() -> Vec<String> {
+    let directory = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/opcodes"));
+    let entries = std::fs::read_dir(directory).expect("the cases are in the repository");
+    let mut files: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).collect();
+    files.sort();
+    let texts = files.iter().map(|file| std::fs::read_to_string(file).expect("a family is text"));
+    texts.flat_map(|text| split_cases(&text).into_iter().map(str::to_string).collect::<Vec<_>>()).collect()
 }
 
 /// The modules of a file, each with its comments.
