@@ -8,12 +8,12 @@ use memplan_ir::{ArrayShape, InstructionId, Module, Op, Shape};
 use rustc_hash::FxHashMap;
 
 use crate::Error;
-use crate::execute::written_leaves;
 use crate::kernels::loops::loop_kernel;
 use crate::kernels::{self, Kernel, Operand};
 use crate::lower::{Leaf, Lower, Name, TOO_COMPLEX, addressing, leaf_count};
 use crate::memory::{Memory, Place};
 use crate::pull::Pullable;
+use crate::writes::written_leaves;
 
 /// Alignment of interior values in scratch: that of the widest element.
 pub(crate) const SCRATCH_ALIGNMENT: usize = 16;

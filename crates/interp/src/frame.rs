@@ -10,11 +10,12 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::compile::{SCRATCH_ALIGNMENT, compile};
-use crate::execute::{NOWHERE, branch_of, flatten, has_kernel};
+use crate::execute::{NOWHERE, branch_of, flatten};
 use crate::kernels::Kernel;
 use crate::lower::{addressing, leaf_count};
 use crate::memory::{Memory, Place};
 use crate::pull::Pullable;
+use crate::writes::{has_kernel, written_leaves};
 use crate::{Error, transfer};
 use memplan_memory::Addressing;
 
@@ -221,7 +222,7 @@ impl Builder<'_> {
                 let (index, results) = (operand(0)[0], frame.slots(module.shape(id))?);
                 Step::Conditional { index, index_type, branches, results }
             }
-            _ if has_kernel(module, id) && crate::execute::written_leaves(module, id).start == 0 => {
+            _ if has_kernel(module, id) && written_leaves(module, id).start == 0 => {
                 let kernel = compile(module, &self.pullable, id)?;
                 frame.below = frame.below.max(kernel.scratch_bytes());
                 Step::Kernel { kernel, operands: operands(), results: frame.slots(module.shape(id))? }

@@ -29,6 +29,7 @@ mod program;
 mod pull;
 mod real;
 mod transfer;
+mod writes;
 
 use memplan_ir::{ArrayShape, ComputationId, InstructionId, Literal, Module, Schedule, SecondaryMap, Shape};
 use memplan_memory::{Bytes, MemoryPlan};
@@ -98,13 +99,13 @@ pub fn run_in_arena(
 
 /// Whether an instruction writes memory itself, rather than pass values on or leave it to what it calls.
 pub fn writes_memory(module: &Module, instruction: InstructionId) -> bool {
-    execute::has_kernel(module, instruction)
+    writes::has_kernel(module, instruction)
 }
 
 /// Bytes of working memory that the kernel of an instruction needs beside operands and result. 0 for instructions that
 /// have no kernel, and for those that cannot be evaluated. Takes time linear in what the instruction calls.
 pub fn scratch_bytes(module: &Module, instruction: InstructionId) -> u64 {
-    if !execute::has_kernel(module, instruction) {
+    if !writes::has_kernel(module, instruction) {
         return 0;
     }
     if dynamic::is_dynamic(module, instruction) {
@@ -119,7 +120,7 @@ pub fn scratch(module: &Module) -> SecondaryMap<InstructionId, Bytes> {
     let pullable = pull::Pullable::new(module);
     let mut scratch = SecondaryMap::new();
     for &id in called_computations(module).iter().flat_map(|&c| &module.computations[c].instructions) {
-        if !execute::has_kernel(module, id) {
+        if !writes::has_kernel(module, id) {
             continue;
         }
         let bytes = match dynamic::is_dynamic(module, id) {
@@ -234,7 +235,7 @@ fn called_computations(module: &Module) -> Vec<ComputationId> {
     let mut at = 0;
     while at < called.len() {
         for (_, instruction) in module.instructions_of(called[at]) {
-            if execute::runs_callees(&instruction.op) {
+            if writes::runs_callees(&instruction.op) {
                 for &callee in &instruction.called {
                     if !std::mem::replace(&mut is_seen[callee], true) {
                         called.push(callee);
