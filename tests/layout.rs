@@ -13,7 +13,7 @@ use memplan::ir::{Module, ShapeIndex};
 use memplan::memory::{KindName, PlanFile, Target};
 use memplan::plan::Planned;
 use memplan::{CompileOptions, LEGALIZE, compile};
-use memplan_testkit::{Fixture, shared};
+use memplan_testkit::{Fixture, GenerateOptions, generate, shared};
 
 use crate::support::{explain, plan_and_prove, run_passes};
 
@@ -74,7 +74,7 @@ fn layouts_of_examples() {
     });
 }
 
-/// Programs of all kinds of control flow, and what the real TPU compiler made: transfers, tiles, four memory spaces.
+/// Programs of all kinds of control flow.
 #[test]
 fn layouts_say_what_plans_say() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hlo/plan");
@@ -88,18 +88,44 @@ fn layouts_say_what_plans_say() {
             checked(&module, &planned, &target);
         }
     }
-    let mut prefetches = 0;
-    for name in ["branchy_tiny", "gpt_tiny_train_scan", "lstm_tiny", "moe_tiny", "resnet_tiny_train"] {
-        let Some(corpus) = shared("corpus") else { return };
-        let path = corpus.join(name).join("tpu.hlo.txt");
-        let target = Target::find("tpu-v5e").unwrap();
-        let mut module = hlo::parse(&std::fs::read_to_string(path).unwrap()).unwrap();
-        let planned = plan_and_prove(&mut module, &target).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let layout = checked(&module, &planned, &target);
-        let is_prefetch = |t: &&Transfer| t.start < t.done.unwrap_or(0) && t.from != t.to;
-        prefetches += layout.transfers.iter().filter(is_prefetch).count();
+}
+
+/// Programs with loops, aliases and asynchronous operations that nobody thought of.
+#[test]
+fn layouts_of_random_modules() {
+    for seed in 0..100 {
+        let options =
+            GenerateOptions { steps: 4 + seed as usize % 16, depth: seed as usize % 3, ..Default::default() };
+        let mut module = generate(seed, &options);
+        let target = Target::find(["toy", "gpu-h100"][seed as usize % 2]).unwrap();
+        let planned = plan_and_prove(&mut module, &target).unwrap_or_else(|e| panic!("{seed}: {e}"));
+        checked(&module, &planned, &target);
     }
-    assert!(prefetches > 100, "XLA's programs have many prefetches, not {prefetches}");
+}
+
+/// What XLA's compilers made of real programs: prefetches, tiles and four memory spaces on TPUs.
+#[test]
+fn layouts_of_what_xla_compiled() {
+    let Some(corpus) = shared("corpus") else { return };
+    let mut folders: Vec<_> = std::fs::read_dir(corpus).unwrap().map(|entry| entry.unwrap().path()).collect();
+    folders.retain(|path| path.is_dir());
+    folders.sort();
+    let mut prefetches = 0;
+    for folder in folders {
+        for (file, target) in
+            [("tpu.hlo.txt", "tpu-v5e"), ("cpu.hlo.txt", "cpu"), ("gpu.hlo.txt", "gpu-h100")]
+        {
+            let path = folder.join(file);
+            let target = Target::find(target).unwrap();
+            let mut module = hlo::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
+            let planned = plan_and_prove(&mut module, &target).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+            let layout = checked(&module, &planned, &target);
+            assert!(layout.transfers.iter().all(|transfer| transfer.done.is_some()), "{path:?}");
+            let is_prefetch = |t: &&Transfer| t.start < t.done.unwrap_or(0) && t.from != t.to;
+            prefetches += layout.transfers.iter().filter(is_prefetch).count();
+        }
+    }
+    assert!(prefetches > 1000, "XLA's programs have many prefetches, not {prefetches}");
 }
 
 /// The layout of a plan, after everything in it has been found again in the plan file.

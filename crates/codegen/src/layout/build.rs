@@ -23,6 +23,31 @@ use crate::constants::constant_offsets;
 ///
 /// # Panics
 /// When facts or plan are of another module.
+///
+/// # Examples
+/// ```
+/// use memplan_codegen::layout::layout;
+/// use memplan_memory::Target;
+///
+/// let text = "
+/// HloModule twice, is_scheduled=true
+/// ENTRY main {
+///   p = f32[16]{0} parameter(0)
+///   a = f32[16]{0} add(p, p)
+///   ROOT b = f32[16]{0} reverse(a), dimensions={0}
+/// }";
+/// let module = memplan_hlo::parse(text)?;
+/// let target = Target::find("gpu-h100")?;
+/// let planned = memplan_plan::plan(&module, &target, &Default::default())?;
+/// let layout = layout(&module, &planned.facts, &target, &planned.plan);
+///
+/// let names: Vec<&str> = layout.launches_in_order().iter().map(|(_, launch)| &*launch.name).collect();
+/// assert_eq!(names, ["a", "b"]);
+/// // The sum is needed by both, and its buffer holds 64 bytes.
+/// let sum = layout.buffers.iter().find(|buffer| buffer.name == "a").unwrap();
+/// assert_eq!((sum.live.from, sum.live.to, sum.address.size.0), (0, 2, 64));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn layout(module: &Module, facts: &Facts, target: &Target, plan: &MemoryPlan) -> Layout {
     let program = Program::new(module, facts, target, plan);
     let buffers = program.buffers();
