@@ -78,6 +78,7 @@ pub fn compile(
     let mut front = Pipeline { module: module.clone(), target, options, stages: Vec::new() };
     front.note("before", Duration::ZERO);
     front.stage("simplify", &passes::simplification_pipeline())?;
+    front.stage("recompute rows", &[passes::LOOP_RESIDUALS, passes::SIMPLIFY])?;
     // What is worth recomputing depends on padded sizes; what is new then is laid out again.
     front.stage("lay out", &[passes::LAYOUT_ASSIGNMENT])?;
     let start = Instant::now();

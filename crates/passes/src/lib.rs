@@ -13,6 +13,7 @@ mod dce;
 mod flatten_call_graph;
 mod fusion;
 mod layout_assignment;
+mod loop_residuals;
 mod optimization_barrier_expander;
 mod pass;
 mod pipeline;
@@ -37,6 +38,7 @@ pub use dce::DCE;
 pub use flatten_call_graph::FLATTEN_CALL_GRAPH;
 pub use fusion::{FUSION, FUSION_OF_UPDATES, FusionEdge, FusionReport, Verdict, explain_fusion};
 pub use layout_assignment::LAYOUT_ASSIGNMENT;
+pub use loop_residuals::LOOP_RESIDUALS;
 pub use optimization_barrier_expander::OPTIMIZATION_BARRIER_EXPANDER;
 pub use pass::{Context, Pass, PassError, PassRun, RunOptions, run};
 pub use pipeline::{SIMPLIFY, simplification_pipeline};
@@ -59,6 +61,7 @@ pub const ALL: &[Pass] = &[
     FUSION,
     FUSION_OF_UPDATES,
     LAYOUT_ASSIGNMENT,
+    LOOP_RESIDUALS,
     OPTIMIZATION_BARRIER_EXPANDER,
     REMAT,
     SCATTER_TO_SELECT,

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 /// A flow network under construction. Nodes are numbered from 0 in the order they are added.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Network {
+pub(crate) struct Network {
     /// Edges and their reverses, in pairs: edge `e ^ 1` is the reverse of `e`.
     edges: Vec<Edge>,
     /// The edges that leave each node.
@@ -19,19 +19,19 @@ struct Edge {
 }
 
 /// More than any cut: an edge that must not be cut.
-pub(super) const UNCUTTABLE: u64 = u64::MAX / 4;
+pub(crate) const UNCUTTABLE: u64 = u64::MAX / 4;
 
 /// Phases after which the search gives up. The length of the shortest path grows with every phase; networks of real
 /// programs take a few dozen.
 const MAX_PHASES: usize = 400;
 
 impl Network {
-    pub(super) fn add_node(&mut self) -> u32 {
+    pub(crate) fn add_node(&mut self) -> u32 {
         self.out.push(Vec::new());
         self.out.len() as u32 - 1
     }
 
-    pub(super) fn add_edge(&mut self, from: u32, to: u32, capacity: u64) {
+    pub(crate) fn add_edge(&mut self, from: u32, to: u32, capacity: u64) {
         for (from, to, capacity) in [(from, to, capacity), (to, from, 0)] {
             self.out[from as usize].push(self.edges.len() as u32);
             self.edges.push(Edge { to, capacity });
@@ -40,7 +40,7 @@ impl Network {
 
     /// Of the minimum cuts between two nodes the one nearest to the sink: for each node whether it is on the sink's
     /// side. `None` when every cut goes through an edge that must not be cut, or none is found in reasonable time.
-    pub(super) fn cut_nearest_to_sink(mut self, source: u32, sink: u32) -> Option<Vec<bool>> {
+    pub(crate) fn cut_nearest_to_sink(mut self, source: u32, sink: u32) -> Option<Vec<bool>> {
         let mut flow: u64 = 0;
         for _ in 0..MAX_PHASES {
             let levels = self.levels(source);

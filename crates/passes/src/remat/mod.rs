@@ -39,7 +39,7 @@ use crate::cost::{self, CostClass, Hero};
 use crate::fusion::{self, Names, Siblings};
 use crate::{Context, Pass, PassError};
 use live_bytes::{LiveBytes, Profile};
-use min_cut::{Network, UNCUTTABLE};
+pub(crate) use min_cut::{Network, UNCUTTABLE};
 
 /// The pass.
 pub const REMAT: Pass = Pass {
@@ -217,7 +217,7 @@ fn invariant_state(module: &Module, computation: ComputationId) -> FxHashSet<Ins
 }
 
 /// Whether an instruction may be computed again.
-fn is_recomputable(module: &Module, target: &Target, id: InstructionId) -> bool {
+pub(crate) fn is_recomputable(module: &Module, target: &Target, id: InstructionId) -> bool {
     let instruction = &module.instructions[id];
     let is_cheap = match cost::class_of(module, id) {
         CostClass::Cheap => true,

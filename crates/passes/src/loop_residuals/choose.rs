@@ -1,0 +1,107 @@
+//! Which rows to keep: a minimum cut.
+
+use memplan_ir::{InstructionId, Module, Op};
+use memplan_memory::Target;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::find::Pair;
+use crate::cost;
+use crate::remat::{Network, UNCUTTABLE, is_recomputable};
+
+/// The bytes kept must shrink by this fraction at least: less is not worth the longer program.
+const MIN_GAIN: f64 = 1.0 / 16.0;
+
+/// What the second loop gets; it computes the rest. Instructions of the first loop's body.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    /// Rows, elements of state that neither loop changes, the number of the step, constants.
+    pub(super) values: FxHashSet<InstructionId>,
+}
+
+/// What is best kept, where that is less than now.
+pub(super) fn choose(module: &Module, target: &Target, pair: &Pair) -> Option<Kept> {
+    let n = pair.n_rows;
+    let bytes = |id: InstructionId| cost::result_bytes(module, target, id);
+    let now = pair.residuals.iter().fold(0u64, |sum, r| sum.saturating_add(bytes(r.row).saturating_mul(n)));
+    let mut network = Network::default();
+    let (source, sink) = (network.add_node(), network.add_node());
+    // The value of an instruction is the edge from its node to the next one.
+    let mut nodes: FxHashMap<InstructionId, u32> = FxHashMap::default();
+    let mut open: Vec<InstructionId> = Vec::new();
+    let mut node_of = |id: InstructionId, network: &mut Network, open: &mut Vec<InstructionId>| {
+        *nodes.entry(id).or_insert_with(|| {
+            let node = network.add_node();
+            network.add_node();
+            network.add_edge(node, node + 1, width(module, target, pair, id));
+            open.push(id);
+            node
+        })
+    };
+    for residual in &pair.residuals {
+        let node = node_of(residual.row, &mut network, &mut open);
+        network.add_edge(node + 1, sink, UNCUTTABLE);
+    }
+    let mut capacities: FxHashMap<InstructionId, u64> = FxHashMap::default();
+    while let Some(id) = open.pop() {
+        let node = node_of(id, &mut network, &mut open);
+        capacities.insert(id, width(module, target, pair, id));
+        let is_given = pair.producer.element_at(module, id).is_some();
+        let is_made = matches!(module.instructions[id].op, Op::Constant(_));
+        if is_given || is_made || !is_recomputable(module, target, id) {
+            network.add_edge(source, node, UNCUTTABLE);
+            continue;
+        }
+        if module.instructions[id].operands.is_empty() {
+            // An iota comes from nowhere.
+            network.add_edge(source, node, 0);
+        }
+        for &operand in &module.instructions[id].operands {
+            let from = node_of(operand, &mut network, &mut open);
+            network.add_edge(from + 1, node, UNCUTTABLE);
+        }
+    }
+    let on_sink_side = network.cut_nearest_to_sink(source, sink)?;
+    let is_computed = |node: u32| on_sink_side[node as usize];
+    let values: FxHashSet<InstructionId> = nodes
+        .iter()
+        .filter(|(_, node)| !is_computed(**node) && is_computed(**node + 1))
+        .map(|(id, _)| *id)
+        .collect();
+    let kept = values.iter().fold(0u64, |sum, id| sum.saturating_add(capacities[id]));
+    (kept as f64 <= now as f64 * (1.0 - MIN_GAIN)).then_some(Kept { values })
+}
+
+/// What it takes until the second loop has a value.
+fn width(module: &Module, target: &Target, pair: &Pair, id: InstructionId) -> u64 {
+    let instruction = &module.instructions[id];
+    let bytes = || cost::result_bytes(module, target, id).min(1 << 40);
+    if module.shape(id).as_array().is_none_or(|array| array.is_dynamic() || array.memory_space() != 0) {
+        return UNCUTTABLE;
+    }
+    match (pair.producer.element_at(module, id), &instruction.op) {
+        (Some(element), _) if element == pair.counter => 0,
+        (Some(element), _) if pair.producer.passes_on(module, element) => {
+            let given = module.instructions[pair.producer.init].operands[element as usize];
+            let is_parameter = is_kept_by_caller(module, given);
+            if is_parameter || pair.consumer_element(module, given).is_some() { 0 } else { bytes() }
+        }
+        (None, Op::Constant(_)) => bytes(),
+        // Views are as good as what they are views of.
+        (None, Op::Reshape { .. } | Op::Bitcast) => UNCUTTABLE,
+        _ => bytes().saturating_mul(pair.n_rows).min(UNCUTTABLE - 1),
+    }
+}
+
+/// Whether the caller keeps a value.
+fn is_kept_by_caller(module: &Module, id: InstructionId) -> bool {
+    let instruction = &module.instructions[id];
+    matches!(instruction.op, Op::Parameter { .. }) && instruction.parent == module.entry
+}
+
+impl Pair {
+    /// As which element of its state the second loop has a value that it hands on unchanged.
+    pub(super) fn consumer_element(&self, module: &Module, given: InstructionId) -> Option<u32> {
+        let init = &module.instructions[self.consumer.init].operands;
+        (0..init.len() as u32).find(|&i| init[i as usize] == given && self.consumer.passes_on(module, i))
+    }
+}
