@@ -82,18 +82,19 @@ pub fn compile(
     // What is worth recomputing depends on padded sizes; what is new then is laid out again.
     front.stage("lay out", &[passes::LAYOUT_ASSIGNMENT])?;
     let start = Instant::now();
-    let mut best: Option<(Pipeline<'_>, (Pipeline<'_>, Planned))> = None;
+    let mut best: Option<(Pipeline<'_>, Bytes)> = None;
     for guess in first_guesses(&front.module, target)? {
         let mut back = Pipeline { module: guess, ..front.clone() };
         back.stage("recompute", &RECOMPUTE)?;
-        let found = back.clone().fuse_and_plan(passes::FUSION)?;
-        if best.as_ref().is_none_or(|(_, best)| total(&found) < total(best)) {
+        let found = total(&back.clone().fuse_and_plan(passes::FUSION, Effort::Glance)?);
+        if best.as_ref().is_none_or(|&(_, best)| found < best) {
             best = Some((back, found));
         }
     }
-    let (back, mut best) = best.expect("the order of the text is a guess");
+    let (back, _) = best.expect("the order of the text is a guess");
+    let mut best = back.clone().fuse_and_plan(passes::FUSION, Effort::Full)?;
     // Fewer bytes are moved then, but more may be alive.
-    let other = back.fuse_and_plan(passes::FUSION_OF_UPDATES)?;
+    let other = back.fuse_and_plan(passes::FUSION_OF_UPDATES, Effort::Full)?;
     if total(&other) <= total(&best) {
         best = other;
     }
@@ -111,8 +112,8 @@ fn total((_, planned): &(Pipeline<'_>, Planned)) -> Bytes {
 }
 
 /// What is worth recomputing, and what fusing brings, depends on what is alive when, so on an order that is only found
-/// afterwards. Each guess is carried through to a plan, and the smallest plan is kept: the order of the text, which is
-/// a person's or a depth-first walk; a one-pass schedule; and a schedule that is searched for.
+/// afterwards. Each guess is carried through to a plan, at a glance, and that with the smallest is kept: the order of
+/// the text, which is a person's or a depth-first walk; a one-pass schedule; and a schedule that is searched for.
 fn first_guesses(module: &Module, target: &Target) -> Result<Vec<Module>, CompileError> {
     let mut guesses = vec![module.clone()];
     for budget in [0, ScheduleOptions::default().budget] {
@@ -134,6 +135,17 @@ const RECOMPUTE: [Pass; 4] =
 
 /// The passes that make a module's aliasing legal, for modules that have no schedule.
 pub const LEGALIZE: [Pass; 2] = [passes::FLATTEN_CALL_GRAPH, passes::COPY_INSERTION];
+
+/// How much of a search scheduling is.
+#[derive(Clone, Copy)]
+enum Effort {
+    /// Enough to tell guesses apart.
+    Glance,
+    Full,
+}
+
+/// A glance looks at so many times fewer moves.
+const GLANCE: u64 = 16;
 
 /// A module on its way.
 #[derive(Clone)]
@@ -175,10 +187,10 @@ impl Pipeline<'_> {
     }
 
     /// Everything between recomputation and the check.
-    fn fuse_and_plan(mut self, fusion: Pass) -> Result<(Self, Planned), CompileError> {
+    fn fuse_and_plan(mut self, fusion: Pass, effort: Effort) -> Result<(Self, Planned), CompileError> {
         self.stage("fuse", &[fusion])?;
         self.stage("insert copies", &LEGALIZE)?;
-        let planned = self.plan()?;
+        let planned = self.plan(effort)?;
         Ok((self, planned))
     }
 
@@ -194,9 +206,16 @@ impl Pipeline<'_> {
     }
 
     /// Schedules and assigns, and puts the module into the order of the schedule.
-    fn plan(&mut self) -> Result<Planned, CompileError> {
+    fn plan(&mut self, effort: Effort) -> Result<Planned, CompileError> {
         let start = Instant::now();
-        let schedules = plan::schedules(&self.module, self.target, &self.options.plan.schedule)?;
+        let options = &self.options.plan.schedule;
+        let schedules = match effort {
+            Effort::Full => plan::schedules(&self.module, self.target, options)?,
+            Effort::Glance => {
+                let options = ScheduleOptions { budget: options.budget / GLANCE, ..options.clone() };
+                vec![plan::schedule(&self.module, self.target, &options).map_err(PlanError::from)?.0]
+            }
+        };
         let scheduled = start.elapsed();
         let start = Instant::now();
         let mut planned = plan::assign_best(&self.module, self.target, schedules, &self.options.plan.assign)?;
