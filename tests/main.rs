@@ -3,6 +3,7 @@
 mod c_header;
 mod compile;
 mod examples;
+mod ipu;
 mod layout;
 mod mutations;
 mod plan;

@@ -11,6 +11,7 @@ use crate::check::proof_line;
 use crate::emit::{EmitArgs, Program};
 use crate::failure::Failure;
 use crate::input::{read_module, target};
+use crate::ipu_report;
 use crate::options::{PackOptions, parse_bytes};
 use crate::output::write_result;
 use crate::pool::{PoolOptions, paragraph};
@@ -46,6 +47,8 @@ pub(crate) struct CompileArgs {
     pack: PackOptions,
     #[command(flatten)]
     pool: PoolOptions,
+    #[command(flatten)]
+    ipu: ipu_report::TileOptions,
 }
 
 pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
@@ -60,7 +63,9 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
     bar.finish_and_clear();
     let compiled = compiled?;
     let plan = &compiled.planned.plan;
-    let program = Program::new(&module, &target, &compiled.planned);
+    let tiles = ipu_report::plan(&args.ipu, &module, &target, &compiled.planned.facts)?;
+    let mut program = Program::new(&module, &target, &compiled.planned);
+    program.tiles = tiles.as_ref().map(|tiles| ipu_report::summary(&module, tiles));
     args.emit.write(&program)?;
     let placement = args.pool.placement(&target, plan);
     let text = match args.format {
@@ -69,6 +74,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
             let mut text = stages(&compiled, args.timings) + "\n";
             text.push_str(&report::render(&module, &target, &compiled.planned.facts, plan));
             text.extend(placement.iter().map(|placement| format!("\n{}", paragraph(placement))));
+            text.extend(tiles.as_ref().map(|tiles| ipu_report::render(&module, tiles)));
             text.push_str(&format!("\n{}", proof_line(&compiled.proof)));
             text.extend(explanation);
             text
@@ -79,7 +85,11 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
         Some(limit) if plan.totals.total > limit => {
             Err(Failure::DoesNotFit(story(&module, &compiled, limit)))
         }
-        _ => args.pool.verdict(placement.as_ref()),
+        _ => {
+            args.pool.verdict(placement.as_ref())?;
+            let facts = &compiled.planned.facts;
+            ipu_report::verdict(&args.ipu, &module, &target, facts, tiles.as_deref().unwrap_or_default())
+        }
     }
 }
 

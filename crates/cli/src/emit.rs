@@ -9,7 +9,7 @@ use memplan::codegen::layout::{Layout, layout};
 use memplan::codegen::{c_header, write_constants};
 use memplan::hlo;
 use memplan::ir::Module;
-use memplan::memory::{PlanFile, Target};
+use memplan::memory::{PlanFile, Target, TileReport};
 use memplan::plan::Planned;
 
 use crate::failure::Failure;
@@ -71,17 +71,21 @@ pub(crate) struct Program<'a> {
     pub(crate) module: &'a Module,
     pub(crate) target: &'a Target,
     pub(crate) planned: &'a Planned,
+    /// How full the tiles are, of a machine that has tiles.
+    pub(crate) tiles: Option<TileReport>,
     layout: OnceCell<Layout>,
 }
 
 impl<'a> Program<'a> {
     pub(crate) fn new(module: &'a Module, target: &'a Target, planned: &'a Planned) -> Program<'a> {
-        Program { module, target, planned, layout: OnceCell::new() }
+        Program { module, target, planned, tiles: None, layout: OnceCell::new() }
     }
 
     /// The plan file.
     pub(crate) fn plan_json(&self) -> String {
-        json(&PlanFile::new(self.module, &self.planned.schedule, &self.planned.plan))
+        let mut file = PlanFile::new(self.module, &self.planned.schedule, &self.planned.plan);
+        file.tiles.clone_from(&self.tiles);
+        json(&file)
     }
 
     fn layout(&self) -> &Layout {

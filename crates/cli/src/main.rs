@@ -8,6 +8,7 @@ mod defragment;
 mod emit;
 mod failure;
 mod input;
+mod ipu_report;
 mod opt;
 mod options;
 mod output;

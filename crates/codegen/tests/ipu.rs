@@ -1,6 +1,6 @@
 //! The linear mapping: vectors of DEVICES.md section 5, and what holds for every tensor.
 
-use memplan_codegen::ipu::{Grain, check_tiles, imbalance, linear_mapping};
+use memplan_codegen::ipu::{Grain, LinearMapping, Mapping, Overflow, imbalance, linear_mapping, start_tile};
 use memplan_memory::{Bytes, Target};
 use proptest::prelude::*;
 
@@ -32,11 +32,18 @@ fn imbalance_is_what_the_fullest_tile_has_above_an_even_share() {
 }
 
 #[test]
-fn the_fullest_tile_decides() {
-    let tile = Target::find("ipu-gc200").unwrap().tiles.unwrap().bytes;
-    assert!(check_tiles(&[Bytes(1), tile], tile).is_ok());
-    let error = check_tiles(&[Bytes(876_476), Bytes(3), Bytes(876_476)], tile).unwrap_err();
-    assert_eq!(error.to_string(), "out of memory on tile 0: 876,476 bytes needed, but a tile has 638,976");
+fn overflows_say_which_tile() {
+    let available = Target::find("ipu-gc200").unwrap().tiles.unwrap().bytes;
+    let overflow = Overflow::Tile { tile: 0, needed: Bytes(876_476), available };
+    assert_eq!(overflow.to_string(), "tile 0 needs 876,476 of 638,976 bytes");
+}
+
+#[test]
+fn small_tensors_start_where_their_shape_says() {
+    assert_eq!(start_tile(&[768], 1472), start_tile(&[768], 1472));
+    let starts: std::collections::BTreeSet<u32> = (1..200).map(|n| start_tile(&[n], 1472)).collect();
+    assert!(starts.len() > 150, "shapes are spread over the chip: {} of 199", starts.len());
+    assert_ne!(start_tile(&[3, 5], 1472), start_tile(&[5, 3], 1472));
 }
 
 proptest! {
@@ -56,5 +63,31 @@ proptest! {
             let least = mapping.iter().map(|part| part.end - part.start).min().unwrap();
             prop_assert!(least + grain.elements > grain.minimum, "{least}");
         }
+    }
+
+    #[test]
+    fn mappings_keep_their_promises(
+        elements in 0u64..300_000,
+        bytes in 1u64..=8,
+        window in (0u32..100, 1u32..200),
+        start in 0u32..500,
+    ) {
+        let window = window.0..window.0 + window.1;
+        let mapping = Mapping::Linear(LinearMapping::new(elements, Grain::of(bytes), window.clone(), start));
+        let pieces = mapping.pieces();
+        let mut end = 0;
+        for piece in &pieces {
+            prop_assert!(piece.elements.start == end && window.contains(&piece.tile));
+            end = piece.elements.end;
+        }
+        prop_assert_eq!(end, elements);
+        let mut tiles: Vec<u32> = pieces.iter().map(|piece| piece.tile).collect();
+        tiles.sort_unstable();
+        prop_assert_eq!(mapping.tile_set().iter().collect::<Vec<_>>(), tiles, "a tile has one piece");
+        let largest = pieces.iter().map(|piece| piece.elements.end - piece.elements.start).max().unwrap_or(0);
+        // The last grain may be cut short, and then the largest may be too.
+        prop_assert!(largest <= mapping.largest_share());
+        prop_assert!(mapping.largest_share() < largest + Grain::of(bytes).elements);
+        prop_assert_eq!(Mapping::Explicit(pieces.into()).largest_share(), largest);
     }
 }

@@ -11,6 +11,8 @@ mod plan_file;
 mod target;
 mod target_fields;
 mod target_file;
+mod tile_costs;
+mod tile_report;
 mod tpu_layout;
 mod units;
 
@@ -21,5 +23,7 @@ pub use plan_file::{KindName, PlanFile, PlanFileError};
 pub use target::{Family, FastMemory, MemorySpace, MemorySpaceId, Rates, Target, Tiles, Transfer};
 pub use target_fields::TargetField;
 pub use target_file::TargetError;
+pub use tile_costs::TileCosts;
+pub use tile_report::{TileCategories, TileReport, TileStage};
 pub use tpu_layout::{NoTiledLayout, TileRule};
 pub use units::{Alignment, Bytes, NotAPowerOfTwo};

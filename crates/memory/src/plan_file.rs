@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Alignment, Allocation, AllocationId, AllocationKind, Bytes, MemoryPlan, MemorySpaceId, Slice,
-    SpaceTotals, Totals,
+    SpaceTotals, TileReport, Totals,
 };
 
 const FORMAT: &str = "memplan.plan";
@@ -39,6 +39,9 @@ pub struct PlanFile {
     /// Working memory of instructions whose kernels need some.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scratch: Vec<ScratchEntry>,
+    /// How full the tiles are, of machines that have tiles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tiles: Option<TileReport>,
 }
 
 /// The order of execution of one computation.
@@ -233,6 +236,7 @@ impl PlanFile {
                     size: slice.size,
                 })
                 .collect(),
+            tiles: None,
         }
     }
 

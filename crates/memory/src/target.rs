@@ -7,7 +7,7 @@ use memplan_ir::{ArrayShape, ElementType, Layout, Shape};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Alignment, Bytes, FusionRules, TargetError, TileRule};
+use crate::{Alignment, Bytes, FusionRules, TargetError, TileCosts, TileRule};
 
 /// A memory space by the number that layouts use, `S(n)`; 0 is the main memory.
 #[derive(
@@ -104,6 +104,16 @@ pub struct Tiles {
     pub threads: u32,
     /// Bytes per second between all tiles together.
     pub exchange_bandwidth: f64,
+    /// Bytes at the start of each tile that code may lie in; the rest is interleaved. 0: all of it.
+    #[serde(default)]
+    pub code_bytes: Bytes,
+    /// The part of a tile that one dot or convolution may take for operands it receives and for partial sums, where
+    /// there is a choice; 0: as little as possible.
+    #[serde(default = "six_tenths")]
+    pub temporary_proportion: f64,
+    /// What vertices and code take.
+    #[serde(default)]
+    pub costs: TileCosts,
 }
 
 /// Operations per second of the matrix units by element type; a multiplication with its addition counts two.
@@ -280,6 +290,14 @@ impl Target {
                 let message = "the bandwidth of the exchange must be above zero".into();
                 return invalid("tiles.exchange_bandwidth".into(), message);
             }
+            if tiles.code_bytes > tiles.bytes {
+                let message = "code may lie in more than a tile has".into();
+                return invalid("tiles.code_bytes".into(), message);
+            }
+            if !(0.0..=1.0).contains(&tiles.temporary_proportion) {
+                let message = "the part of a tile for temporaries is from 0 to 1".into();
+                return invalid("tiles.temporary_proportion".into(), message);
+            }
             let sum = Bytes(tiles.bytes.0.saturating_mul(tiles.count.into()));
             if main.capacity.is_some_and(|capacity| capacity != sum) {
                 let message = format!("`{}` is not as large as its tiles together, {sum:#} bytes", main.name);
@@ -394,4 +412,8 @@ fn storage_bytes(array: &ArrayShape, count: u128) -> u64 {
 
 fn one_byte() -> Alignment {
     Alignment::ONE
+}
+
+fn six_tenths() -> f64 {
+    0.6
 }

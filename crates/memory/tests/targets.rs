@@ -232,6 +232,20 @@ fn errors_say_where() {
             ": invalid value: integer `99999999999`, expected u32",
             "`tiles.count`",
         ),
+        (
+            ipu,
+            "code_bytes = 212992",
+            "code_bytes = 700000",
+            ": code may lie in more than a tile has",
+            "`tiles.code_bytes`",
+        ),
+        (
+            ipu,
+            "proportion = 0.6",
+            "proportion = 1.5",
+            ": the part of a tile for temporaries is from 0 to 1",
+            "`tiles.temporary_proportion`",
+        ),
     ];
     for (source, from, to, expected, expected_help) in cases {
         assert!(source.contains(from), "{from}");

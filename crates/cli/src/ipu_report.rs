@@ -1,0 +1,342 @@
+//! The part of the report for machines with tiles: how full they are, with what, and who holds the fullest.
+
+use std::fmt::Write as _;
+
+use clap::Args;
+use comfy_table::{CellAlignment, Table, presets};
+use memplan::analysis::Facts;
+use memplan::codegen::ipu::{
+    IpuError, IpuOptions, Placement, PlacementError, TilePlan, What, plan_pipeline, plan_tiles, stash_depth,
+};
+use memplan::hlo;
+use memplan::ir::Module;
+use memplan::memory::{Bytes, Target, TileReport, TileStage};
+
+use crate::failure::Failure;
+use crate::input::read;
+
+/// Bars of the histogram.
+const N_BARS: u64 = 10;
+
+/// Characters of the longest bar.
+const BAR_WIDTH: u64 = 40;
+
+/// Fullest tiles to list.
+const N_TOP: usize = 5;
+
+/// What to list of the fullest tile.
+const N_HOLDERS: usize = 10;
+
+/// Flags for machines with tiles.
+#[derive(Args)]
+pub(crate) struct TileOptions {
+    /// Place tensors and vertices on tiles as the lines of a file say, e.g. `tensor, weights, 0..736`
+    #[arg(long, value_name = "FILE")]
+    placement: Option<String>,
+    /// Let tensors live in streaming memory outside the chip where it is too small; the report says which, and how many
+    /// bytes a run moves
+    #[arg(long)]
+    streaming: bool,
+    /// Run a stage of a pipeline on each of this many chips
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    ipus: u32,
+    /// In a pipeline, keep only what each stage receives for its backward pass, and compute the rest again
+    #[arg(long, requires = "ipus")]
+    recompute: bool,
+}
+
+/// What lies on every tile of every chip; nothing for a machine without tiles.
+pub(crate) fn plan(
+    options: &TileOptions,
+    module: &Module,
+    target: &Target,
+    facts: &Facts,
+) -> Result<Option<Vec<TilePlan>>, Failure> {
+    let file = options.placement.as_deref();
+    if target.tiles.is_none() {
+        return match file.is_some() || options.streaming || options.ipus > 1 {
+            true => {
+                Err(Failure::Usage(format!("target `{}` has no tiles to place anything on", target.name)))
+            }
+            false => Ok(None),
+        };
+    }
+    let text = file.map(read_text).transpose()?.unwrap_or_default();
+    let show = |error: &PlacementError| {
+        let name = file.unwrap_or_default();
+        Failure::Input(hlo::render_message(&error.to_string(), error.span.clone(), name, &text))
+    };
+    let placement = Placement::parse(&text).map_err(|error| show(&error))?;
+    match plan_chips(options, placement, options.streaming, module, target, facts) {
+        Ok(chips) => Ok(Some(chips)),
+        Err(IpuError::Placement(error)) => Err(show(&error)),
+        Err(error) => Err(Failure::input(&error)),
+    }
+}
+
+fn plan_chips(
+    options: &TileOptions,
+    placement: Placement,
+    streaming: bool,
+    module: &Module,
+    target: &Target,
+    facts: &Facts,
+) -> Result<Vec<TilePlan>, IpuError> {
+    let tiles = IpuOptions { placement, streaming, ..IpuOptions::default() };
+    match options.ipus {
+        1 => Ok(vec![plan_tiles(module, facts, target, &tiles)?]),
+        chips => plan_pipeline(module, facts, target, chips, options.recompute, &tiles),
+    }
+}
+
+fn read_text(path: &str) -> Result<String, Failure> {
+    String::from_utf8(read(path)?)
+        .map_err(|_| Failure::Input(format!("error: `{path}` is not text in UTF-8")))
+}
+
+/// How full the tiles are: of each chip in a line, of the fullest in detail.
+pub(crate) fn render(module: &Module, chips: &[TilePlan]) -> String {
+    let mut text = String::new();
+    if chips.len() > 1 {
+        text.push_str("\nstages\n\n");
+        text.push_str(&stages(chips));
+    }
+    let Some((number, plan)) = fullest(chips) else { return text };
+    let which = if chips.len() > 1 { format!(" of chip {number}, the fullest") } else { String::new() };
+    let stage = plan.report();
+    let _ = write!(text, "\ntiles{which}: {} of {:#} bytes\n\n", plan.machine.count, plan.machine.bytes);
+    text.push_str(&fullness(plan, &stage));
+    text.push_str("\nwhat for\n\n");
+    text.push_str(&categories(&stage));
+    text.push_str("\ntiles by how full they are\n\n");
+    text.push_str(&histogram(&stage));
+    text.push_str(&holders(module, plan, stage.fullest));
+    text.push_str(&off_chip(plan));
+    text
+}
+
+/// Fails when something does not fit and says what, who holds the fullest tile, and what would help.
+pub(crate) fn verdict(
+    options: &TileOptions,
+    module: &Module,
+    target: &Target,
+    facts: &Facts,
+    chips: &[TilePlan],
+) -> Result<(), Failure> {
+    let mut lines = Vec::new();
+    for (number, plan) in chips.iter().enumerate() {
+        let which = if chips.len() > 1 { format!("on chip {number}, ") } else { String::new() };
+        lines
+            .extend(plan.overflows(module).iter().map(|overflow| format!("does not fit: {which}{overflow}")));
+    }
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let mut text = format!("error: {}\n", lines.join("\n  "));
+    if let Some((_, plan)) = fullest(chips) {
+        text.push_str(&holders(module, plan, plan.report().fullest));
+    }
+    text.push_str(&advice(options, module, target, facts));
+    Err(Failure::DoesNotFit(text))
+}
+
+/// Whether streaming memory would do.
+fn advice(options: &TileOptions, module: &Module, target: &Target, facts: &Facts) -> String {
+    if options.streaming {
+        return "\nwhat runs together needs more than the chip has; more chips (--ipus) may help\n".into();
+    }
+    match plan_chips(options, Placement::default(), true, module, target, facts) {
+        Ok(chips) if chips.iter().all(|chip| chip.overflows(module).is_empty()) => {
+            let (bytes, moved) = sum_off_chip(&chips);
+            format!("\nwith --streaming it fits: {bytes} live outside the chip, and a run moves {moved}\n")
+        }
+        _ => "\nit does not fit with --streaming either; more chips (--ipus) may help\n".into(),
+    }
+}
+
+fn sum_off_chip(chips: &[TilePlan]) -> (Bytes, Bytes) {
+    chips.iter().map(TilePlan::off_chip).fold((Bytes::ZERO, Bytes::ZERO), |(bytes, moved), (more, moves)| {
+        (bytes.saturating_add(more), moved.saturating_add(moves))
+    })
+}
+
+/// The part of the plan file about tiles.
+pub(crate) fn summary(module: &Module, chips: &[TilePlan]) -> TileReport {
+    let (off_chip, streamed) = sum_off_chip(chips);
+    TileReport {
+        tile_bytes: chips.first().map_or(Bytes::ZERO, |plan| plan.machine.bytes),
+        fits: chips.iter().all(|plan| plan.overflows(module).is_empty()),
+        streamed,
+        off_chip,
+        stages: chips.iter().map(TilePlan::report).collect(),
+    }
+}
+
+/// The chip with the fullest tile, the first of them.
+fn fullest(chips: &[TilePlan]) -> Option<(usize, &TilePlan)> {
+    chips.iter().enumerate().max_by_key(|(number, plan)| (plan.report().maximum, std::cmp::Reverse(*number)))
+}
+
+/// A line for each chip.
+fn stages(chips: &[TilePlan]) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header([
+        "chip",
+        "instructions",
+        "fullest tile",
+        "mean",
+        "always live",
+        "stashed",
+        "micro-batches",
+    ]);
+    for (number, plan) in (0..).zip(chips) {
+        let stage = plan.report();
+        let stashed = plan.tensors.all.values().filter(|tensor| tensor.copies > 1);
+        let stashed = stashed.map(|tensor| Bytes(tensor.bytes().0.saturating_mul(tensor.copies)));
+        table.add_row([
+            number.to_string(),
+            plan.steps.all.len().to_string(),
+            format!("{:#}", stage.maximum),
+            format!("{:#}", stage.mean),
+            stage.all.always_live.to_string(),
+            stashed.fold(Bytes::ZERO, Bytes::saturating_add).to_string(),
+            stash_depth(number, chips.len() as u32).to_string(),
+        ]);
+    }
+    for column in 0..7 {
+        table.column_mut(column).expect("seven columns").set_cell_alignment(CellAlignment::Right);
+    }
+    format!("{table}\n")
+}
+
+/// What lives outside the chip, the largest first.
+fn off_chip(plan: &TilePlan) -> String {
+    let mut outside: Vec<_> = plan.tensors.all.values().filter(|tensor| tensor.streamed.is_some()).collect();
+    if outside.is_empty() {
+        return String::new();
+    }
+    outside.sort_by_key(|tensor| (std::cmp::Reverse(tensor.bytes()), tensor.name.clone()));
+    let (bytes, moved) = plan.off_chip();
+    let mut text =
+        format!("\nstreaming memory: {bytes} in {} tensors; a run moves {moved}\n\n", outside.len());
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    for tensor in outside.iter().take(N_HOLDERS) {
+        let moved = tensor.streamed.unwrap_or_default();
+        table.add_row([
+            tensor.bytes().to_string(),
+            tensor.name.clone(),
+            tensor.shape_text(),
+            format!("moves {moved}"),
+        ]);
+    }
+    if let Some(column) = table.column_mut(0) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    let _ = writeln!(text, "{table}");
+    text
+}
+
+fn fullness(plan: &TilePlan, stage: &TileStage) -> String {
+    let percent = |bytes: Bytes| 100.0 * bytes.0 as f64 / plan.machine.bytes.0 as f64;
+    let mut text = String::new();
+    let verdict = match stage.maximum <= plan.machine.bytes {
+        true => "it fits",
+        false => "it does NOT fit",
+    };
+    let _ = writeln!(
+        text,
+        "fullest  {:#} bytes ({:.1} %) on tile {}: {verdict}",
+        stage.maximum,
+        percent(stage.maximum),
+        stage.fullest
+    );
+    let _ = writeln!(text, "mean     {:#} bytes ({:.1} %)", stage.mean, percent(stage.mean));
+    let _ = writeln!(text, "balance  {:.3} (mean over fullest)", stage.balance());
+    let mut order: Vec<usize> = (0..stage.tiles.len()).collect();
+    order.sort_by_key(|&tile| (std::cmp::Reverse(stage.tiles[tile]), tile));
+    let top: Vec<String> =
+        order.iter().take(N_TOP).map(|&tile| format!("{tile} ({:#})", stage.tiles[tile])).collect();
+    let _ = writeln!(text, "top      {}", top.join(", "));
+    let _ = writeln!(text, "packed   {} different tiles of {}", plan.n_problems(), stage.tiles.len());
+    text
+}
+
+fn categories(stage: &TileStage) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(["", "fullest tile", "all tiles", ""]);
+    let (fullest, all) = (&stage.at_fullest, &stage.all);
+    let mut row = |name: &str, fullest: Bytes, all: Bytes, note: &str| {
+        table.add_row([name.to_string(), format!("{fullest:#}"), format!("{all:#}"), note.to_string()]);
+    };
+    row("code", fullest.code, all.code, "each codelet once, and calling it");
+    row("vertex state", fullest.state, all.state, "pointers, lengths and work lists");
+    row("always live", fullest.always_live, all.always_live, "parameters and constants");
+    row("not always live", fullest.not_always_live, all.not_always_live, "everything else, packed by time");
+    let note = "received and partial results of one instruction, at most";
+    row("  of it exchange", fullest.exchange, all.exchange, note);
+    row("total", fullest.total(), all.total(), "");
+    for column in [1, 2] {
+        table.column_mut(column).expect("four columns").set_cell_alignment(CellAlignment::Right);
+    }
+    format!("{table}\n")
+}
+
+/// How many tiles are how full, from the emptiest to the fullest.
+fn histogram(stage: &TileStage) -> String {
+    let least = stage.tiles.iter().copied().min().unwrap_or_default().0;
+    let step = (stage.maximum.0 - least + 1).div_ceil(N_BARS).max(1);
+    let bar_of = |tile: &Bytes| ((tile.0 - least) / step) as usize;
+    let mut counts = vec![0u64; bar_of(&stage.maximum) + 1];
+    for tile in &stage.tiles {
+        counts[bar_of(tile)] += 1;
+    }
+    let most = counts.iter().copied().max().unwrap_or(0).max(1);
+    let mut text = String::new();
+    for (i, &count) in (0..).zip(&counts) {
+        let from = least + i * step;
+        let (from, to) = (Bytes(from), Bytes((from + step - 1).min(stage.maximum.0)));
+        let bar = "#".repeat((count * BAR_WIDTH).div_ceil(most) as usize);
+        let line = format!("{from:>#11} to {to:>#11}  {count:>5}  {bar}");
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
+}
+
+fn holders(module: &Module, plan: &TilePlan, tile: u32) -> String {
+    let (time, live) = plan.peak(tile);
+    let at = plan
+        .instruction_at(time)
+        .map_or_else(String::new, |id| format!(" while `{}` runs", module.instructions[id].name));
+    let mut text = format!("\ntile {tile} holds most{at}\n\n");
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    for placed in live.iter().take(N_HOLDERS) {
+        let (what, shape) = match placed.what {
+            What::Code | What::State => ("", String::new()),
+            What::Tensor(id) if plan.tensors.all[id].is_always_live() => {
+                ("always live", plan.tensors.all[id].shape_text())
+            }
+            What::Tensor(id) => ("not always live", plan.tensors.all[id].shape_text()),
+            What::Step(_) => ("exchange", String::new()),
+        };
+        table.add_row([
+            format!("{:#}", placed.bytes),
+            plan.name(module, placed.what),
+            shape,
+            what.to_string(),
+        ]);
+    }
+    if let Some(column) = table.column_mut(0) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    let _ = writeln!(text, "{table}");
+    let rest = live.get(N_HOLDERS..).unwrap_or_default();
+    if !rest.is_empty() {
+        let bytes = rest.iter().map(|placed| placed.bytes).fold(Bytes::ZERO, Bytes::saturating_add);
+        let _ = writeln!(text, "and {} smaller ones, {bytes} together", rest.len());
+    }
+    text
+}

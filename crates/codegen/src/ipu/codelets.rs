@@ -1,0 +1,123 @@
+//! Codelets: the code of vertices. Vertices that compute the same on the same types share one, and its code is on a
+//! tile once, however many of them are there.
+
+use std::fmt::Write as _;
+
+use memplan_ir::{ComputationId, InstructionId, Module, Op, Opcode, Shape};
+use memplan_memory::{Bytes, TileCosts};
+use rustc_hash::FxHashMap;
+
+/// A codelet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Codelet {
+    /// What it computes, types included: equal names are one codelet.
+    pub(crate) name: String,
+    /// Bytes of its code.
+    pub(crate) code: Bytes,
+}
+
+/// The codelet of an instruction.
+pub(crate) fn codelet(module: &Module, id: InstructionId, costs: &TileCosts) -> Codelet {
+    let instruction = &module.instructions[id];
+    match (&instruction.op, instruction.called.first()) {
+        (Op::Fusion(_), Some(&fused)) => of_fusion(module, fused, costs),
+        (op, _) => {
+            let mut name = op.opcode().to_string();
+            for &array in instruction.operands.iter().chain([&id]) {
+                name.push_str(&types(module.shape(array)));
+            }
+            // What is called per element (a reducer, a comparator) is part of the code.
+            let called = instruction.called.iter().map(|&c| contents(module, c));
+            let mut operations = 0;
+            for (text, n) in called {
+                let _ = write!(name, " {text}");
+                operations += n;
+            }
+            let code = kernel_code(op, costs).0 + operations * costs.operation_code.0;
+            Codelet { name, code: Bytes(code) }
+        }
+    }
+}
+
+fn of_fusion(module: &Module, fused: ComputationId, costs: &TileCosts) -> Codelet {
+    let (name, operations) = contents(module, fused);
+    let kernels = module.computations[fused].instructions.iter().map(|&id| &module.instructions[id].op);
+    let kernel = kernels.map(|op| kernel_code(op, costs)).max().unwrap_or(costs.codelet_code);
+    Codelet { name, code: Bytes(kernel.0 + operations * costs.operation_code.0) }
+}
+
+/// What a computation computes as text, extents left out, and how many operations that are.
+fn contents(module: &Module, computation: ComputationId) -> (String, u64) {
+    let instructions = &module.computations[computation].instructions;
+    let mut numbers: FxHashMap<InstructionId, usize> = FxHashMap::default();
+    let (mut text, mut operations) = (String::new(), 0);
+    for (number, &id) in instructions.iter().enumerate() {
+        let instruction = &module.instructions[id];
+        numbers.insert(id, number);
+        let opcode = instruction.op.opcode();
+        let _ = write!(text, "{opcode}{}", types(module.shape(id)));
+        match &instruction.op {
+            // Larger ones are data, and the codelet is the same for all of them.
+            Op::Constant(literal) if module.shape(id).as_array().is_some_and(|a| a.rank() == 0) => {
+                let _ = write!(text, "={literal:?}");
+            }
+            Op::Compare { direction, .. } => {
+                let _ = write!(text, "={direction:?}");
+            }
+            _ => {}
+        }
+        for operand in &instruction.operands {
+            let _ = write!(text, ",{}", numbers.get(operand).copied().unwrap_or(usize::MAX));
+        }
+        text.push(';');
+        let is_free = matches!(
+            opcode,
+            Opcode::Parameter | Opcode::Constant | Opcode::Tuple | Opcode::Bitcast | Opcode::GetTupleElement
+        );
+        operations += u64::from(!is_free);
+    }
+    (text, operations)
+}
+
+/// Code of the vertex of an operation on its own.
+fn kernel_code(op: &Op, costs: &TileCosts) -> Bytes {
+    match op {
+        Op::Dot(_)
+        | Op::ScaledDot(_)
+        | Op::RaggedDot(_)
+        | Op::Convolution(_)
+        | Op::Fft { .. }
+        | Op::Cholesky { .. }
+        | Op::TriangularSolve(_)
+        | Op::CustomCall(_) => costs.contraction_code,
+        Op::Reduce { .. }
+        | Op::ReduceWindow(_)
+        | Op::SelectAndScatter(_)
+        | Op::Gather(_)
+        | Op::Scatter(_)
+        | Op::Sort { .. }
+        | Op::TopK { .. }
+        | Op::Scan(_)
+        | Op::DynamicSlice { .. }
+        | Op::DynamicUpdateSlice
+        | Op::Rng { .. }
+        | Op::RngBitGenerator { .. }
+        | Op::BatchNormTraining { .. }
+        | Op::BatchNormInference { .. }
+        | Op::BatchNormGrad { .. } => costs.library_code,
+        _ => costs.codelet_code,
+    }
+}
+
+fn types(shape: &Shape) -> String {
+    let mut text = String::new();
+    for (_, leaf) in shape.leaves() {
+        match leaf.as_array() {
+            Some(array) => {
+                let _ = write!(text, " {}", array.element_type);
+            }
+            None => text.push_str(" -"),
+        }
+    }
+    text
+}

@@ -1,0 +1,189 @@
+//! Tensors: what is spread over tiles. All values that share storage are one tensor, since what is updated in place
+//! stays where it is.
+
+use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl, packed_option::PackedOption};
+use memplan_analysis::{Facts, LiveRange, Time, ValueId, ValueKind, only_passes_on};
+use memplan_ir::{ArrayShape, Module, Op, Shape};
+use memplan_memory::{Bytes, Target};
+use memplan_plan::{Home, PlanError, Storage, StorageId, TakeOver, storages};
+
+/// A tensor: values that share storage.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TensorId(u32);
+entity_impl!(TensorId, "tensor");
+
+/// What is spread over tiles.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    /// The instruction that defines its largest value, with the place in a tuple where it has one.
+    pub name: String,
+    /// How many elements.
+    pub elements: u64,
+    /// Bytes of one.
+    pub element_bytes: u64,
+    /// Extents of its largest value.
+    pub dimensions: Vec<i64>,
+    /// What it is to the caller.
+    pub role: Role,
+    /// When its bytes are needed: disjoint, ascending.
+    pub busy: Vec<LiveRange>,
+    /// When instructions read or write it, ascending; each instant once.
+    pub touches: Vec<Touch>,
+    /// For how many micro-batches it is kept: 1 but for the stashes of a pipeline.
+    pub copies: u64,
+    /// Bytes that are moved in one run when it lives outside the chip; `None` when it does not.
+    pub streamed: Option<Bytes>,
+}
+
+/// An instant at which a tensor is read or written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Touch {
+    /// When.
+    pub time: Time,
+    /// Whether it is written.
+    pub writes: bool,
+}
+
+/// What a tensor is to the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// A parameter, or a result in the memory of one.
+    Argument,
+    /// Constant data.
+    Constant,
+    /// A result.
+    Output,
+    /// Nothing.
+    Temp,
+}
+
+/// All tensors of a program.
+#[derive(Clone, Debug)]
+pub struct Tensors {
+    /// The tensors, by the order of their storages.
+    pub all: PrimaryMap<TensorId, Tensor>,
+    of_value: SecondaryMap<ValueId, PackedOption<TensorId>>,
+}
+
+impl Tensor {
+    /// Whether it has its bytes for the whole run.
+    pub fn is_always_live(&self) -> bool {
+        matches!(self.role, Role::Argument | Role::Constant) && self.streamed.is_none()
+    }
+
+    /// Whether anything of it is ever on the chip.
+    pub fn is_here(&self) -> bool {
+        !self.busy.is_empty() || self.streamed.is_some()
+    }
+
+    /// Element width and extents, for people.
+    pub fn shape_text(&self) -> String {
+        let extents: Vec<String> = self.dimensions.iter().map(i64::to_string).collect();
+        format!("{} bytes x [{}]", self.element_bytes, extents.join(","))
+    }
+
+    /// Bytes without rounding.
+    pub fn bytes(&self) -> Bytes {
+        Bytes(self.elements.saturating_mul(self.element_bytes))
+    }
+}
+
+impl Tensors {
+    /// Finds the tensors of a program. Close to linear in positions.
+    ///
+    /// # Errors
+    /// When values that must share storage cannot.
+    pub fn new(module: &Module, facts: &Facts, target: &Target) -> Result<Tensors, PlanError> {
+        let storages = storages(module, facts, target, TakeOver::Any)?;
+        let mut tensors = Tensors { all: PrimaryMap::new(), of_value: SecondaryMap::new() };
+        let mut of_storage: SecondaryMap<StorageId, PackedOption<TensorId>> = SecondaryMap::new();
+        for (id, storage) in storages.all.iter() {
+            if storage.size > Bytes::ZERO && storage.home != Home::Nowhere {
+                let largest = largest_value(storage, &storages.sizes);
+                of_storage[id] = tensors.all.push(tensor(module, facts, storage, largest)).into();
+            }
+        }
+        for value in facts.flow.values.keys() {
+            tensors.of_value[value] = match storages.sizes[value] {
+                Bytes::ZERO => None.into(),
+                _ => of_storage[storages.of(value)],
+            };
+        }
+        tensors.find_touches(module, facts);
+        Ok(tensors)
+    }
+
+    /// The tensor of a value; `None` for what needs no memory.
+    pub fn of(&self, value: ValueId) -> Option<TensorId> {
+        self.of_value[value].expand()
+    }
+
+    fn find_touches(&mut self, module: &Module, facts: &Facts) {
+        for (time, &id) in (0..).zip(&facts.line.instructions) {
+            let instruction = &module.instructions[id];
+            // What calls a computation touches nothing; the instructions inside do.
+            let is_frame = only_passes_on(&instruction.op)
+                || matches!(instruction.op, Op::While | Op::Conditional | Op::Call { .. });
+            if is_frame {
+                continue;
+            }
+            let reads = instruction.operands.iter().flat_map(|&operand| facts.flow.positions.of(operand));
+            for position in reads {
+                self.touch(facts.flow.value_at(position), time, false);
+            }
+            for position in facts.flow.positions.of(id) {
+                let value = facts.flow.value_at(position).filter(|&value| {
+                    let value = &facts.flow.values[value];
+                    value.definition == position && value.kind == ValueKind::Written
+                });
+                self.touch(value, time, true);
+            }
+        }
+    }
+
+    fn touch(&mut self, value: Option<ValueId>, time: Time, writes: bool) {
+        let Some(tensor) = value.and_then(|value| self.of(value)) else { return };
+        match self.all[tensor].touches.last_mut() {
+            Some(last) if last.time == time => last.writes |= writes,
+            _ => self.all[tensor].touches.push(Touch { time, writes }),
+        }
+    }
+}
+
+/// The largest value of a storage, the first of equals.
+fn largest_value(storage: &Storage, sizes: &SecondaryMap<ValueId, Bytes>) -> ValueId {
+    let values = storage.values.iter().copied();
+    values.max_by_key(|&v| (sizes[v], std::cmp::Reverse(v))).expect("a storage with bytes has values")
+}
+
+fn tensor(module: &Module, facts: &Facts, storage: &Storage, value: ValueId) -> Tensor {
+    let definition = facts.flow.values[value].definition;
+    let instruction = facts.flow.positions.instruction(definition);
+    let index = facts.flow.positions.shape_index(definition);
+    let mut name = module.instructions[instruction].name.to_string();
+    if !index.is_root() {
+        name.push_str(&index.to_string());
+    }
+    let array = module.shape(instruction).subshape(index).and_then(Shape::as_array);
+    let element_bytes = array.map_or(1, |array| u64::from(array.element_type.byte_width()).max(1));
+    Tensor {
+        name,
+        // Padding and packing of elements below a byte count as they are stored.
+        elements: storage.size.0.div_ceil(element_bytes),
+        element_bytes,
+        dimensions: array.map_or_else(Vec::new, |array: &ArrayShape| array.dimensions.to_vec()),
+        role: match storage.home {
+            Home::Argument(..) => Role::Argument,
+            Home::Constant => Role::Constant,
+            Home::Output => Role::Output,
+            Home::Temp | Home::Nowhere => Role::Temp,
+        },
+        busy: match storage.home {
+            Home::Argument(..) | Home::Constant => vec![LiveRange { start: 0, end: facts.line.end() }],
+            _ => storage.busy.clone(),
+        },
+        touches: Vec::new(),
+        copies: 1,
+        streamed: None,
+    }
+}
