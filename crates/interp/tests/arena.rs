@@ -94,17 +94,32 @@ fn compare(name: &str, found: &Literal, meant: &Literal) {
         (Literal::Tuple(found), Literal::Tuple(meant)) => {
             found.iter().zip(meant).enumerate().for_each(|(k, (f, m))| compare(&format!("{name} {k}"), f, m));
         }
-        (Literal::Array(found), Literal::Array(meant)) if found.element_type == ElementType::F32 => {
-            let floats = |bytes: &[u8]| -> Vec<f32> {
-                bytes.chunks(4).map(|b| f32::from_le_bytes(b.try_into().expect("four bytes"))).collect()
+        (Literal::Array(found), Literal::Array(meant)) => {
+            let tolerance = match found.element_type {
+                ElementType::F32 => 1e-3,
+                ElementType::Bf16 => 1.0 / 64.0,
+                // Integers, predicates: all of them are alike.
+                _ => return assert!(found == meant, "{name}: {found:?} instead of {meant:?}"),
             };
-            let (found, meant) = (floats(&found.bytes()), floats(&meant.bytes()));
+            let (found, meant) = (floats(found), floats(meant));
             let largest = meant.iter().fold(0f32, |m, x| m.max(x.abs()));
             let worst = found.iter().zip(&meant).fold(0f32, |m, (x, y)| m.max((x - y).abs()));
-            assert!(worst <= 1e-3 * largest || worst == 0.0, "{name}: off by {worst} of {largest}");
+            assert!(worst <= tolerance * largest || worst == 0.0, "{name}: off by {worst} of {largest}");
         }
-        _ => {}
+        _ => assert!(found == meant, "{name}: another shape"),
     }
+}
+
+/// The elements of an array of `f32` or `bf16`.
+fn floats(array: &ArrayLiteral) -> Vec<f32> {
+    let width = array.element_type.byte_width() as usize;
+    let wide = |b: &[u8]| {
+        // A `bf16` is the upper half of an `f32`.
+        let mut bytes = [0; 4];
+        bytes[4 - width..].copy_from_slice(b);
+        f32::from_le_bytes(bytes)
+    };
+    array.bytes().chunks(width).map(wide).collect()
 }
 
 /// Numbers like those the numerics cases have: small floats of both signs, few integers.
