@@ -9,8 +9,8 @@
 use std::rc::Rc;
 
 use memplan_ir::{
-    ArrayLiteral, ArrayShape, ComputationId, Dimensions, Fusion, FusionKind, Instruction, InstructionId,
-    Literal, Module, Op, PaddingDimension, Shape, SliceDimension, infer_shape_given,
+    ArrayLiteral, ArrayShape, ComputationId, Dimensions, ElementType, Fusion, FusionKind, Instruction,
+    InstructionId, Literal, Module, Op, PaddingDimension, Shape, SliceDimension, infer_shape_given,
 };
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -22,6 +22,9 @@ use crate::kernels::Kernel;
 use crate::kernels::bytes::CopyKernel;
 use crate::memory::Place;
 use crate::pull::Pullable;
+
+/// Calls within calls, beyond which there is no program but a hostile one.
+const MAX_NESTING: usize = 64;
 
 /// What an instruction is for certain extents of its operands.
 pub(crate) struct Specialized {
@@ -105,13 +108,23 @@ struct Body<'m> {
     copies: FxHashMap<ComputationId, ComputationId>,
     /// Extents of the result of a dynamic-reshape.
     to: Option<Dimensions>,
+    /// Calls within calls.
+    depth: usize,
 }
 
 impl<'m> Body<'m> {
     fn new(from: &'m Module) -> Body<'m> {
         let mut module = Module::new("specialized");
         let computation = module.add_computation("body");
-        Body { from, module, computation, parameters: Vec::new(), copies: FxHashMap::default(), to: None }
+        Body {
+            from,
+            module,
+            computation,
+            parameters: Vec::new(),
+            copies: FxHashMap::default(),
+            to: None,
+            depth: 0,
+        }
     }
 
     fn add(&mut self, op: Op, shape: Shape, operands: &[InstructionId]) -> InstructionId {
@@ -182,7 +195,8 @@ impl<'m> Body<'m> {
             return self.inlined(id, operands);
         }
         let (op, operands, given) = self.adjusted(id, operands)?;
-        let called: SmallVec<[ComputationId; 1]> = instruction.called.iter().map(|&c| self.copy(c)).collect();
+        let called: SmallVec<[ComputationId; 1]> =
+            instruction.called.iter().map(|&c| self.copy(c)).collect::<Result<_, Error>>()?;
         let shapes: Vec<&Shape> = operands.iter().map(|&operand| self.module.shape(operand)).collect();
         let shape = infer_shape_given(&self.module, &op, &shapes, &called, &given)
             .map_err(|error| Error::invalid(from, id, format!("for the extents at hand: {error}")))?;
@@ -281,7 +295,9 @@ impl<'m> Body<'m> {
     /// The instructions of a called computation.
     fn inlined(&mut self, id: InstructionId, operands: &[Value]) -> Result<Vec<Value>, Error> {
         let from = self.from;
-        let callee = &from.computations[from.instructions[id].called[0]];
+        let computation = from.instructions[id].called[0];
+        self.descend(computation)?;
+        let callee = &from.computations[computation];
         let mut values: FxHashMap<InstructionId, Vec<Value>> = FxHashMap::default();
         for &inner in &callee.instructions {
             let instruction = &from.instructions[inner];
@@ -301,21 +317,23 @@ impl<'m> Body<'m> {
             };
             values.insert(inner, value);
         }
+        self.depth -= 1;
         Ok(values.remove(&callee.root).unwrap_or_default())
     }
 
     /// A computation that is called, with all that it calls.
-    fn copy(&mut self, computation: ComputationId) -> ComputationId {
+    fn copy(&mut self, computation: ComputationId) -> Result<ComputationId, Error> {
         if let Some(&copy) = self.copies.get(&computation) {
-            return copy;
+            return Ok(copy);
         }
+        self.descend(computation)?;
         let from = self.from;
         let old = &from.computations[computation];
         let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
-        // What is called is copied before its caller, so this is as deep as calls nest, which the parsers bound.
+        // What is called is copied before its caller.
         let called: Vec<SmallVec<[ComputationId; 1]>> = (old.instructions.iter())
             .map(|&id| from.instructions[id].called.iter().map(|&c| self.copy(c)).collect())
-            .collect();
+            .collect::<Result<_, Error>>()?;
         let new = self.module.add_computation(old.name.clone());
         for (&id, called) in old.instructions.iter().zip(called) {
             let instruction = &from.instructions[id];
@@ -330,7 +348,17 @@ impl<'m> Body<'m> {
         self.module.computations[new].parameters = old.parameters.iter().map(|p| copies[p]).collect();
         self.module.computations[new].root = copies[&old.root];
         self.copies.insert(computation, new);
-        new
+        self.depth -= 1;
+        Ok(new)
+    }
+
+    fn descend(&mut self, computation: ComputationId) -> Result<(), Error> {
+        self.depth += 1;
+        if self.depth <= MAX_NESTING {
+            return Ok(());
+        }
+        let computation = self.from.computations[computation].name.to_string();
+        Err(Error::TooDeep { computation, limit: MAX_NESTING })
     }
 
     /// The kernel of the fusion whose results these are, each filled up to the bounds that the program says.
@@ -377,6 +405,26 @@ fn fixed(module: &Module, id: InstructionId) -> Result<ArrayShape, Error> {
         shape.ok_or_else(|| Error::unsupported(module, id, "a dynamic extent is inside a tuple"))?.clone();
     shape.dynamic.clear();
     Ok(shape)
+}
+
+/// Whether a call that makes an array static, or dynamic, has an array on one side, and on the other one with the same
+/// bounds, and an extent for each dimension.
+fn converts_extents(module: &Module, id: InstructionId) -> bool {
+    let operands: Vec<&Shape> = module.instructions[id].operands.iter().map(|&o| module.shape(o)).collect();
+    let results = module.shape(id).as_tuple().map(|parts| parts.iter().collect());
+    let results: Vec<&Shape> = results.unwrap_or_else(|| vec![module.shape(id)]);
+    let ([operand, from @ ..], [result, to @ ..]) = (&operands[..], &results[..]) else { return false };
+    let (Some(a), Some(b)) = (operand.as_array(), result.as_array()) else { return false };
+    let is_extent = |shape: &&Shape| {
+        shape.as_array().is_some_and(|s| s.rank() == 0 && s.element_type == ElementType::S32)
+    };
+    let is_slice = matches!(&module.instructions[id].op, Op::CustomCall(c) if &*c.target == "SliceToDynamic");
+    let (extents, others) = if is_slice { (from, to) } else { (to, from) };
+    a.element_type == b.element_type
+        && a.dimensions == b.dimensions
+        && extents.len() == a.rank()
+        && others.is_empty()
+        && extents.iter().all(is_extent)
 }
 
 /// How a reshape goes on: the operand's extents, some of them raised to their bounds, and the result's.
@@ -444,6 +492,12 @@ impl Executor<'_> {
                 extents[*dimension as usize] =
                     self.extent(id, operands[1], bounds(module, id)[0][*dimension as usize])?;
                 self.with_extents(id, operands[0], extents)
+            }
+            Op::CustomCall(call)
+                if matches!(&*call.target, "SliceToDynamic" | "PadToStatic")
+                    && !converts_extents(module, id) =>
+            {
+                Err(Error::invalid(module, id, "an array and its extents are expected here"))
             }
             Op::CustomCall(call) if &*call.target == "SliceToDynamic" => {
                 let bounds = bounds(module, id).swap_remove(0);

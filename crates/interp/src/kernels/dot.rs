@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use memplan_ir::{ArrayShape, DotDimensions};
+use memplan_ir::{ArrayShape, DotDimensions, InstructionId, Module};
 
 use crate::Error;
 use crate::element::Class;
@@ -198,10 +198,21 @@ pub(crate) struct ScaledDotKernel {
 
 impl ScaledDotKernel {
     pub(crate) fn new(
+        module: &Module,
+        id: InstructionId,
         dimensions: &DotDimensions,
         operands: &[Operand],
         result: &ArrayShape,
     ) -> Result<ScaledDotKernel, Error> {
+        for side in 0..2 {
+            let (elements, scales) = (&operands[side].shape, &operands[side + 2].shape);
+            let divides = |(&extent, &n): (&i64, &i64)| extent == 0 || n > 0 && extent % n == 0;
+            if scales.rank() != 0 && scales.rank() != elements.rank()
+                || !elements.dimensions.iter().zip(&scales.dimensions).all(divides)
+            {
+                return Err(Error::invalid(module, id, "scales are not for equal blocks of elements"));
+            }
+        }
         let roles = Roles::new(dimensions, [&operands[0].shape, &operands[1].shape], &[], 0);
         let mut scale_roles = roles.clone();
         for side in 0..2 {
@@ -222,9 +233,10 @@ impl ScaledDotKernel {
 /// Makes indices of an operand indices of its scales.
 fn share_scales(dims: &mut Dims, scales: &ArrayShape) {
     for dim in dims {
-        // A scalar scale, or one of fewer dimensions, is no less a scale.
-        let n = scales.dimensions.get(dim.dimension).copied().unwrap_or(1).max(1);
-        dim.block = (dim.extent / n).max(1);
+        dim.block = match scales.dimensions.get(dim.dimension) {
+            Some(&n) => (dim.extent / n.max(1)).max(1),
+            None => gemm::ALL,
+        };
     }
 }
 

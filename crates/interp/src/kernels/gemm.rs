@@ -213,11 +213,15 @@ pub(crate) struct Dim {
     /// The first index.
     pub(crate) begin: i64,
     pub(crate) extent: i64,
-    /// Neighboring indices that share an element: those of a block with one scale.
+    /// Neighboring indices that share an element: those of a block with one scale. [`ALL`] of them do where a scalar
+    /// stands for an array.
     pub(crate) block: i64,
 }
 
 pub(crate) type Dims = Vec<Dim>;
+
+/// The size of a block that has all indices.
+pub(crate) const ALL: i64 = i64::MAX;
 
 impl Dim {
     /// All indices of a dimension of a shape.
@@ -234,7 +238,10 @@ impl Dim {
 pub(crate) fn offsets(dimensions: &[Dim], addressing: &Addressing, range: Range<usize>) -> Vec<i64> {
     let mut index = unravel(dimensions, range.start);
     let mut offsets = Vec::with_capacity(range.len());
-    let along = |(d, &i): (&Dim, &i64)| addressing.along(d.dimension, (d.begin + i) / d.block);
+    let along = |(d, &i): (&Dim, &i64)| match d.block {
+        ALL => 0,
+        block => addressing.along(d.dimension, (d.begin + i) / block),
+    };
     for _ in range {
         offsets.push(dimensions.iter().zip(&index).map(along).sum());
         increment(dimensions, &mut index);

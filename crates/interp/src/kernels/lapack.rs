@@ -131,15 +131,28 @@ impl LapackKernel {
     fn extra(&self) -> usize {
         let (m, n) = self.operands[0].matrix();
         match self.routine {
-            Routine::Syevd { .. } => n * n,
-            // The matrix, upright, and square vectors on both sides.
-            Routine::Gesdd => m * n + m * m + n * n,
+            Routine::Syevd { .. } => n.saturating_mul(n),
+            // The matrix, upright, and vectors on both sides.
+            Routine::Gesdd => {
+                let (high, wide) = (m.max(n), m.min(n));
+                let vectors =
+                    high.saturating_mul(self.left_columns()).saturating_add(wide.saturating_mul(wide));
+                m.saturating_mul(n).saturating_add(vectors)
+            }
             _ => 0,
         }
     }
 
+    /// Vectors on the longer side of a singular value decomposition.
+    fn left_columns(&self) -> usize {
+        let (m, n) = self.operands[0].matrix();
+        let is_full = self.results[2].matrix() == (m, m) && self.results[3].matrix() == (n, n);
+        if is_full { m.max(n) } else { m.min(n) }
+    }
+
     fn numbers(&self) -> usize {
-        self.operands.iter().chain(&self.results).map(Dense::count).sum::<usize>() + self.extra()
+        let arrays = self.operands.iter().chain(&self.results).map(Dense::count);
+        arrays.fold(self.extra(), usize::saturating_add)
     }
 }
 
@@ -164,6 +177,8 @@ impl Kernel for LapackKernel {
             used += array.count();
         }
         let (given, made) = places.split_at(self.operands.len());
+        // Without elements there are still results.
+        numbers_mut::<Complex64>(memory, all).fill(Complex64::ZERO);
         for (operand, &place) in self.operands.iter().zip(given) {
             operand.read(memory, operands, ElementType::C128, place);
         }
@@ -230,18 +245,21 @@ impl LapackKernel {
                 let (upright, vectors) = extra.split_at_mut(m * n);
                 // A wide matrix is the adjoint of a high one.
                 let (high, wide) = (m.max(n), m.min(n));
-                let (left, right) = vectors.split_at_mut(high * high);
-                let right = &mut right[..wide * wide];
+                let width = self.left_columns();
+                let (left, right) = vectors.split_at_mut(high * width);
                 for (at, x) in upright.iter_mut().enumerate() {
                     *x = if m >= n { given[at] } else { given[at % wide * n + at / wide].conj() };
                 }
-                matrix::singular_values(upright, high, wide, left, values, right);
-                let (us, vs) = if m >= n { (&*left, &*right) } else { (&*right, &*left) };
+                matrix::singular_values(upright, (high, wide), (left, width), values, right);
+                let (us, vs) = match m >= n {
+                    true => ((&*left, width), (&*right, n)),
+                    false => ((&*right, m), (&*left, width)),
+                };
                 // Without vectors there is no room for any.
                 let columns = u.len() / m.max(1);
                 if u.len() == m * columns && vt.len() == n * (vt.len() / n.max(1)) {
-                    (0..u.len()).for_each(|at| u[at] = us[at / columns * m + at % columns]);
-                    (0..vt.len()).for_each(|at| vt[at] = vs[at % n * n + at / n].conj());
+                    (0..u.len()).for_each(|at| u[at] = us.0[at / columns * us.1 + at % columns]);
+                    (0..vt.len()).for_each(|at| vt[at] = vs.0[at % n * vs.1 + at / n].conj());
                 }
                 info[0] = Complex64::ZERO;
             }

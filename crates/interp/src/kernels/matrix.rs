@@ -121,28 +121,27 @@ pub(crate) fn eigen(
         }
     }
     (0..n).for_each(|i| values[i] = Complex64::from(a[i * n + i].re));
-    sort_columns(values, &mut [(v, n)], n, |x, y| x < y);
+    sort_columns(values, &mut [(v, n, n)], n, |x, y| x < y);
 }
 
-/// Singular values in descending order, with `a = u s v^H`: `u` has `m` rows and columns, of which the first `n` are
-/// meant and the others complete a basis; `v` is square. `m` is at least `n`. One-sided Jacobi (Hestenes, 1958).
+/// Singular values in descending order, with `a = u s v^H`, for `m` rows and `n` columns, not more. `u` has `m` rows and
+/// at least `n` columns, of which those beyond complete a basis; `v` is square. One-sided Jacobi (Hestenes, 1958).
 pub(crate) fn singular_values(
     a: &[Complex64],
-    m: usize,
-    n: usize,
-    u: &mut [Complex64],
+    (m, n): (usize, usize),
+    (u, width): (&mut [Complex64], usize),
     values: &mut [Complex64],
     v: &mut [Complex64],
 ) {
     u.fill(Complex64::ZERO);
-    (0..m).for_each(|i| u[i * m..i * m + n].copy_from_slice(&a[i * n..(i + 1) * n]));
+    (0..m).for_each(|i| u[i * width..i * width + n].copy_from_slice(&a[i * n..(i + 1) * n]));
     identity(v, n);
     for _ in 0..MAX_SWEEPS {
         let mut is_done = true;
         for p in 0..n {
             for q in p + 1..n {
                 let (mut pp, mut qq, mut pq) = (0.0, 0.0, Complex64::ZERO);
-                for row in u.chunks(m) {
+                for row in u.chunks(width) {
                     pp += row[p].norm_sqr();
                     qq += row[q].norm_sqr();
                     pq += row[p].conj() * row[q];
@@ -152,7 +151,7 @@ pub(crate) fn singular_values(
                 }
                 let Some(rotation) = Rotation::that_removes(pq, pp, qq) else { continue };
                 is_done = false;
-                rotation.columns(u, m, m, p, q);
+                rotation.columns(u, m, width, p, q);
                 rotation.columns(v, n, n, p, q);
             }
         }
@@ -161,36 +160,36 @@ pub(crate) fn singular_values(
         }
     }
     for j in 0..n {
-        values[j] = Complex64::from((0..m).map(|i| u[i * m + j].norm_sqr()).sum::<f64>().sqrt());
+        values[j] = Complex64::from((0..m).map(|i| u[i * width + j].norm_sqr()).sum::<f64>().sqrt());
     }
-    sort_columns(values, &mut [(u, m), (v, n)], n, |x, y| x > y);
+    sort_columns(values, &mut [(u, m, width), (v, n, n)], n, |x, y| x > y);
     let smallest = values.first().map_or(0.0, |s| s.re) * f64::EPSILON * m as f64;
     for j in 0..n {
         if values[j].re > smallest {
-            (0..m).for_each(|i| u[i * m + j] /= values[j].re);
+            (0..m).for_each(|i| u[i * width + j] /= values[j].re);
         } else {
-            complete(u, m, j);
+            complete(u, m, width, j);
         }
     }
-    (n..m).for_each(|j| complete(u, m, j));
+    (n..width).for_each(|j| complete(u, m, width, j));
 }
 
 /// Makes column `j` a unit vector orthogonal to those before it: what is left of an axis, twice, for accuracy.
-fn complete(u: &mut [Complex64], m: usize, j: usize) {
+fn complete(u: &mut [Complex64], m: usize, width: usize, j: usize) {
     // Of all axes, the one of which most is left.
-    let covered = |i: usize| (0..j).map(|k| u[i * m + k].norm_sqr()).sum::<f64>();
+    let covered = |i: usize| (0..j).map(|k| u[i * width + k].norm_sqr()).sum::<f64>();
     let axis = (1..m).fold(0, |best, i| if covered(i) < covered(best) { i } else { best });
-    (0..m).for_each(|i| u[i * m + j] = Complex64::from(if i == axis { 1.0 } else { 0.0 }));
+    (0..m).for_each(|i| u[i * width + j] = Complex64::from(if i == axis { 1.0 } else { 0.0 }));
     for _ in 0..2 {
         for k in 0..j {
-            let along: Complex64 = (0..m).map(|i| u[i * m + k].conj() * u[i * m + j]).sum();
+            let along: Complex64 = (0..m).map(|i| u[i * width + k].conj() * u[i * width + j]).sum();
             for i in 0..m {
-                let x = u[i * m + k];
-                u[i * m + j] -= along * x;
+                let x = u[i * width + k];
+                u[i * width + j] -= along * x;
             }
         }
-        let norm = (0..m).map(|i| u[i * m + j].norm_sqr()).sum::<f64>().sqrt();
-        (0..m).for_each(|i| u[i * m + j] /= norm);
+        let norm = (0..m).map(|i| u[i * width + j].norm_sqr()).sum::<f64>().sqrt();
+        (0..m).for_each(|i| u[i * width + j] /= norm);
     }
 }
 
@@ -237,18 +236,18 @@ fn identity(a: &mut [Complex64], n: usize) {
     (0..n).for_each(|i| a[i * n + i] = Complex64::ONE);
 }
 
-/// Brings values into an order, and the first `n` columns of square matrices with them.
+/// Brings values into an order, and the first `n` columns of matrices of so many rows and columns with them.
 fn sort_columns(
     values: &mut [Complex64],
-    matrices: &mut [(&mut [Complex64], usize)],
+    matrices: &mut [(&mut [Complex64], usize, usize)],
     n: usize,
     is_before: impl Fn(f64, f64) -> bool,
 ) {
     for at in 0..n {
         let best = (at + 1..n).fold(at, |b, k| if is_before(values[k].re, values[b].re) { k } else { b });
         values.swap(at, best);
-        for (matrix, width) in &mut *matrices {
-            (0..*width).for_each(|i| matrix.swap(i * *width + at, i * *width + best));
+        for (matrix, rows, width) in &mut *matrices {
+            (0..*rows).for_each(|i| matrix.swap(i * *width + at, i * *width + best));
         }
     }
 }

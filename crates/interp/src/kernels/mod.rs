@@ -64,7 +64,9 @@ pub(crate) fn whole_array_kernel(
     let result = |k: usize| results[k].1;
     Ok(Some(match &module.instructions[id].op {
         Op::Dot(dot) => Box::new(dot::DotKernel::new(&dot.dimensions, operands, result(0))?),
-        Op::ScaledDot(dot) => Box::new(dot::ScaledDotKernel::new(&dot.dimensions, operands, result(0))?),
+        Op::ScaledDot(dot) => {
+            Box::new(dot::ScaledDotKernel::new(module, id, &dot.dimensions, operands, result(0))?)
+        }
         Op::RaggedDot(dot) => {
             Box::new(ragged_dot::RaggedDotKernel::new(module, id, dot, operands, result(0))?)
         }

@@ -1,0 +1,82 @@
+//! Programs that cannot be evaluated are errors that say why.
+
+use memplan_interp::{Error, Options, evaluate};
+use memplan_ir::{ElementType, Literal, Module};
+
+/// Evaluates a module whose parameters are arrays of zeros.
+fn run(text: &str) -> Result<Literal, Error> {
+    let module = memplan_hlo::parse(text).expect("the text is a module");
+    let inputs: Vec<Literal> =
+        module.entry_computation().parameters.iter().map(|&p| zeros(&module, p)).collect();
+    evaluate(&module, &inputs, &Options::default())
+}
+
+fn zeros(module: &Module, parameter: memplan_ir::InstructionId) -> Literal {
+    let shape = module.shape(parameter).as_array().expect("parameters are arrays");
+    let size = shape.element_count().expect("extents are known") * u64::from(shape.element_type.byte_width());
+    Literal::array(shape.element_type, shape.dimensions.iter().copied(), vec![0; size as usize])
+}
+
+#[track_caller]
+fn check(text: &str, message: &str) {
+    let error = run(text).expect_err("it cannot be evaluated").to_string();
+    assert!(error.contains(message), "{error}");
+}
+
+#[test]
+fn scales_are_for_equal_blocks() {
+    let text = |scales: &str| {
+        format!(
+            "HloModule m\n\nENTRY e {{\n  a = f32[2,5] parameter(0)\n  b = f32[5,2] parameter(1)\n  s = {scales} parameter(2)\n  \
+             t = f32[] parameter(3)\n  ROOT r = f32[2,2] scaled-dot(a, b, s, t), lhs_contracting_dims={{1}}, \
+             rhs_contracting_dims={{0}}\n}}\n"
+        )
+    };
+    check(&text("f32[2,2]"), "equal blocks");
+    check(&text("f32[2]"), "equal blocks");
+    assert!(run(&text("f32[2,5]")).is_ok());
+    assert!(run(&text("f32[]")).is_ok());
+}
+
+#[test]
+fn extents_lie_within_their_bounds() {
+    let text = "HloModule m\n\nENTRY e {\n  p = f32[5] parameter(0)\n  n = s32[] constant(7)\n  \
+                ROOT d = f32[<=5] set-dimension-size(p, n), dimensions={0}\n}\n";
+    check(text, "7 is not an extent within 0..=5");
+}
+
+#[test]
+fn calls_about_extents_have_their_shapes() {
+    for call in [
+        "ROOT r = f32[<=9] custom-call(p, n), custom_call_target=\"SliceToDynamic\"",
+        "ROOT r = f32[<=5] custom-call(p), custom_call_target=\"SliceToDynamic\"",
+        "ROOT r = f32[<=5] custom-call(), custom_call_target=\"SliceToDynamic\"",
+        "d = f32[<=5] set-dimension-size(p, n), dimensions={0}\n  \
+         ROOT r = (f32[5]) custom-call(d), custom_call_target=\"PadToStatic\"",
+    ] {
+        let text = format!(
+            "HloModule m\n\nENTRY e {{\n  p = f32[5] parameter(0)\n  n = s32[] constant(3)\n  {call}\n}}\n"
+        );
+        check(&text, "an array and its extents");
+    }
+}
+
+#[test]
+fn calls_to_lapack_have_their_shapes() {
+    for call in [
+        "(f32[3,3], s32[2], s32[]) custom-call(p), custom_call_target=\"lapack_sgetrf_ffi\"",
+        "(f32[3,3], s32[]) custom-call(p, p), custom_call_target=\"lapack_spotrf_ffi\"",
+        "f32[3,4] custom-call(p, p), custom_call_target=\"lapack_strsm_ffi\"",
+    ] {
+        let text = format!("HloModule m\n\nENTRY e {{\n  p = f32[3,3] parameter(0)\n  ROOT r = {call}\n}}\n");
+        check(&text, "do not fit together");
+    }
+}
+
+#[test]
+fn a_dynamic_result_has_its_extents() {
+    let text = "HloModule m\n\nENTRY e {\n  p = f32[5] parameter(0)\n  n = s32[] constant(2)\n  \
+                ROOT d = f32[<=5] set-dimension-size(p, n), dimensions={0}\n}\n";
+    let found = run(text).expect("it is evaluated");
+    assert_eq!(found, Literal::array(ElementType::F32, [2], vec![0; 8]));
+}
