@@ -188,7 +188,7 @@ fn placement_errors_say_where() {
 
 /// Writes docs/ipu.md: what each program of the corpus needs.
 #[test]
-#[ignore = "writes docs/ipu.md: cargo test --release --test main -- --ignored ipu_table"]
+#[ignore = "writes docs/ipu.md: cargo test --test main -- --ignored ipu_table"]
 fn ipu_table() {
     let Some(corpus) = memplan_testkit::shared("corpus") else { return };
     let target = Target::find("ipu-gc200").unwrap();
@@ -196,7 +196,7 @@ fn ipu_table() {
         "# Programs on an IPU\n\n`compile --target ipu-gc200` on every program of the corpus: bytes on the fullest of 1472 \
          tiles, of 638,976 each. Hashed: small tensors begin where a hash of their shape says; balanced, which the command \
          does: where memory is free. Streaming: bytes outside the chip and bytes moved by one run where that makes it \
-         fit. Made by `cargo test --release --test main -- --ignored ipu_table`.\n\n\
+         fit. Made by `cargo test --test main -- --ignored ipu_table`.\n\n\
          | program | instructions | hashed | balanced | of a tile | mean | balance | code | exchange | verdict |\n\
          |---|---:|---:|---:|---:|---:|---:|---:|---:|---|\n",
     );
