@@ -362,3 +362,53 @@ fn buffers_have_full_names() {
     let names: Vec<String> = layout.buffers.iter().map(Buffer::full_name).collect();
     assert!(names.contains(&format!("p{}", ShapeIndex::from([1, 0]))), "{names:?}");
 }
+
+/// What would lose less to padding, with the sizes that the target gives it.
+#[test]
+fn padding_has_remedies() {
+    let target = Target::find("tpu-v5e").unwrap();
+    let text = "
+HloModule padded, is_scheduled=true
+ENTRY main {
+  narrow = f32[1000,3]{1,0:T(8,128)} parameter(0)
+  rows = f32[129,1024]{1,0:T(8,128)} parameter(1)
+  whole = f32[16,128]{1,0:T(8,128)} parameter(2)
+  ROOT far = f32[16,128]{1,0:T(8,128)S(1)} copy(whole)
+}";
+    let mut module = hlo::parse(text).unwrap();
+    let planned = plan_and_prove(&mut module, &target).unwrap();
+    let layout = checked(&module, &planned, &target);
+    let mut found = String::new();
+    for padding in &layout.padding {
+        found.push_str(&format!("{} loses {} of {}\n", padding.shape, padding.lost.0, padding.size.0));
+        for remedy in &padding.remedies {
+            let (kind, size, lost) = (remedy.kind, remedy.size.0, remedy.lost.0);
+            found.push_str(&format!("  {kind:?} {}: {size}, loses {lost}\n", remedy.shape));
+        }
+    }
+    // The whole one loses nothing, and is not there.
+    let expected = "\
+f32[1000,3]{1,0:T(8,128)} loses 500000 of 512000
+  Flatten f32[3000]{0:T(1024)}: 12288, loses 288
+  Order f32[1000,3]{0,1:T(4,128)}: 16384, loses 4384
+  RoundUp f32[1000,128]{1,0:T(8,128)}: 512000, loses 0
+f32[129,1024]{1,0:T(8,128)} loses 28672 of 557056
+  RoundDown f32[128,1024]{1,0:T(8,128)}: 524288, loses 0
+  Flatten f32[132096]{0:T(1024)}: 528384, loses 0
+  RoundUp f32[136,1024]{1,0:T(8,128)}: 557056, loses 0
+";
+    assert_eq!(found, expected);
+}
+
+/// The sweep over addresses finds two buffers that share bytes.
+#[test]
+#[should_panic(expected = "at launch")]
+fn overlaps_are_found() {
+    let target = Target::find("tpu-v5e").unwrap();
+    let mut module = hlo::parse(include_str!("hlo/layout/prefetch_in_loop.hlo")).unwrap();
+    let planned = plan_and_prove(&mut module, &target).unwrap();
+    let mut layout = checked(&module, &planned, &target);
+    let product = layout.buffers.iter_mut().find(|buffer| buffer.name == "product").unwrap();
+    product.address.offset.0 -= 512;
+    buffers_are_apart(&layout);
+}
