@@ -1,6 +1,25 @@
 //! What a target's kernels can hold: the limits under which operations may be fused.
 //!
 //! Every number is a promise that a code generator for the target can keep, and says whose code generator that is.
+//! There are five kinds of kernels; the rules say which a target has, and how large each may get.
+//!
+//! - *Loops* compute every element of their results from the operands' elements that it needs, in one walk over the
+//!   result. What is in between lives in registers, so the number of instructions is bounded, and so is how often code
+//!   is repeated for different indices. Several results of the same extents and order are written in the same walk.
+//! - *Reductions* walk over what they reduce, and compute it on the way. Several reductions of the same elements over
+//!   the same dimensions share a walk, and it may write elementwise results besides. What is made from the reduced
+//!   values alone is computed at the end of each row ([`FusionRules::reduce_epilogue`]).
+//! - *Updates* walk over the part that they write, in place; they read the array that they write into only there.
+//! - *Dots and convolutions* are library or generated kernels with tiles in fast memory. A prologue is computed when a
+//!   tile is loaded, so it must be known tile by tile (not reversed, not gathered but by whole rows), and it is computed
+//!   again for each tile that needs it. An epilogue is applied to a tile of the result before it is stored.
+//! - *Row kernels* hold a block of rows of an intermediate result on chip, from the dot or reduction that makes it to
+//!   everything that is made from it: fused attention, softmax, normalization, two dots in a row. A block is all
+//!   elements of [`FusionRules::rows_per_block`] rows, or of one where nothing is multiplied, of *every* result that is
+//!   held, at the width that it has in the program; it must fit into [`FusionRules::row_block_bytes`]. There is no
+//!   online softmax, which would split rows. Rows are those dimensions that survive in all that is made from the held
+//!   value, so that blocks are independent and no two cores write the same element. One kernel has at most two dots,
+//!   as fused attention has; a third operand panel would not fit beside the block.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,7 +32,7 @@ use crate::Bytes;
 pub struct FusionRules {
     /// Most arrays a kernel may read.
     pub max_operands: usize,
-    /// Most arrays a kernel may write.
+    /// Most arrays a kernel may write; 1: several results are not computed together.
     pub max_outputs: usize,
     /// Most instructions in a kernel: bounds its code, and the registers that its values need.
     pub max_instructions: usize,
@@ -28,7 +47,8 @@ pub struct FusionRules {
     /// Convolutions.
     pub convolution: ContractionRules,
     /// Bytes of fast memory that one core has for a block of rows of what it does not write out; 0: kernels do not walk
-    /// row by row.
+    /// row by row. Less than the core has, since tiles of operands pass through the same memory, twice where loading
+    /// overlaps with computing.
     pub row_block_bytes: Bytes,
     /// Rows that matrix units multiply at once: the least that a block of rows has where there is a dot.
     pub rows_per_block: u64,

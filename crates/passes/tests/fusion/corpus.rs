@@ -6,12 +6,16 @@ use std::path::PathBuf;
 use memplan_interp::npz;
 use memplan_ir::{Module, verify};
 use memplan_memory::Target;
-use memplan_passes::{Context, FUSION, Pass, REMAT, RunOptions, SCATTER_TO_SELECT, SIMPLIFY, run};
+use memplan_passes::{
+    ALL, Context, FUSION, FUSION_OF_UPDATES, LOOP_RESIDUALS, Pass, REMAT, RunOptions, SCATTER_TO_SELECT,
+    SIMPLIFY, run,
+};
 
 use crate::numbers;
 
 /// What `compile` does to a module before it schedules it.
-const PIPELINE: [Pass; 5] = [SIMPLIFY, SCATTER_TO_SELECT, SIMPLIFY, REMAT, FUSION];
+const PIPELINE: [Pass; 7] =
+    [SIMPLIFY, LOOP_RESIDUALS, SIMPLIFY, SCATTER_TO_SELECT, SIMPLIFY, REMAT, FUSION_OF_UPDATES];
 
 #[test]
 fn programs_keep_their_numbers() {
@@ -38,6 +42,38 @@ fn large_programs_stay_valid_and_settle() {
             assert!(!changed, "{case:?}: fusion has left something to fuse");
         }
     }
+}
+
+/// Every pass, on examples and programs as the passes before it leave them: run again, it changes nothing.
+#[test]
+fn every_pass_settles() {
+    let target = Target::find("gpu-h100").unwrap();
+    let context = Context { target: &target };
+    for path in examples().into_iter().chain(folders("corpus").iter().map(|case| case.join("before.hlo.txt")))
+    {
+        let mut simplified = parse(&path);
+        apply(&mut simplified, &[SIMPLIFY], "gpu-h100");
+        for pass in ALL {
+            let mut module = simplified.clone();
+            let run = |module: &mut Module| {
+                (pass.run)(module, &context).unwrap_or_else(|error| panic!("{path:?}: {error}"))
+            };
+            run(&mut module);
+            verify(&module).unwrap_or_else(|errors| panic!("{path:?}, {}: {errors}", pass.name));
+            let before = memplan_hlo::print(&module);
+            let changed = run(&mut module);
+            assert!(!changed, "{path:?}: a second run of {} changes something", pass.name);
+            assert!(before == memplan_hlo::print(&module), "{path:?}: {} changes and says not", pass.name);
+        }
+    }
+}
+
+fn examples() -> Vec<PathBuf> {
+    let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples")).unwrap();
+    let paths = folder.map(|entry| entry.unwrap().path());
+    let mut paths: Vec<PathBuf> = paths.filter(|path| path.to_string_lossy().ends_with(".hlo.txt")).collect();
+    paths.sort();
+    paths
 }
 
 fn parse(path: &PathBuf) -> Module {

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use memplan_memory::Target;
-use memplan_passes::{Context, FUSION, REMAT, RunOptions, run};
+use memplan_passes::{Context, FUSION_OF_UPDATES, LOOP_RESIDUALS, REMAT, RunOptions, run};
 
 /// One long chain with a reduction after every seven steps.
 fn chain(n: usize) -> String {
@@ -45,13 +45,48 @@ fn wide(n: usize) -> String {
     text
 }
 
+/// Many loops in a row, each of which keeps rows for the next.
+fn loops(n: usize) -> String {
+    const STATE: &str = "(s32[], f32[8], f32[3,8], f32[3,8])";
+    let mut text = String::from(HEADER);
+    let _ = write!(
+        text,
+        "more {{ s = {STATE} parameter(0)\n i = s32[] get-tuple-element(s), index=0\n n = s32[] constant(3)\n \
+         ROOT c = pred[] compare(i, n), direction=LT }}\n"
+    );
+    for i in 0..n / 20 {
+        let _ = write!(
+            text,
+            "body_{i} {{ s = {STATE} parameter(0)\n i = s32[] get-tuple-element(s), index=0\n \
+             one = s32[] constant(1)\n zero = s32[] constant(0)\n j = s32[] add(i, one)\n \
+             h = f32[8] get-tuple-element(s), index=1\n given = f32[3,8] get-tuple-element(s), index=2\n \
+             kept = f32[3,8] get-tuple-element(s), index=3\n \
+             row = f32[1,8] dynamic-slice(given, i, zero), dynamic_slice_sizes={{1,8}}\n r = f32[8] reshape(row)\n \
+             t = f32[8] add(h, r)\n u = f32[8] tanh(t)\n v = f32[1,8] reshape(u)\n \
+             w = f32[3,8] dynamic-update-slice(kept, v, i, zero)\n ROOT e = tuple(j, t, given, w) }}\n"
+        );
+    }
+    text.push_str("ENTRY main {\n h = f32[8] parameter(0)\n k_0 = f32[3,8] parameter(1)\n zero = s32[] constant(0)\n f = f32[] constant(0)\n rows = f32[3,8] broadcast(f), dimensions={}\n");
+    for i in 0..n / 20 {
+        let _ = write!(
+            text,
+            " s_{i} = tuple(zero, h, k_{i}, rows)\n l_{i} = {STATE} while(s_{i}), body=body_{i}, condition=more\n \
+             k_{} = f32[3,8] get-tuple-element(l_{i}), index=3\n",
+            i + 1
+        );
+    }
+    let _ = write!(text, " ROOT end = f32[3,8] negate(k_{})\n}}", n / 20);
+    text
+}
+
 const HEADER: &str = "HloModule generated\nadd { x = f32[] parameter(0)\n y = f32[] parameter(1)\n ROOT s = f32[] add(x, y) }\n";
 
 fn seconds(text: &str) -> Duration {
     let target = Target::find("gpu-h100").unwrap();
     let mut module = memplan_hlo::parse(text).unwrap();
     let start = Instant::now();
-    run(&mut module, &[REMAT, FUSION], &Context { target: &target }, RunOptions::default()).unwrap();
+    let passes = [LOOP_RESIDUALS, REMAT, FUSION_OF_UPDATES];
+    run(&mut module, &passes, &Context { target: &target }, RunOptions::default()).unwrap();
     start.elapsed()
 }
 
@@ -67,6 +102,11 @@ fn check(generate: fn(usize) -> String) {
 #[test]
 fn chains_take_near_linear_time() {
     check(chain);
+}
+
+#[test]
+fn many_loops_take_near_linear_time() {
+    check(loops);
 }
 
 #[test]
