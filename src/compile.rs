@@ -6,6 +6,7 @@ use crate::check;
 use crate::ir::{self, Module};
 use crate::memory::{Bytes, Target};
 use crate::passes::{self, Context, Pass, PassError, RunOptions};
+use crate::plan::fast_memory::{FastMemoryOptions, Objective};
 use crate::plan::{self, PlanError, PlanOptions, Planned, ScheduleOptions};
 
 /// How to compile.
@@ -224,7 +225,24 @@ impl Pipeline<'_> {
         // Before packing, the arena is as large as the most temp bytes live at once.
         self.note_total("schedule", scheduled, totals.total.saturating_sub(totals.fragmentation));
         self.note_total("pack", start.elapsed(), totals.total);
-        Ok(planned)
+        self.assign_fast_memory(planned)
+    }
+
+    /// Keeps values near the cores, on targets that have memory there, and plans what is left for main memory.
+    fn assign_fast_memory(&mut self, planned: Planned) -> Result<Planned, CompileError> {
+        let Some(options) = FastMemoryOptions::for_target(self.target) else { return Ok(planned) };
+        let start = Instant::now();
+        let options = FastMemoryOptions { objective: Objective::Footprint, ..options };
+        let mut module = self.module.clone();
+        plan::fast_memory::assign(&mut module, self.target, &options)?;
+        let options = PlanOptions { reschedule: false, ..self.options.plan.clone() };
+        let faster = plan::plan(&module, self.target, &options)?;
+        if faster.plan.totals.total > planned.plan.totals.total {
+            return Ok(planned);
+        }
+        self.module = module;
+        self.note_total("fast memory", start.elapsed(), faster.plan.totals.total);
+        Ok(faster)
     }
 
     fn check(&mut self, planned: &Planned) -> Result<check::Proof, CompileError> {

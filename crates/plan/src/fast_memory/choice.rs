@@ -67,11 +67,11 @@ impl Choice {
             main.add(path);
             stays.push(inner);
         }
-        main.pay(candidate.write);
+        main.pay(candidate.write + candidate.room);
         let mut best = Choice { mode: Mode::Main(stays), ..main.into_choice() };
         if let (Some(evicted), [view]) = (&candidate.evicted, candidate.views.as_slice()) {
             let (mut path, stays) = walk(view, 0, Some(evicted.busy), &hold);
-            path.pay(evicted.cost);
+            path.pay(evicted.cost + candidate.room);
             if path.cost < best.cost {
                 best = Choice { mode: Mode::Evicted(stays), ..path.into_choice() };
             }
@@ -94,6 +94,14 @@ impl Choice {
     /// Everything in main memory.
     pub(super) fn main(candidate: &Candidate) -> Choice {
         Choice::best(candidate, &|_, _| f64::INFINITY)
+    }
+
+    /// What main memory moves, without what it costs to take some of it.
+    pub(super) fn moved(&self, candidate: &Candidate) -> f64 {
+        match self.mode {
+            Mode::Whole => self.traffic,
+            Mode::Main(_) | Mode::Evicted(_) => self.traffic - candidate.room,
+        }
     }
 
     /// Whether fast memory is held at all.

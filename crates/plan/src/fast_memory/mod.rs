@@ -21,6 +21,7 @@
 //! other; should it come out larger than the memory, what saves least goes.
 
 mod choice;
+mod footprint;
 mod idle;
 mod model;
 mod naked;
@@ -36,10 +37,12 @@ use memplan_ir::{Module, Op, Schedule};
 use memplan_memory::{Bytes, FastMemory, Target};
 
 use crate::{AssignOptions, PlanError};
+use choice::Choice;
+use footprint::Footprint;
 use idle::IdleTime;
 use model::Model;
 pub use naked::{NakedReport, naked};
-pub use options::Options as FastMemoryOptions;
+pub use options::{Objective, Options as FastMemoryOptions};
 use prices::Prices;
 use search::Assignment;
 
@@ -75,45 +78,110 @@ pub fn assign(
     let costs = Costs::new(module, &facts.graph, &facts.in_place, target);
     let idle = IdleTime::new(module, &facts, &costs, target, fast);
     let model = Model::new(module, &facts, &costs, target, options, &idle);
-    let mut limit = options.capacity;
-    loop {
-        let mut assignment = Assignment::empty(&model, limit);
-        let all = assignment.traffic();
-        let no_prices = Prices::find(&model, limit, all, 1);
-        assignment.fill(&no_prices);
-        let prices = Prices::find(&model, limit, assignment.traffic(), options.price_rounds);
-        let mut priced = Assignment::empty(&model, limit);
+    let mut solver = Solver { module: &*module, facts: &facts, target, fast, options, model };
+    let plain = solver.solve()?;
+    let best = match options.objective {
+        Objective::Traffic => plain,
+        Objective::Footprint => solver.lower_footprint(plain)?,
+    };
+    *module = best.module;
+    Ok(best.report)
+}
+
+/// An assignment, carried out and packed.
+struct Solution {
+    module: Module,
+    report: FastMemoryReport,
+    choices: Vec<Choice>,
+    /// Bytes of main memory that the program takes.
+    total: Bytes,
+}
+
+struct Solver<'a> {
+    module: &'a Module,
+    facts: &'a Facts,
+    target: &'a Target,
+    fast: FastMemory,
+    options: &'a FastMemoryOptions,
+    model: Model,
+}
+
+impl Solver<'_> {
+    /// Assigns, carries out and packs, with less room as long as packing takes more than there is.
+    fn solve(&self) -> Result<Solution, PlanError> {
+        let capacity = self.options.capacity;
+        let mut limit = capacity;
+        loop {
+            let (choices, lower_bound) = self.choose(limit);
+            let solution = self.carry_out(choices, lower_bound)?;
+            let height = solution.report.height.0;
+            if height <= capacity || limit == 0 {
+                return Ok(solution);
+            }
+            limit = limit.saturating_sub((height - capacity).max(capacity / LEAST_RETREAT));
+        }
+    }
+
+    /// Choices that together hold at most `limit` bytes at any moment, and what no choices can be below.
+    fn choose(&self, limit: u64) -> (Vec<Choice>, f64) {
+        let model = &self.model;
+        let mut best = Assignment::empty(model, limit);
+        let everything = best.traffic();
+        best.fill(&Prices::find(model, limit, everything, 1));
+        let prices = Prices::find(model, limit, best.traffic(), self.options.price_rounds);
+        let mut priced = Assignment::empty(model, limit);
         priced.fill(&prices);
-        if priced.traffic() <= assignment.traffic() {
-            assignment = priced;
+        if priced.traffic() <= best.traffic() {
+            best = priced;
         }
-        assignment.improve(&prices, options.search_steps);
-        let mut rewritten = module.clone();
-        let inserted =
-            rewrite::rewrite(&mut rewritten, &facts, fast, &model.candidates, &assignment.choices)?;
-        let height = height(&rewritten, target, fast)?;
-        if height.0 <= options.capacity || limit == 0 {
-            *module = rewritten;
-            return Ok(FastMemoryReport {
-                prefetches: inserted.prefetches,
-                evictions: inserted.evictions,
-                height,
-                traffic: assignment.traffic(),
-                lower_bound: prices.lower_bound,
-            });
+        best.improve(&prices, self.options.search_steps);
+        (best.choices, prices.lower_bound)
+    }
+
+    fn carry_out(&self, choices: Vec<Choice>, lower_bound: f64) -> Result<Solution, PlanError> {
+        let candidates = &self.model.candidates;
+        let mut module = self.module.clone();
+        let inserted = rewrite::rewrite(&mut module, self.facts, self.fast, candidates, &choices)?;
+        let facts = Facts::new(&module, &Schedule::in_textual_order(&module))?;
+        let plan = crate::assign(&module, &facts, self.target, &AssignOptions::default())?;
+        let arena = plan.spaces.iter().find(|space| space.space == self.fast.space);
+        let report = FastMemoryReport {
+            prefetches: inserted.prefetches,
+            evictions: inserted.evictions,
+            height: arena.map_or(Bytes::ZERO, |arena| arena.temp),
+            traffic: candidates.iter().zip(&choices).map(|(c, choice)| choice.moved(c)).sum(),
+            lower_bound,
+        };
+        Ok(Solution { module, report, choices, total: plan.totals.total })
+    }
+
+    /// Puts a price on main memory where most of it is taken, again and again, and keeps what takes least.
+    fn lower_footprint(&mut self, plain: Solution) -> Result<Solution, PlanError> {
+        let storages = crate::storages(self.module, self.facts, self.target, crate::TakeOver::Any)?;
+        let all = footprint::temp_load(self.facts, &storages, self.facts.line.end());
+        let mut footprint = Footprint::new(all);
+        let mut lowest = (footprint.peak(&self.model.candidates, &plain.choices), None);
+        let mut choices = plain.choices.clone();
+        for _ in 0..footprint::ROUNDS {
+            if lowest.0 == 0 {
+                break;
+            }
+            footprint.raise(&mut self.model.candidates, &choices);
+            choices = self.choose(self.options.capacity).0;
+            let peak = footprint.peak(&self.model.candidates, &choices);
+            if peak < lowest.0 {
+                lowest = (peak, Some(choices.clone()));
+            }
         }
-        // What packing takes on top.
-        limit = limit.saturating_sub((height.0 - options.capacity).max(options.capacity / 256));
+        let Some(choices) = lowest.1 else { return Ok(plain) };
+        let low = self.carry_out(choices, plain.report.lower_bound)?;
+        let fits = low.report.height.0 <= self.options.capacity;
+        Ok(if fits && low.total < plain.total { low } else { plain })
     }
 }
 
-/// Bytes that the arena of fast memory takes.
-fn height(module: &Module, target: &Target, fast: FastMemory) -> Result<Bytes, PlanError> {
-    let facts = Facts::new(module, &Schedule::in_textual_order(module))?;
-    let plan = crate::assign(module, &facts, target, &AssignOptions::default())?;
-    let arena = plan.spaces.iter().find(|space| space.space == fast.space);
-    Ok(arena.map_or(Bytes::ZERO, |arena| arena.temp))
-}
+/// The part of the capacity by which at least the next attempt takes less, so that there are not many.
+const LEAST_RETREAT: u64 = 256;
 
 /// Parameters and constants take no time, and transfers may start as soon as they are there.
 fn put_given_values_first(module: &mut Module) {

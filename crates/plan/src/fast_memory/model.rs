@@ -42,6 +42,10 @@ pub(super) struct Candidate {
     pub(super) whole: Option<Whole>,
     /// What writing them costs when they are in main memory.
     pub(super) write: f64,
+    /// What it costs that they take main memory, if they are not whole in the fast one.
+    pub(super) room: f64,
+    /// When they would take main memory: never for what the caller sees, which takes it in any case.
+    pub(super) life: Vec<LiveRange>,
     /// For a single value that an instruction writes: being written there and copied out, which some part of its life
     /// asks for.
     pub(super) evicted: Option<Evicted>,
@@ -444,7 +448,8 @@ impl Build<'_> {
             return None;
         }
         let single = (values.len() == 1).then(|| values[0]);
-        Some(Candidate { single, bytes, whole, write, evicted, views })
+        let life = self.life(&values);
+        Some(Candidate { single, bytes, whole, write, room: 0.0, life, evicted, views })
     }
 
     /// Padded bytes of an array that may be in fast memory.
@@ -465,6 +470,15 @@ impl Build<'_> {
         let is_code = matches!(self.module.instructions[definition].op, Op::Constant(_))
             && bytes <= self.target.embedded_constant_bytes.0;
         (!is_code).then_some(bytes)
+    }
+
+    /// When values that are nothing but temporaries are live.
+    fn life(&self, values: &[ValueId]) -> Vec<LiveRange> {
+        let live = &self.facts.live;
+        match values.iter().any(|&v| self.is_given(v) || live.is_live_out(v)) {
+            true => Vec::new(),
+            false => crate::storage::busy(values.iter().map(|&v| live.of(v)).collect()),
+        }
     }
 
     /// Whether a value is in main memory before anything is done about it.

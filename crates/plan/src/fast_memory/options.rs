@@ -2,9 +2,20 @@
 
 use memplan_memory::{Bytes, Target};
 
+/// What an assignment is to make small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Objective {
+    /// The bytes that main memory moves.
+    Traffic,
+    /// The most bytes of main memory that are taken at one moment; then the bytes that it moves.
+    Footprint,
+}
+
 /// How to assign fast memory.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// What to make small.
+    pub objective: Objective,
     /// Bytes of the fast memory that values may take; what kernels use as scratch is not among them.
     pub capacity: u64,
     /// What a byte is worth that main memory moves while the cores wait for it, on top of the byte itself. Below 1, so
@@ -22,6 +33,12 @@ impl Options {
     pub fn for_target(target: &Target) -> Option<Options> {
         let space = target.space(target.fast_memory?.space)?;
         let Bytes(capacity) = space.usable()?.saturating_sub(space.kernel_scratch);
-        Some(Options { capacity, time_weight: 0.25, price_rounds: 60, search_steps: 4 })
+        Some(Options {
+            objective: Objective::Traffic,
+            capacity,
+            time_weight: 0.25,
+            price_rounds: 60,
+            search_steps: 4,
+        })
     }
 }

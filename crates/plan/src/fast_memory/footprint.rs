@@ -1,0 +1,97 @@
+//! The price of main memory: which temporaries are worth keeping out of it so that it needs to be less.
+//!
+//! What counts is the most bytes taken at one moment. So each round puts a price on the moments at which most is
+//! taken now, lets all candidates choose again, and looks where most is taken then; prices add up over the rounds, until
+//! they are spread over all moments that matter.
+
+use memplan_analysis::{LiveRange, Time};
+
+use super::choice::{Choice, Mode};
+use super::model::Candidate;
+
+/// Rounds of raising prices.
+pub(super) const ROUNDS: usize = 8;
+
+/// What keeping one byte out of main memory at its fullest is worth, in bytes moved: more than moving it in every
+/// iteration of any but the longest loops, since what does not fit does not run.
+const PEAK_WORTH: f64 = 1000.0;
+
+/// Moments at which at least this share of the most is taken are priced together.
+const NEAR_PEAK: f64 = 0.99;
+
+/// Load and price of main memory.
+pub(super) struct Footprint {
+    /// Bytes of temporaries at each instant when all are in main memory.
+    all: Vec<u64>,
+    price: Vec<f64>,
+}
+
+impl Footprint {
+    /// No prices yet.
+    pub(super) fn new(all: Vec<u64>) -> Footprint {
+        let price = vec![0.0; all.len()];
+        Footprint { all, price }
+    }
+
+    /// The most bytes taken at one instant.
+    pub(super) fn peak(&self, candidates: &[Candidate], choices: &[Choice]) -> u64 {
+        self.load(candidates, choices).into_iter().max().unwrap_or(0)
+    }
+
+    /// Raises the price of the instants at which most is taken, and tells candidates what it costs to be there.
+    pub(super) fn raise(&mut self, candidates: &mut [Candidate], choices: &[Choice]) {
+        let load = self.load(candidates, choices);
+        let near = (load.iter().copied().max().unwrap_or(0) as f64 * NEAR_PEAK) as u64;
+        let n = load.iter().filter(|&&bytes| bytes >= near).count().max(1);
+        for (price, _) in self.price.iter_mut().zip(&load).filter(|(_, bytes)| **bytes >= near) {
+            *price += 1.0 / n as f64;
+        }
+        let mut sum = 0.0;
+        let sums: Vec<f64> = std::iter::once(0.0)
+            .chain(self.price.iter().map(|price| {
+                sum += price;
+                sum
+            }))
+            .collect();
+        for candidate in candidates {
+            let share = |range: &LiveRange| (sums[range.end as usize] - sums[range.start as usize]) / sum;
+            let shares: f64 = candidate.life.iter().map(share).sum();
+            candidate.room = PEAK_WORTH * candidate.bytes as f64 * shares;
+        }
+    }
+
+    fn load(&self, candidates: &[Candidate], choices: &[Choice]) -> Vec<u64> {
+        let mut change = vec![0i64; self.all.len() + 1];
+        for (candidate, _) in candidates.iter().zip(choices).filter(|(_, c)| matches!(c.mode, Mode::Whole)) {
+            for &LiveRange { start, end } in &candidate.life {
+                change[start as usize] -= candidate.bytes as i64;
+                change[end as usize] += candidate.bytes as i64;
+            }
+        }
+        let mut moved = 0;
+        let instants = self.all.iter().zip(&change);
+        instants
+            .map(|(&all, change)| {
+                moved += change;
+                // Operands that results take over are counted once in `all`.
+                u64::try_from(all as i64 + moved).unwrap_or(0)
+            })
+            .collect()
+    }
+}
+
+/// Bytes of main memory's temporaries at each instant.
+pub(super) fn temp_load(
+    facts: &memplan_analysis::Facts,
+    storages: &crate::storage::Storages,
+    end: Time,
+) -> Vec<u64> {
+    let mut load = crate::load::Load::new(end);
+    for (id, storage) in storages.all.iter() {
+        if storage.home == crate::storage::Home::Temp {
+            let pieces = crate::assign::occupancy(facts, storages, id);
+            pieces.into_iter().for_each(|(range, bytes)| load.add(range, bytes));
+        }
+    }
+    load.curve().map(|bytes| bytes.0).collect()
+}
