@@ -3,6 +3,7 @@
 mod c_header;
 mod compile;
 mod examples;
+mod fast_memory;
 mod ipu;
 mod layout;
 mod mutations;

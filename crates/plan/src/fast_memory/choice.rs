@@ -14,6 +14,8 @@ pub(super) struct Choice {
     pub(super) cost: f64,
     /// When fast memory is held: in no particular order.
     pub(super) busy: Vec<LiveRange>,
+    /// One past the last instant at which the copy out of fast memory is under way; 0 without one.
+    pub(super) copied_until: Time,
 }
 
 /// Where a candidate lives.
@@ -73,7 +75,8 @@ impl Choice {
             let (mut path, stays) = walk(view, 0, Some(evicted.busy), &hold);
             path.pay(evicted.cost + candidate.room);
             if path.cost < best.cost {
-                best = Choice { mode: Mode::Evicted(stays), ..path.into_choice() };
+                let copied_until = evicted.busy.end;
+                best = Choice { mode: Mode::Evicted(stays), copied_until, ..path.into_choice() };
             }
         }
         if let Some(whole) = &candidate.whole {
@@ -85,6 +88,7 @@ impl Choice {
                     traffic: whole.cost,
                     cost: whole.cost + held,
                     busy: whole.busy.clone(),
+                    copied_until: 0,
                 };
             }
         }
@@ -131,7 +135,7 @@ impl Path {
     }
 
     fn into_choice(self) -> Choice {
-        Choice { mode: Mode::default(), traffic: self.traffic, cost: self.cost, busy: self.busy }
+        Choice { traffic: self.traffic, cost: self.cost, busy: self.busy, ..Choice::default() }
     }
 }
 

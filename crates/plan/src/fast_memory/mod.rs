@@ -32,8 +32,8 @@ mod room;
 mod search;
 mod sharing;
 
-use memplan_analysis::{Costs, Facts};
-use memplan_ir::{Module, Op, Schedule};
+use memplan_analysis::{Costs, Facts, calls_sequentially};
+use memplan_ir::{InstructionId, Module, Op, Schedule, Users};
 use memplan_memory::{Bytes, FastMemory, Target};
 
 use crate::{AssignOptions, PlanError};
@@ -62,8 +62,8 @@ pub struct FastMemoryReport {
     pub lower_bound: f64,
 }
 
-/// Assigns fast memory to a scheduled module. Parameters and constants come to stand first in their computations; the
-/// order of everything else is kept. A target without fast memory leaves the module as it is.
+/// Assigns fast memory to a scheduled module. Parameters and constants come to stand first in their computations, and
+/// tuples right before the loops and branches that take them in; the order of everything else is kept. A target without fast memory leaves the module as it is.
 ///
 /// # Errors
 /// When the call graph is not one that memory can be planned for, or values that must share storage cannot.
@@ -73,7 +73,7 @@ pub fn assign(
     options: &FastMemoryOptions,
 ) -> Result<FastMemoryReport, PlanError> {
     let Some(fast) = target.fast_memory else { return Ok(FastMemoryReport::default()) };
-    put_given_values_first(module);
+    order_for_transfers(module);
     let facts = Facts::new(module, &Schedule::in_textual_order(module))?;
     let costs = Costs::new(module, &facts.graph, &facts.in_place, target);
     let idle = IdleTime::new(module, &facts, &costs, target, fast);
@@ -183,18 +183,38 @@ impl Solver<'_> {
 /// The part of the capacity by which at least the next attempt takes less, so that there are not many.
 const LEAST_RETREAT: u64 = 256;
 
-/// Parameters and constants take no time, and transfers may start as soon as they are there.
-fn put_given_values_first(module: &mut Module) {
+/// Moves what takes no time to where it gives transfers most room: parameters and constants to the front, and tuples
+/// that control flow takes in to right before it.
+fn order_for_transfers(module: &mut Module) {
+    let users = Users::new(module);
     for computation in module.computations.values_mut() {
         let instructions = &module.instructions;
-        let is_given = |id: &memplan_ir::InstructionId| {
-            let instruction = &instructions[*id];
-            matches!(instruction.op, Op::Parameter { .. } | Op::Constant(_))
-                && instruction.control_predecessors.is_empty()
+        let is_free = |id: InstructionId| instructions[id].control_predecessors.is_empty();
+        let is_given = |&id: &InstructionId| {
+            matches!(instructions[id].op, Op::Parameter { .. } | Op::Constant(_)) && is_free(id)
         };
-        let (given, mut others): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut computation.instructions).into_iter().partition(is_given);
+        let is_handed_over = |id: InstructionId| match users.of(id) {
+            [user] => {
+                instructions[id].op == Op::Tuple && is_free(id) && calls_sequentially(&instructions[*user].op)
+            }
+            _ => false,
+        };
+        let old = std::mem::take(&mut computation.instructions);
+        let (given, others): (Vec<_>, Vec<_>) = old.into_iter().partition(is_given);
         computation.instructions = given;
-        computation.instructions.append(&mut others);
+        for id in others {
+            if calls_sequentially(&instructions[id].op) {
+                let mut tuples: Vec<InstructionId> = Vec::new();
+                for &operand in instructions[id].operands.iter().filter(|&&o| is_handed_over(o)) {
+                    if !tuples.contains(&operand) {
+                        tuples.push(operand);
+                    }
+                }
+                computation.instructions.extend(tuples);
+            }
+            if !is_handed_over(id) {
+                computation.instructions.push(id);
+            }
+        }
     }
 }

@@ -32,7 +32,7 @@ impl Prices {
             let mut cost = 0.0;
             for (i, candidate) in model.candidates.iter().enumerate() {
                 // What may be shared is taken to be, so that the bound holds.
-                let own = |range| model.sharing.own_part(i, range, None);
+                let own = |range| model.sharing.own_part(i, &model.candidates, range, None);
                 let choice = Choice::best(candidate, &|bytes, range| now.of(bytes, own(range)));
                 cost += choice.cost;
                 for range in choice.busy.iter().map(|&range| own(range)) {

@@ -154,7 +154,7 @@ impl<'m> Assignment<'m> {
         let old = self.set(i, Choice::default());
         let this = &*self;
         let new = Choice::best(candidate, &|bytes, range| {
-            let own = this.model.sharing.own_part(i, range, Some(&this.choices));
+            let own = this.model.sharing.own_part(i, &this.model.candidates, range, Some(&this.choices));
             if own.start >= own.end {
                 return 0.0;
             }

@@ -108,10 +108,13 @@ impl Sharing {
     pub(super) fn own_part(
         &self,
         candidate: usize,
+        candidates: &[Candidate],
         range: LiveRange,
         choices: Option<&[Choice]>,
     ) -> LiveRange {
         let mut own = range;
+        let evicted = candidates[candidate].evicted.as_ref().map(|evicted| evicted.busy);
+        let may_be_under_way = evicted.is_some_and(|busy| range.start == busy.start && range.end <= busy.end);
         for &site in &self.of[candidate] {
             let Site { time, results } = &self.sites[site as usize];
             for (result, partners) in results {
@@ -122,6 +125,7 @@ impl Sharing {
                         own.start = time + 1;
                     }
                 } else if range.end == time + 1
+                    && !may_be_under_way
                     && partners.contains(&candidate)
                     && choices.is_some_and(|choices| {
                         begins_at(&choices[*result], *time)
@@ -141,6 +145,7 @@ fn begins_at(choice: &Choice, time: Time) -> bool {
     choice.busy.iter().any(|range| range.start == time)
 }
 
+/// Whether an instruction is the last that needs a value in fast memory. A copy that is under way is needed longer.
 fn ends_at(choice: &Choice, time: Time) -> bool {
-    choice.busy.iter().any(|range| range.end == time + 1 && range.start <= time)
+    choice.copied_until <= time && choice.busy.iter().any(|range| range.end == time + 1 && range.start <= time)
 }

@@ -1,0 +1,198 @@
+//! What instructions compute, read and write, on programs small enough to count by hand.
+
+use memplan_analysis::{CallGraph, Costs, InPlace, RunEstimate, Work};
+use memplan_hlo::parse;
+use memplan_ir::{ElementType, InstructionId, Module};
+use memplan_memory::{Bytes, FastMemory, MemorySpace, MemorySpaceId, Target, Transfer};
+
+fn costs(module: &Module, target: &Target) -> (CallGraph, Costs) {
+    let graph = CallGraph::new(module).unwrap();
+    let costs = Costs::new(module, &graph, &InPlace::new(module), target);
+    (graph, costs)
+}
+
+fn named(module: &Module, name: &str) -> InstructionId {
+    module.instructions.iter().find(|(_, i)| &*i.name == name).map(|(id, _)| id).unwrap()
+}
+
+/// Accesses as `operand:bytes`, `>` for the result.
+#[track_caller]
+fn check(text: &str, name: &str, expected: &str) -> Work {
+    let module = parse(&format!("HloModule m\n{text}")).unwrap();
+    let (_, costs) = costs(&module, &Target::find("toy").unwrap());
+    let work = costs.work(named(&module, name)).clone();
+    let shown = work.accesses.iter().map(|access| match access.operand {
+        Some(operand) => format!("{operand}:{}", access.bytes.0),
+        None => format!(">{}:{}", access.index, access.bytes.0),
+    });
+    assert_eq!(shown.collect::<Vec<_>>().join(" "), expected);
+    work
+}
+
+#[test]
+fn kernels_read_operands_and_write_results() {
+    let work = check(
+        "ENTRY e {
+           a = f32[8,16] parameter(0)
+           b = f32[16,4] parameter(1)
+           ROOT d = f32[8,4] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+         }",
+        "d",
+        "0:512 1:256 >{}:128",
+    );
+    assert_eq!(work.matrix.as_slice(), [(ElementType::F32, 2.0 * 8.0 * 4.0 * 16.0)]);
+}
+
+#[test]
+fn slices_read_what_they_take() {
+    check(
+        "ENTRY e {
+           a = f32[64,16] parameter(0)
+           i = s32[] parameter(1)
+           ROOT d = f32[1,16] dynamic-slice(a, i, i), dynamic_slice_sizes={1,16}
+         }",
+        "d",
+        "0:64 >{}:64",
+    );
+}
+
+#[test]
+fn updates_in_place_write_the_update() {
+    check(
+        "ENTRY e {
+           a = f32[64,16] parameter(0)
+           u = f32[2,16] parameter(1)
+           i = s32[] parameter(2)
+           ROOT d = f32[64,16] dynamic-update-slice(a, u, i, i)
+         }",
+        "d",
+        "1:128 >{}:128",
+    );
+}
+
+#[test]
+fn fusions_read_what_their_insides_need() {
+    // Of the table two rows, through an elementwise operation; all of `x`, once, though it is used twice; nothing of
+    // what is updated in place.
+    let work = check(
+        "inner {
+           table = f32[64,16] parameter(0)
+           x = f32[2,16] parameter(1)
+           stack = f32[8,2,16] parameter(2)
+           i = s32[] parameter(3)
+           zero = s32[] constant(0)
+           small = f32[64,16] negate(table)
+           rows = f32[2,16] slice(small), slice={[3:5], [0:16]}
+           sum = f32[2,16] add(rows, x)
+           y = f32[2,16] multiply(sum, x)
+           update = f32[1,2,16] reshape(y)
+           ROOT out = f32[8,2,16] dynamic-update-slice(stack, update, i, zero, zero)
+         }
+         ENTRY e {
+           table = f32[64,16] parameter(0)
+           x = f32[2,16] parameter(1)
+           stack = f32[8,2,16] parameter(2)
+           i = s32[] parameter(3)
+           ROOT f = f32[8,2,16] fusion(table, x, stack, i), kind=kLoop, calls=inner
+         }",
+        "f",
+        "0:128 1:128 >{}:128",
+    );
+    // Negations of two rows, additions, multiplications, the slice and the reshape, and the update.
+    assert_eq!(work.vector, 6.0 * 32.0);
+}
+
+#[test]
+fn what_passes_values_on_costs_nothing() {
+    let text = "ENTRY e { a = f32[4] parameter(0) b = f32[2,2] bitcast(a) ROOT t = (f32[2,2]) tuple(b) }";
+    check(text, "b", "");
+    check(text, "t", "");
+}
+
+const LOOP: &str = "
+body {
+  state = (s32[], f32[4], s32[]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  x = f32[4] get-tuple-element(state), index=1
+  n = s32[] get-tuple-element(state), index=2
+  one = s32[] constant(1)
+  next = s32[] add(i, one)
+  y = f32[4] negate(x)
+  ROOT result = (s32[], f32[4], s32[]) tuple(next, y, n)
+}
+condition {
+  state = (s32[], f32[4], s32[]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  n = s32[] get-tuple-element(state), index=2
+  ROOT goes_on = pred[] compare(i, n), direction=LT
+}
+ENTRY e {
+  x = f32[4] parameter(0)
+  zero = s32[] constant(0)
+  n = s32[] constant(12)
+  init = (s32[], f32[4], s32[]) tuple(zero, x, n)
+  ROOT loop = (s32[], f32[4], s32[]) while(init), condition=condition, body=body
+}";
+
+#[test]
+fn loops_count_as_often_as_they_run() {
+    // The bound comes in as state that the body hands through.
+    let module = parse(&format!("HloModule m\n{LOOP}")).unwrap();
+    let target = Target::find("toy").unwrap();
+    let (graph, costs) = costs(&module, &target);
+    let parent = |name| module.instructions[named(&module, name)].parent;
+    assert_eq!(costs.frequency(parent("y")), 12.0);
+    assert_eq!(costs.frequency(parent("goes_on")), 13.0);
+    assert_eq!(RunEstimate::new(&module, &graph, &costs, &target).main_memory_bytes, 12.0 * 32.0);
+}
+
+/// A byte of main memory takes a nanosecond, like a vector operation; fast memory takes no time.
+fn machine() -> Target {
+    let mut target = Target::find("toy").unwrap();
+    let space = |id: u32| MemorySpace {
+        id: MemorySpaceId(id),
+        capacity: Some(Bytes(1 << 20)),
+        bandwidth: (id == 0).then_some(1e9),
+        ..target.spaces[0].clone()
+    };
+    target.spaces = (0..3).map(space).collect();
+    let way = |from, to| Transfer { from: MemorySpaceId(from), to: MemorySpaceId(to), bandwidth: None };
+    target.transfers = vec![way(0, 1), way(1, 0)];
+    target.fast_memory = Some(FastMemory { space: MemorySpaceId(1), flags: MemorySpaceId(2) });
+    target.vector_rate = Some(1e9);
+    target.validate().unwrap();
+    target
+}
+
+#[track_caller]
+fn check_run(body: &str, nanoseconds: f64, waiting: f64, bytes: f64) {
+    let text = format!(
+        "HloModule m, is_scheduled=true
+         ENTRY e {{
+           x = f32[100]{{0:S(1)}} constant({{...}})
+           w = f32[100]{{0}} parameter(0)
+           {body}
+         }}"
+    );
+    let (module, target) = (parse(&text).unwrap(), machine());
+    let (graph, costs) = costs(&module, &target);
+    let run = RunEstimate::new(&module, &graph, &costs, &target);
+    let close = |found: f64, expected: f64| (found - expected).abs() < 1e-6;
+    assert!(
+        close(run.seconds * 1e9, nanoseconds) && close(run.waiting * 1e9, waiting) && run.main_memory_bytes == bytes,
+        "{run:?}"
+    );
+}
+
+const START: &str = "s = (f32[100]{0:S(1)}, f32[100]{0}, u32[]{:S(2)}) copy-start(w)";
+const DONE: &str = "d = f32[100]{0:S(1)} copy-done(s)";
+
+#[test]
+fn transfers_hide_behind_compute() {
+    // An exponential of 100 elements takes 800 ns and leaves main memory alone, so that 400 bytes arrive meanwhile.
+    check_run(&format!("{START} a = f32[100]{{0:S(1)}} exponential(x) ROOT {DONE}"), 800.0, 0.0, 400.0);
+    // A negation takes 100 ns; the cores wait for the other 300.
+    check_run(&format!("{START} a = f32[100]{{0:S(1)}} negate(x) ROOT {DONE}"), 400.0, 300.0, 400.0);
+    // One that writes main memory takes 400 ns, none of them idle.
+    check_run(&format!("{START} a = f32[100]{{0}} negate(x) ROOT {DONE}"), 800.0, 400.0, 800.0);
+}
