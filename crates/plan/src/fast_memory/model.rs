@@ -69,7 +69,7 @@ pub(super) struct Whole {
 /// A result of the program that is made in fast memory.
 pub(super) struct CopiedOut {
     pub(super) value: ValueId,
-    /// Operands of the entry's root.
+    /// Operands of the entry's root: at least one.
     pub(super) uses: Vec<Use>,
     /// The instruction before which the copy is done; `None`: the root.
     pub(super) done_before: Option<InstructionId>,

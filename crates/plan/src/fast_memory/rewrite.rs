@@ -95,7 +95,10 @@ impl Rewrite<'_> {
                     self.fetch_for(&input.uses, input.start.before);
                 }
                 for output in &whole.copied_out {
-                    let done = self.evict(output.value, output.done_before);
+                    let root = output.uses[0].user;
+                    let line = &self.facts.line;
+                    let before = output.done_before.filter(|&before| line.time(before) < line.time(root));
+                    let done = self.evict(output.value, Some(before.unwrap_or(root)));
                     output.uses.iter().for_each(|&it| self.exchange(it, done));
                 }
                 whole.resident.iter().for_each(|&value| self.color(value));
@@ -233,7 +236,7 @@ impl Rewrite<'_> {
         uses.iter().for_each(|&it| self.exchange(it, done));
     }
 
-    /// Copies a value that is written to fast memory to main memory.
+    /// Copies a value that is written to fast memory to main memory; without a limit, by the end of its computation.
     fn evict(&mut self, value: ValueId, done_before: Option<InstructionId>) -> InstructionId {
         self.inserted.evictions += 1;
         let positions = &self.facts.flow.positions;
@@ -241,9 +244,14 @@ impl Rewrite<'_> {
         let (id, index) = (positions.instruction(definition), positions.shape_index(definition).clone());
         let source = self.element(id, &index, (id, Slot::After));
         let start = self.start(source, 0, self.fast.space.0, (id, Slot::After));
-        let root = self.module.computations[self.module.instructions[id].parent].root;
-        let before = done_before.filter(|&before| self.facts.line.time(before) < self.facts.line.time(root));
-        self.done(start, (before.unwrap_or(root), Slot::Evicted))
+        let slot = match done_before {
+            Some(before) => (before, Slot::Evicted),
+            None => {
+                let sequence = &self.module.computations[self.module.instructions[id].parent].instructions;
+                (*sequence.last().expect("a definition stands in its computation"), Slot::After)
+            }
+        };
+        self.done(start, slot)
     }
 
     fn start(
