@@ -17,7 +17,11 @@ use crate::support::{evaluate, explain, plan_to_run, run_in_arena, run_passes};
 /// ten vector operations.
 fn machine(capacity: u64) -> Target {
     let mut target = Target::find("toy").expect("it is built in");
-    let space = |id: u32, name: &str| MemorySpace { id: MemorySpaceId(id), name: name.into(), ..target.spaces[0].clone() };
+    let space = |id: u32, name: &str| MemorySpace {
+        id: MemorySpaceId(id),
+        name: name.into(),
+        ..target.spaces[0].clone()
+    };
     let main = MemorySpace { bandwidth: Some(1e9), ..space(0, "main") };
     let fast = MemorySpace { bandwidth: Some(1e10), capacity: Some(Bytes(capacity)), ..space(1, "fast") };
     let flags = space(2, "flags");

@@ -179,7 +179,9 @@ fn check_run(body: &str, nanoseconds: f64, waiting: f64, bytes: f64) {
     let run = RunEstimate::new(&module, &graph, &costs, &target);
     let close = |found: f64, expected: f64| (found - expected).abs() < 1e-6;
     assert!(
-        close(run.seconds * 1e9, nanoseconds) && close(run.waiting * 1e9, waiting) && run.main_memory_bytes == bytes,
+        close(run.seconds * 1e9, nanoseconds)
+            && close(run.waiting * 1e9, waiting)
+            && run.main_memory_bytes == bytes,
         "{run:?}"
     );
 }

@@ -10,7 +10,7 @@ use super::choice::{Choice, Mode};
 use super::model::Candidate;
 
 /// Rounds of raising prices.
-pub(super) const ROUNDS: usize = 8;
+pub(super) const ROUNDS: usize = 4;
 
 /// What keeping one byte out of main memory at its fullest is worth, in bytes moved: more than moving it in every
 /// iteration of any but the longest loops, since what does not fit does not run.

@@ -110,32 +110,33 @@ impl Solver<'_> {
     /// Assigns, carries out and packs, with less room as long as packing takes more than there is.
     fn solve(&self) -> Result<Solution, PlanError> {
         let capacity = self.options.capacity;
+        let (mut assignment, prices) = self.choose();
         let mut limit = capacity;
         loop {
-            let (choices, lower_bound) = self.choose(limit);
-            let solution = self.carry_out(choices, lower_bound)?;
+            let solution = self.carry_out(assignment.choices.clone(), prices.lower_bound)?;
             let height = solution.report.height.0;
             if height <= capacity || limit == 0 {
                 return Ok(solution);
             }
             limit = limit.saturating_sub((height - capacity).max(capacity / LEAST_RETREAT));
+            assignment.shrink(&prices, limit);
         }
     }
 
-    /// Choices that together hold at most `limit` bytes at any moment, and what no choices can be below.
-    fn choose(&self, limit: u64) -> (Vec<Choice>, f64) {
-        let model = &self.model;
-        let mut best = Assignment::empty(model, limit);
+    /// Choices that together hold no more than there is at any moment, and the prices that led to them.
+    fn choose(&self) -> (Assignment<'_>, Prices) {
+        let (model, capacity) = (&self.model, self.options.capacity);
+        let mut best = Assignment::empty(model, capacity);
         let everything = best.traffic();
-        best.fill(&Prices::find(model, limit, everything, 1));
-        let prices = Prices::find(model, limit, best.traffic(), self.options.price_rounds);
-        let mut priced = Assignment::empty(model, limit);
+        best.fill(&Prices::find(model, capacity, everything, 1));
+        let prices = Prices::find(model, capacity, best.traffic(), self.options.price_rounds);
+        let mut priced = Assignment::empty(model, capacity);
         priced.fill(&prices);
         if priced.traffic() <= best.traffic() {
             best = priced;
         }
         best.improve(&prices, self.options.search_steps);
-        (best.choices, prices.lower_bound)
+        (best, prices)
     }
 
     fn carry_out(&self, choices: Vec<Choice>, lower_bound: f64) -> Result<Solution, PlanError> {
@@ -167,7 +168,7 @@ impl Solver<'_> {
                 break;
             }
             footprint.raise(&mut self.model.candidates, &choices);
-            choices = self.choose(self.options.capacity).0;
+            choices = self.choose().0.choices;
             let peak = footprint.peak(&self.model.candidates, &choices);
             if peak < lowest.0 {
                 lowest = (peak, Some(choices.clone()));
@@ -181,7 +182,7 @@ impl Solver<'_> {
 }
 
 /// The part of the capacity by which at least the next attempt takes less, so that there are not many.
-const LEAST_RETREAT: u64 = 256;
+const LEAST_RETREAT: u64 = 64;
 
 /// Moves what takes no time to where it gives transfers most room: parameters and constants to the front, and tuples
 /// that control flow takes in to right before it.

@@ -37,7 +37,7 @@ impl Options {
             objective: Objective::Traffic,
             capacity,
             time_weight: 0.25,
-            price_rounds: 60,
+            price_rounds: 40,
             search_steps: 4,
         })
     }

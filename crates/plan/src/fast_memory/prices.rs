@@ -19,46 +19,55 @@ pub(super) struct Prices {
 }
 
 impl Prices {
-    /// Finds prices in `rounds` rounds, each linear in candidates and instants; `upper_bound` is what is known to be
-    /// possible.
+    /// Finds prices in `rounds` rounds, each linear in instants and in the candidates that compete; `upper_bound` is what
+    /// is known to be possible.
     pub(super) fn find(model: &Model, capacity: u64, upper_bound: f64, rounds: usize) -> Prices {
         let n = model.end as usize;
+        let capacity = capacity as f64;
         let mut price = vec![0.0; n];
         let mut best = Prices { sums: vec![0.0; n + 1], lower_bound: f64::NEG_INFINITY };
+        let mut fixed = Demand::new(n);
+        let mut active: Vec<usize> = (0..model.candidates.len()).collect();
         let (mut pace, mut stuck) = (1.0, 0);
-        for _ in 0..rounds {
+        for round in 0..rounds {
             let now = Prices { sums: prefix_sums(&price), lower_bound: 0.0 };
-            let mut excess = vec![0.0; n + 1];
-            let mut cost = 0.0;
-            for (i, candidate) in model.candidates.iter().enumerate() {
-                // What may be shared is taken to be, so that the bound holds.
-                let own = |range| model.sharing.own_part(i, &model.candidates, range, None);
-                let choice = Choice::best(candidate, &|bytes, range| now.of(bytes, own(range)));
-                cost += choice.cost;
-                for range in choice.busy.iter().map(|&range| own(range)) {
-                    excess[range.start as usize] += candidate.bytes as f64;
-                    excess[range.end as usize] -= candidate.bytes as f64;
-                }
-            }
-            let bound = cost - capacity as f64 * now.sums[n];
+            let mut demand = fixed.clone();
+            let choices: Vec<Choice> = active.iter().map(|&i| now.choice(model, i)).collect();
+            choices.iter().zip(&active).for_each(|(choice, &i)| demand.add(model, i, choice));
+            let load = demand.load();
+            let bound = demand.cost - capacity * now.sums[n];
             if bound > best.lower_bound {
                 best = Prices { lower_bound: bound, ..now };
                 stuck = 0;
             } else {
                 stuck += 1;
             }
-            if stuck == 5 {
+            if stuck == PATIENCE {
                 (pace, stuck) = (pace / 2.0, 0);
             }
-            let mut load = 0.0;
-            for (t, price) in price.iter().enumerate() {
-                load += excess[t];
-                let beyond = load - capacity as f64;
-                // A price that is zero cannot fall.
-                excess[t] = if *price == 0.0 { beyond.max(0.0) } else { beyond };
+            if round == 0 {
+                // What has all it wants where there is enough for all keeps it; that it costs nothing keeps the bound valid.
+                let scarce: Vec<f64> =
+                    load.iter().map(|&load| f64::from(u8::from(load > capacity))).collect();
+                let scarce = Prices { sums: prefix_sums(&scarce), lower_bound: 0.0 };
+                let competes = |choice: &Choice| choice.busy.iter().any(|&range| scarce.of(1, range) > 0.0);
+                let mut choices = choices.iter();
+                active.retain(|&i| {
+                    let choice = choices.next().expect("there is a choice for each");
+                    if !competes(choice) {
+                        fixed.add(model, i, choice);
+                    }
+                    competes(choice)
+                });
             }
-            let norm: f64 = excess[..n].iter().map(|e| e * e).sum();
-            if norm == 0.0 || upper_bound <= bound {
+            // A price that is zero cannot fall.
+            let beyond = |(price, load): (&f64, &f64)| {
+                let beyond = load - capacity;
+                if *price == 0.0 { beyond.max(0.0) } else { beyond }
+            };
+            let excess: Vec<f64> = price.iter().zip(&load).map(beyond).collect();
+            let norm: f64 = excess.iter().map(|e| e * e).sum();
+            if norm == 0.0 || upper_bound <= bound || pace < LEAST_PACE {
                 break;
             }
             let step = pace * (upper_bound - bound) / norm;
@@ -69,12 +78,59 @@ impl Prices {
         best
     }
 
+    /// What a candidate chooses. What may be shared is taken to be, so that the bound holds.
+    fn choice(&self, model: &Model, i: usize) -> Choice {
+        let own = |range| model.sharing.own_part(i, &model.candidates, range, None);
+        Choice::best(&model.candidates[i], &|bytes, range| self.of(bytes, own(range)))
+    }
+
     /// What it costs to hold bytes during a range.
     pub(super) fn of(&self, bytes: u64, range: LiveRange) -> f64 {
         if range.start >= range.end {
             return 0.0;
         }
         bytes as f64 * (self.sums[range.end as usize] - self.sums[range.start as usize])
+    }
+}
+
+/// Rounds without a better bound after which steps get smaller.
+const PATIENCE: usize = 5;
+
+/// Steps smaller than this change nothing that counts.
+const LEAST_PACE: f64 = 0.05;
+
+/// What choices together cost and hold.
+#[derive(Clone)]
+struct Demand {
+    cost: f64,
+    /// Changes of the bytes held, by instant.
+    change: Vec<f64>,
+}
+
+impl Demand {
+    fn new(instants: usize) -> Demand {
+        Demand { cost: 0.0, change: vec![0.0; instants + 1] }
+    }
+
+    fn add(&mut self, model: &Model, i: usize, choice: &Choice) {
+        self.cost += choice.cost;
+        let bytes = model.candidates[i].bytes as f64;
+        for &range in &choice.busy {
+            let own = model.sharing.own_part(i, &model.candidates, range, None);
+            self.change[own.start as usize] += bytes;
+            self.change[own.end as usize] -= bytes;
+        }
+    }
+
+    /// Bytes held at every instant.
+    fn load(&self) -> Vec<f64> {
+        let instants = self.change.len() - 1;
+        let mut load = 0.0;
+        let add = |change: &f64| {
+            load += change;
+            load
+        };
+        self.change[..instants].iter().map(add).collect()
     }
 }
 

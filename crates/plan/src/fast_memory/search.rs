@@ -164,6 +164,27 @@ impl<'m> Assignment<'m> {
         self.set(i, if new.traffic <= old.traffic { new } else { old });
     }
 
+    /// Lowers what may be held at any moment: candidates that save least for the price of what they hold choose again,
+    /// until the others fit.
+    pub(super) fn shrink(&mut self, prices: &Prices, limit: u64) {
+        self.capacity = limit;
+        let mut order: Vec<(f64, usize)> = (0..self.choices.len())
+            .filter(|&k| self.choices[k].is_fast())
+            .map(|k| (self.worth_of(k, prices), k))
+            .collect();
+        order.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let mut out = Vec::new();
+        for (_, k) in order {
+            if self.choices[k].busy.iter().any(|&range| self.room.most(range) > limit) {
+                self.set(k, Choice::main(&self.model.candidates[k]));
+                out.push(k);
+            }
+        }
+        for k in out.into_iter().rev() {
+            self.choose(k, |bytes, range| RESERVE * prices.of(bytes, range));
+        }
+    }
+
     /// Replaces a choice, and keeps count of what is taken. Gives the old one.
     fn set(&mut self, i: usize, choice: Choice) -> Choice {
         let bytes = self.model.candidates[i].bytes;
