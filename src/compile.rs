@@ -225,19 +225,28 @@ impl Pipeline<'_> {
         // Before packing, the arena is as large as the most temp bytes live at once.
         self.note_total("schedule", scheduled, totals.total.saturating_sub(totals.fragmentation));
         self.note_total("pack", start.elapsed(), totals.total);
-        self.assign_fast_memory(planned)
+        match effort {
+            Effort::Glance => Ok(planned),
+            Effort::Full => self.assign_fast_memory(planned),
+        }
     }
 
     /// Keeps values near the cores, on targets that have memory there, and plans what is left for main memory.
     fn assign_fast_memory(&mut self, planned: Planned) -> Result<Planned, CompileError> {
-        let Some(options) = FastMemoryOptions::for_target(self.target) else { return Ok(planned) };
+        let (Some(fast), Some(options)) =
+            (self.target.fast_memory, FastMemoryOptions::for_target(self.target))
+        else {
+            return Ok(planned);
+        };
         let start = Instant::now();
         let options = FastMemoryOptions { objective: Objective::Footprint, ..options };
         let mut module = self.module.clone();
         plan::fast_memory::assign(&mut module, self.target, &options)?;
-        let options = PlanOptions { reschedule: false, ..self.options.plan.clone() };
-        let faster = plan::plan(&module, self.target, &options)?;
-        if faster.plan.totals.total > planned.plan.totals.total {
+        let plan_options = PlanOptions { reschedule: false, ..self.options.plan.clone() };
+        let faster = plan::plan(&module, self.target, &plan_options)?;
+        let mut arenas = faster.plan.spaces.iter().filter(|arena| arena.space == fast.space);
+        let fits = arenas.all(|arena| arena.temp.0 <= options.capacity);
+        if !fits || faster.plan.totals.total > planned.plan.totals.total {
             return Ok(planned);
         }
         self.module = module;
