@@ -199,10 +199,10 @@ mod tests {
     #[test]
     fn only_elements_under_the_window_count() {
         let window = WindowDimension { size: 3, ..WindowDimension::default() };
-        check(WindowDimension { padding_low: 1, padding_high: 1, ..window.clone() }, 8, 8);
-        check(WindowDimension { stride: 2, padding_low: 1, ..window.clone() }, 9, 4);
-        check(WindowDimension { base_dilation: 2, padding_low: 2, padding_high: 2, ..window.clone() }, 7, 15);
-        check(WindowDimension { base_dilation: 6, stride: 4, padding_low: 5, ..window.clone() }, 11, 14);
+        check(WindowDimension { padding_low: 1, padding_high: 1, ..window }, 8, 8);
+        check(WindowDimension { stride: 2, padding_low: 1, ..window }, 9, 4);
+        check(WindowDimension { base_dilation: 2, padding_low: 2, padding_high: 2, ..window }, 7, 15);
+        check(WindowDimension { base_dilation: 6, stride: 4, padding_low: 5, ..window }, 11, 14);
         check(WindowDimension { window_dilation: 5, padding_low: 3, ..window }, 4, 2);
     }
 }
