@@ -20,6 +20,7 @@
 //! Choices are then made to fit (`search`), carried out (`rewrite`), and the arena of fast memory is packed like any
 //! other; should it come out larger than the memory, what saves least goes.
 
+mod candidates;
 mod choice;
 mod footprint;
 mod idle;
