@@ -102,6 +102,7 @@ pub fn compile(
     let (mut best, planned) = best;
     let chosen: Duration = best.stages[front.stages.len()..].iter().map(|noted| noted.stage.time).sum();
     best.note_total("other orders", start.elapsed().saturating_sub(chosen), planned.plan.totals.total);
+    let planned = best.assign_fast_memory(planned)?;
     let proof = best.check(&planned)?;
     let stages = best.stages.into_iter().map(|noted| noted.measured(target)).collect::<Result<_, _>>()?;
     *module = best.module;
@@ -225,10 +226,7 @@ impl Pipeline<'_> {
         // Before packing, the arena is as large as the most temp bytes live at once.
         self.note_total("schedule", scheduled, totals.total.saturating_sub(totals.fragmentation));
         self.note_total("pack", start.elapsed(), totals.total);
-        match effort {
-            Effort::Glance => Ok(planned),
-            Effort::Full => self.assign_fast_memory(planned),
-        }
+        Ok(planned)
     }
 
     /// Keeps values near the cores, on targets that have memory there, and plans what is left for main memory.
