@@ -145,7 +145,9 @@ impl Solver<'_> {
         let mut module = self.module.clone();
         let inserted = rewrite::rewrite(&mut module, self.facts, self.fast, candidates, &choices)?;
         let facts = Facts::new(&module, &Schedule::in_textual_order(&module))?;
-        let plan = crate::assign(&module, &facts, self.target, &AssignOptions::default())?;
+        // The plan that is made in the end packs no worse than this.
+        let quick = AssignOptions { pack: memplan_pack::Options::quick(), ..AssignOptions::default() };
+        let plan = crate::assign(&module, &facts, self.target, &quick)?;
         let arena = plan.spaces.iter().find(|space| space.space == self.fast.space);
         let report = FastMemoryReport {
             prefetches: inserted.prefetches,
