@@ -1,12 +1,10 @@
 //! Building modules in code: shapes are inferred, instructions named, mistakes reported where they are made.
 
-use rustc_hash::FxHashSet;
-
 use crate::infer::infer_shape_given;
 use crate::{
     AliasKind, ArrayShape, BinaryOp, BufferDonor, ComparisonDirection, ComputationId, CustomCall, Dot,
     DotDimensions, ElementType, InferError, InputOutputAlias, Instruction, InstructionId, Layout, Literal,
-    Module, ModuleConfig, Op, Opcode, PaddingDimension, Shape, ShapeIndex, SliceDimension, UnaryOp,
+    Module, ModuleConfig, Names, Op, Opcode, PaddingDimension, Shape, ShapeIndex, SliceDimension, UnaryOp,
     VerifyErrors, infer_shape, verify,
 };
 
@@ -85,7 +83,7 @@ pub enum BuildError {
 #[derive(Debug)]
 pub struct ModuleBuilder {
     module: Module,
-    computation_names: FxHashSet<Box<str>>,
+    computation_names: Names,
 }
 
 /// Builds one computation. Every method that adds an instruction infers its shape and makes up a name for it.
@@ -97,20 +95,20 @@ pub struct ModuleBuilder {
 pub struct ComputationBuilder<'m> {
     module: &'m mut Module,
     id: ComputationId,
-    names: FxHashSet<Box<str>>,
+    names: Names,
 }
 
 impl ModuleBuilder {
     /// An empty module.
     pub fn new(name: impl Into<Box<str>>) -> ModuleBuilder {
-        ModuleBuilder { module: Module::new(name), computation_names: FxHashSet::default() }
+        ModuleBuilder { module: Module::new(name), computation_names: Names::default() }
     }
 
     /// Begins a computation. When the name is taken, a number is appended to it.
     pub fn computation(&mut self, name: &str) -> ComputationBuilder<'_> {
-        let name = unique_name(&mut self.computation_names, name);
+        let name = self.computation_names.unique(name);
         let id = self.module.add_computation(name);
-        ComputationBuilder { module: &mut self.module, id, names: FxHashSet::default() }
+        ComputationBuilder { module: &mut self.module, id, names: Names::default() }
     }
 
     /// A computation of two scalars, as reductions, scatters and collectives call them.
@@ -160,7 +158,7 @@ impl ComputationBuilder<'_> {
     /// The next parameter.
     pub fn parameter(&mut self, name: &str, shape: Shape) -> InstructionId {
         let number = self.module.computations[self.id].parameters.len() as u32;
-        let name = unique_name(&mut self.names, name);
+        let name = self.names.unique(name);
         let id = self.add(name, shape, Op::Parameter { number }, &[], &[]);
         self.module.computations[self.id].parameters.push(id);
         id
@@ -206,11 +204,11 @@ impl ComputationBuilder<'_> {
     /// When the name is taken, or the instruction is of another computation.
     pub fn rename(&mut self, instruction: InstructionId, name: &str) -> Result<(), BuildError> {
         self.check_ours(instruction)?;
-        if !self.names.insert(name.into()) {
+        if !self.names.take(name) {
             return Err(BuildError::DuplicateName { name: name.into(), computation: self.name() });
         }
         let old = std::mem::replace(&mut self.module.instructions[instruction].name, name.into());
-        self.names.remove(&old);
+        self.names.give_back(&old);
         Ok(())
     }
 
@@ -266,7 +264,7 @@ impl ComputationBuilder<'_> {
             computation: computation(),
             source,
         })?;
-        let name = unique_name(&mut self.names, <&str>::from(opcode));
+        let name = self.names.unique(<&str>::from(opcode));
         Ok(self.add(name, shape, op, &operands, &called))
     }
 
@@ -529,15 +527,4 @@ impl ComputationBuilder<'_> {
         let call = CustomCall { target: target.into(), ..CustomCall::default() };
         self.op_shaped(Op::CustomCall(Box::new(call)), operands, [], shape)
     }
-}
-
-/// `name`, or `name.n` with the first free number; it is taken from then on.
-fn unique_name(taken: &mut FxHashSet<Box<str>>, name: &str) -> Box<str> {
-    let mut unique: Box<str> = name.into();
-    let mut n = taken.len();
-    while !taken.insert(unique.clone()) {
-        unique = format!("{name}.{n}").into();
-        n += 1;
-    }
-    unique
 }

@@ -26,7 +26,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use memplan_analysis::{CallGraph, Dataflow, InPlace, ValueId, ValueKind, dataflow, only_passes_on};
-use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Op, Shape, ShapeIndex};
+use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Names, Op, Shape, ShapeIndex};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::compact::compact;
@@ -51,15 +51,15 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     };
     let graph = CallGraph::new(module).map_err(unsupported)?;
     graph.require_flat(module).map_err(unsupported)?;
-    let mut changed = false;
+    let (mut changed, mut names) = (false, Names::new(module));
     for &computation in graph.sequential() {
-        changed |= spell_out_tuples(module, computation);
+        changed |= spell_out_tuples(module, computation, &mut names);
     }
     let flow = dataflow(module, &graph);
     let in_place = InPlace::new(module);
     let readers = count_readers(module, &graph, &flow);
     for &computation in graph.sequential() {
-        let mut separate = Separate::new(module, &graph, &flow, &in_place, &readers, computation);
+        let mut separate = Separate::new(module, &mut names, &graph, &flow, &in_place, &readers, computation);
         separate.updates_in_place()?;
         separate.results()?;
         changed |= separate.finish();
@@ -133,6 +133,7 @@ struct ClassData {
 /// The work on one computation.
 struct Separate<'a> {
     module: &'a mut Module,
+    names: &'a mut Names,
     graph: &'a CallGraph,
     flow: &'a Dataflow,
     in_place: &'a InPlace,
@@ -157,6 +158,7 @@ struct Separate<'a> {
 impl<'a> Separate<'a> {
     fn new(
         module: &'a mut Module,
+        names: &'a mut Names,
         graph: &'a CallGraph,
         flow: &'a Dataflow,
         in_place: &'a InPlace,
@@ -165,6 +167,7 @@ impl<'a> Separate<'a> {
     ) -> Separate<'a> {
         let mut separate = Separate {
             module,
+            names,
             graph,
             flow,
             in_place,
@@ -622,6 +625,7 @@ impl<'a> Separate<'a> {
         self.changed = true;
         let original = &self.module.instructions[source];
         let name = format!("{}.copy.{}", original.name, self.module.instructions.len());
+        let name = self.names.unique(&name);
         let mut copy = Instruction::new(name, original.shape, Op::Copy, [source], self.computation);
         copy.metadata = original.metadata.clone();
         let copy = self.module.add_instruction(copy);

@@ -1,6 +1,6 @@
 //! Explicit tuples where single elements are to be replaced.
 
-use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Op, Shape, ShapeIndex};
+use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Names, Op, Shape, ShapeIndex};
 use rustc_hash::FxHashMap;
 
 /// Gives each loop of a computation an explicit tuple of its own as operand, and the computation an explicit tuple as
@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 /// ```text
 ///   w = while(p), ...      =>      e = get-tuple-element(p), index=0    t = tuple(e)    w = while(t), ...
 /// ```
-pub(crate) fn spell_out_tuples(module: &mut Module, computation: ComputationId) -> bool {
+pub(crate) fn spell_out_tuples(module: &mut Module, computation: ComputationId, names: &mut Names) -> bool {
     let ids = std::mem::take(&mut module.computations[computation].instructions);
     let n = ids.len();
     let n_uses = count_uses(module, &ids, module.computations[computation].root);
@@ -17,12 +17,12 @@ pub(crate) fn spell_out_tuples(module: &mut Module, computation: ComputationId) 
     for id in ids {
         if module.instructions[id].op == Op::While {
             let init = module.instructions[id].operands[0];
-            module.instructions[id].operands[0] = spell_out(module, init, computation, &n_uses);
+            module.instructions[id].operands[0] = spell_out(module, init, computation, &n_uses, names);
         }
         module.computations[computation].instructions.push(id);
     }
     let root = module.computations[computation].root;
-    module.computations[computation].root = spell_out(module, root, computation, &n_uses);
+    module.computations[computation].root = spell_out(module, root, computation, &n_uses, names);
     module.computations[computation].instructions.len() != n
 }
 
@@ -46,6 +46,7 @@ fn spell_out(
     id: InstructionId,
     computation: ComputationId,
     n_uses: &FxHashMap<InstructionId, usize>,
+    names: &mut Names,
 ) -> InstructionId {
     let shape = module.instructions[id].shape;
     let Some(elements) = module.shape_of(shape).as_tuple().map(<[Shape]>::to_vec) else { return id };
@@ -59,17 +60,17 @@ fn spell_out(
                 let name = format!("{}.element.{}", module.instructions[id].name, module.instructions.len());
                 let shape = module.intern(element);
                 let op = Op::GetTupleElement { index: i as u32 };
-                module.add_instruction(Instruction::new(name, shape, op, [id], computation))
+                module.add_instruction(Instruction::new(names.unique(&name), shape, op, [id], computation))
             }
         };
-        parts.push(if is_nested { spell_out(module, part, computation, n_uses) } else { part });
+        parts.push(if is_nested { spell_out(module, part, computation, n_uses, names) } else { part });
     }
     let is_shared = n_uses.get(&id).is_some_and(|&uses| uses > 1);
     if is_tuple && !is_shared && parts.as_slice() == module.instructions[id].operands.as_slice() {
         return id;
     }
     let name = format!("{}.tuple.{}", module.instructions[id].name, module.instructions.len());
-    let mut tuple = Instruction::new(name, shape, Op::Tuple, parts, computation);
+    let mut tuple = Instruction::new(names.unique(&name), shape, Op::Tuple, parts, computation);
     tuple.metadata = module.instructions[id].metadata.clone();
     module.add_instruction(tuple)
 }

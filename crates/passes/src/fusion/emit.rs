@@ -1,7 +1,7 @@
 //! Turning groups of instructions into fusion instructions.
 
 use memplan_ir::{
-    ComputationId, Fusion, FusionKind, Instruction, InstructionId, Module, Op, Operands, Shape,
+    ComputationId, Fusion, FusionKind, Instruction, InstructionId, Module, Names, Op, Operands, Shape,
 };
 use memplan_memory::Target;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -9,36 +9,6 @@ use smallvec::SmallVec;
 
 use super::kernels::{Grouping, Kernel};
 use crate::cost::{self, Hero};
-
-/// Fresh names for computations and fusions.
-pub(crate) struct Names {
-    taken: FxHashSet<Box<str>>,
-    next: u32,
-}
-
-impl Names {
-    /// Every name of a module is taken.
-    pub(crate) fn new(module: &Module) -> Names {
-        let computations = module.computations.values();
-        let instructions = computations.clone().flat_map(|computation| &computation.instructions);
-        let taken = computations
-            .map(|computation| computation.name.clone())
-            .chain(instructions.map(|&id| module.instructions[id].name.clone()))
-            .collect();
-        Names { taken, next: 0 }
-    }
-
-    /// A name that is not taken, made from a stem.
-    pub(crate) fn fresh(&mut self, stem: &str) -> Box<str> {
-        loop {
-            self.next += 1;
-            let name = format!("{stem}.{}", self.next).into_boxed_str();
-            if self.taken.insert(name.clone()) {
-                return name;
-            }
-        }
-    }
-}
 
 /// Replaces every group by a fusion in place of its root, and views by bitcasts. Says whether anything changed.
 pub(super) fn emit(

@@ -26,8 +26,8 @@ use memplan_analysis::CallGraph;
 use memplan_ir::Module;
 use memplan_memory::Target;
 
-pub(crate) use emit::Names;
 pub(crate) use kernels::{Grouping, Siblings, group};
+pub(crate) use memplan_ir::Names;
 pub use report::{FusionEdge, FusionReport, Verdict};
 
 use crate::{Context, DCE, Pass, PassError, compact};

@@ -1,7 +1,7 @@
 //! Copies where somebody insists on another layout than a value has.
 
 use memplan_analysis::CallGraph;
-use memplan_ir::{Instruction, InstructionId, Layout, Module, Op, Shape};
+use memplan_ir::{Instruction, InstructionId, Layout, Module, Names, Op, Shape};
 use memplan_memory::Target;
 use rustc_hash::FxHashSet;
 
@@ -13,6 +13,7 @@ pub(super) fn copy_operands_of_library_calls(
     module: &mut Module,
     target: &Target,
     graph: &CallGraph,
+    names: &mut Names,
 ) -> bool {
     let mut changed = false;
     for &computation in graph.sequential() {
@@ -26,7 +27,7 @@ pub(super) fn copy_operands_of_library_calls(
                 as_asked(&mut shape, target);
                 let operand = module.instructions[id].operands[number];
                 if let Some(layout) = other_layout(module.shape(operand), &shape) {
-                    module.instructions[id].operands[number] = copy_into(module, operand, layout);
+                    module.instructions[id].operands[number] = copy_into(module, operand, layout, names);
                     changed = true;
                 }
             }
@@ -37,7 +38,7 @@ pub(super) fn copy_operands_of_library_calls(
 }
 
 /// Copies parts of the program's result into the layouts of a shape. Returns whether any was needed.
-pub(super) fn copy_results(module: &mut Module, result: &Shape) -> bool {
+pub(super) fn copy_results(module: &mut Module, result: &Shape, names: &mut Names) -> bool {
     let entry = module.entry;
     let is_as_asked = |module: &Module, root: InstructionId| {
         let (found, asked) = (module.shape(root).leaves(), result.leaves());
@@ -46,10 +47,10 @@ pub(super) fn copy_results(module: &mut Module, result: &Shape) -> bool {
     if is_as_asked(module, module.computations[entry].root) {
         return false;
     }
-    spell_out_tuples(module, entry);
+    spell_out_tuples(module, entry, names);
     let root = module.computations[entry].root;
     if let Some(layout) = other_layout(module.shape(root), result) {
-        module.computations[entry].root = copy_into(module, root, layout);
+        module.computations[entry].root = copy_into(module, root, layout, names);
         return true;
     }
     let mut tuples: Vec<InstructionId> = Vec::new();
@@ -58,7 +59,7 @@ pub(super) fn copy_results(module: &mut Module, result: &Shape) -> bool {
         let asked = result.subshape(&index).expect("the shape has the structure of the result");
         tuples.push(tuple);
         if let Some(layout) = other_layout(module.shape(leaf), asked) {
-            module.instructions[tuple].operands[number] = copy_into(module, leaf, layout);
+            module.instructions[tuple].operands[number] = copy_into(module, leaf, layout, names);
         }
     }
     put_last(module, tuples);
@@ -89,14 +90,14 @@ fn other_layout(found: &Shape, asked: &Shape) -> Option<Layout> {
 }
 
 /// A copy of an array in another layout, as the last instruction of its computation.
-fn copy_into(module: &mut Module, source: InstructionId, layout: Layout) -> InstructionId {
+fn copy_into(module: &mut Module, source: InstructionId, layout: Layout, names: &mut Names) -> InstructionId {
     let original = &module.instructions[source];
     let (parent, metadata) = (original.parent, original.metadata.clone());
     let name = format!("{}.layout.{}", original.name, module.instructions.len());
     let mut shape = module.shape(source).clone();
     shape.as_array_mut().expect("only arrays are copied").layout = Some(layout);
     let shape = module.intern(shape);
-    let mut copy = Instruction::new(name, shape, Op::Copy, [source], parent);
+    let mut copy = Instruction::new(names.unique(&name), shape, Op::Copy, [source], parent);
     copy.metadata = metadata;
     module.add_instruction(copy)
 }

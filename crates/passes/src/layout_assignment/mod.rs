@@ -20,7 +20,7 @@ mod insist;
 mod views;
 
 use memplan_analysis::{CallGraph, Dataflow, InPlace, dataflow, in_place_values};
-use memplan_ir::{ArrayShape, InstructionId, Layout, Module, Op, PositionId, ProgramShape, Shape};
+use memplan_ir::{ArrayShape, InstructionId, Layout, Module, Names, Op, PositionId, ProgramShape, Shape};
 use memplan_memory::Target;
 use petgraph::unionfind::UnionFind;
 
@@ -52,8 +52,9 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
     choice.walk_forward();
     let layouts = choice.layouts;
     let mut changed = apply(module, &graph, &flow, &layouts);
-    changed |= insist::copy_operands_of_library_calls(module, target, &graph);
-    changed |= insist::copy_results(module, &program.result);
+    let mut names = Names::new(module);
+    changed |= insist::copy_operands_of_library_calls(module, target, &graph, &mut names);
+    changed |= insist::copy_results(module, &program.result, &mut names);
     changed |= module.config.entry_computation_layout.replace(program.clone()) != Some(program);
     if changed {
         compact(module);

@@ -8,8 +8,8 @@
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{CallGraph, CallGraphError, Facts, ValueId, dataflow};
 use memplan_ir::{
-    ArrayShape, ComputationId, ElementType, Instruction, InstructionId, Layout, Module, Op, Shape, ShapeId,
-    ShapeIndex,
+    ArrayShape, ComputationId, ElementType, Instruction, InstructionId, Layout, Module, Names, Op, Shape,
+    ShapeId, ShapeIndex,
 };
 use memplan_memory::FastMemory;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -32,7 +32,7 @@ pub(super) fn rewrite(
     candidates: &[Candidate],
     choices: &[Choice],
 ) -> Result<Inserted, CallGraphError> {
-    let names = module.instructions.values().map(|instruction| instruction.name.clone()).collect();
+    let names = Names::new(module);
     let mut rewrite = Rewrite {
         module,
         facts,
@@ -40,7 +40,6 @@ pub(super) fn rewrite(
         slots: FxHashMap::default(),
         colored: Vec::new(),
         names,
-        next_name: 0,
         inserted: Inserted::default(),
     };
     for (candidate, choice) in candidates.iter().zip(choices) {
@@ -81,8 +80,7 @@ struct Rewrite<'a> {
     slots: FxHashMap<(InstructionId, Slot), Vec<InstructionId>>,
     /// What is in fast memory.
     colored: Vec<(InstructionId, ShapeIndex)>,
-    names: FxHashSet<Box<str>>,
-    next_name: usize,
+    names: Names,
     inserted: Inserted,
 }
 
@@ -306,21 +304,11 @@ impl Rewrite<'_> {
         operand: InstructionId,
         slot: (InstructionId, Slot),
     ) -> InstructionId {
-        let name = self.fresh_name(name);
+        let name = self.names.fresh(&format!("{name}.fast"));
         let parent = self.module.instructions[operand].parent;
         let id = self.module.instructions.push(Instruction::new(name, shape, op, [operand], parent));
         self.slots.entry(slot).or_default().push(id);
         id
-    }
-
-    fn fresh_name(&mut self, name: &str) -> Box<str> {
-        loop {
-            self.next_name += 1;
-            let fresh: Box<str> = format!("{name}.fast.{}", self.next_name).into();
-            if self.names.insert(fresh.clone()) {
-                return fresh;
-            }
-        }
     }
 
     fn color(&mut self, value: ValueId) {
