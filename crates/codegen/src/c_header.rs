@@ -110,7 +110,7 @@ impl Header<'_> {
         )?;
         let mut names = Names::default();
         for space in &layout.spaces {
-            let name = names.unique(&space.name);
+            let name = names.unique(&space.name, &["", "_SIZE", "_ARENA_SIZE", "_ALIGNMENT"]);
             writeln!(self.out, "#define {prefix}_SPACE_{name} {}", space.id.0)?;
             writeln!(self.out, "#define {prefix}_SPACE_{name}_SIZE UINT64_C({})", space.used.0)?;
             writeln!(self.out, "#define {prefix}_SPACE_{name}_ARENA_SIZE UINT64_C({})", space.temp.0)?;
@@ -127,12 +127,14 @@ impl Header<'_> {
             layout.allocations.len()
         )?;
         let mut names = Names::default();
+        names.taken.insert("TABLE".into());
         for allocation in &layout.allocations {
             // There is one arena in each space.
             let name = match allocation.kind {
-                KindName::Temp => names.unique(&self.arena_name(allocation.space)),
-                _ => names.unique(&allocation.name),
+                KindName::Temp => self.arena_name(allocation.space),
+                _ => allocation.name.clone(),
             };
+            let name = names.unique(&name, &["", "_SIZE", "_ALIGNMENT"]);
             let define = format!("#define {prefix}_ALLOCATION_{name}");
             writeln!(self.out, "{define} {}", allocation.index)?;
             writeln!(self.out, "{define}_SIZE UINT64_C({})", allocation.size.0)?;
@@ -226,7 +228,7 @@ impl Header<'_> {
         let mut asserts = String::new();
         for buffer in &layout.buffers {
             let full_name = buffer.full_name();
-            let name = names.unique(&full_name);
+            let name = names.unique(&full_name, &["_ALLOCATION", "_OFFSET", "_SIZE"]);
             let (from, to) = (buffer.live.from, buffer.live.to);
             let (shape, computation) = (comment(&buffer.shape), comment(&buffer.computation));
             writeln!(
@@ -265,23 +267,26 @@ fn kind(kind: KindName) -> &'static str {
 /// Identifiers that are taken.
 #[derive(Default)]
 struct Names {
+    /// With their suffixes.
     taken: FxHashSet<String>,
     /// The last number given to identifiers that would be equal.
     numbers: FxHashMap<String, u32>,
 }
 
 impl Names {
-    /// An identifier like a name, numbered where another one is the same.
-    ///
-    /// Suffixes such as `_SIZE` keep identifiers apart: no two names with one suffix each are equal unless both parts are.
-    fn unique(&mut self, name: &str) -> String {
+    /// An identifier like a name, numbered where with one of the suffixes it would be another one: the size of `x` is
+    /// called what `x.size` is.
+    fn unique(&mut self, name: &str, suffixes: &[&str]) -> String {
         let base = identifier(name);
         let mut unique = base.clone();
-        while !self.taken.insert(unique.clone()) {
+        let with =
+            |unique: &str| suffixes.iter().map(|suffix| format!("{unique}{suffix}")).collect::<Vec<_>>();
+        while with(&unique).iter().any(|full| self.taken.contains(full)) {
             let number = self.numbers.entry(base.clone()).or_insert(1);
             *number += 1;
             unique = format!("{base}_{number}");
         }
+        self.taken.extend(with(&unique));
         unique
     }
 }
@@ -334,8 +339,15 @@ mod tests {
     #[test]
     fn equal_identifiers_are_numbered() {
         let mut names = Names::default();
-        let all = ["a.b", "a_b", "a b 2", "a-b"].map(|name| names.unique(name));
+        let all = ["a.b", "a_b", "a b 2", "a-b"].map(|name| names.unique(name, &["_SIZE"]));
         assert_eq!(all, ["A_B", "A_B_2", "A_B_2_2", "A_B_3"]);
+    }
+
+    #[test]
+    fn suffixes_make_no_identifier_of_another_name() {
+        let mut names = Names::default();
+        let all = ["x", "x.size", "y.size", "y"].map(|name| names.unique(name, &["", "_SIZE"]));
+        assert_eq!(all, ["X", "X_SIZE_2", "Y_SIZE", "Y_2"]);
     }
 
     #[test]
