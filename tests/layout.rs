@@ -349,6 +349,12 @@ ENTRY main {
     let planned = plan_and_prove(&mut module, &target).unwrap();
     let error = write_constants(&module, &planned.plan, &mut Vec::new()).unwrap_err().to_string();
     assert!(error.contains("constant `d` is not in the program"), "{error}");
+
+    // What is not there takes no memory either.
+    let huge = "HloModule huge, is_scheduled=true\nENTRY main {\n  ROOT c = f32[1000000000000]{0} constant({...})\n}\n";
+    let mut module = hlo::parse(huge).unwrap();
+    let planned = plan_and_prove(&mut module, &target).unwrap();
+    assert!(write_constants(&module, &planned.plan, &mut Vec::new()).is_err());
 }
 
 /// A path as layouts write it.

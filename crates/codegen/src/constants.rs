@@ -60,8 +60,13 @@ pub fn write_constants(
     out: &mut impl Write,
 ) -> Result<(), ConstantsError> {
     let (offsets, end) = constant_offsets(plan);
+    let constants = constants_by_allocation(module, plan);
+    // Before memory is asked for that only the data would justify.
+    for part in constants.iter().flatten() {
+        part.data()?;
+    }
     let mut written = 0;
-    for (allocation, parts) in constants_by_allocation(module, plan).into_iter().enumerate() {
+    for (allocation, parts) in constants.into_iter().enumerate() {
         let Some(offset) = offsets[allocation] else { continue };
         pad(out, offset.0 - written)?;
         let size = plan.allocations[AllocationId::new(allocation)].size;
@@ -107,11 +112,16 @@ fn part_of<'a>(literal: &'a Literal, index: &ShapeIndex) -> Option<&'a Literal> 
 }
 
 impl Part<'_> {
+    fn data(&self) -> Result<&[u8], ConstantsError> {
+        match &self.literal.data {
+            LiteralData::Bytes(data) => Ok(data),
+            LiteralData::Elided => Err(ConstantsError::Elided { name: self.name.to_string() }),
+        }
+    }
+
     /// Puts the elements where the layout says, into bytes that are zero.
     fn lay_out(&self, out: &mut [u8]) -> Result<(), ConstantsError> {
-        let LiteralData::Bytes(data) = &self.literal.data else {
-            return Err(ConstantsError::Elided { name: self.name.to_string() });
-        };
+        let data = self.data()?;
         let no_rule = || ConstantsError::Layout { name: self.name.to_string() };
         let addressing = Addressing::new(self.shape).ok_or_else(no_rule)?;
         if addressing.is_row_major {
