@@ -242,8 +242,10 @@ impl Layout {
     }
 
     fn free_when_slid(&self) -> u64 {
-        let end = self.buffers.iter().fold(0, |end, buffer| self.align(end) + buffer.size);
-        self.region.saturating_sub(end)
+        let unit = u128::from(self.alignment.bytes());
+        let after = |end: u128, buffer: &Buffer| end.next_multiple_of(unit) + u128::from(buffer.size);
+        let end = self.buffers.iter().fold(0, after);
+        self.region.saturating_sub(u64::try_from(end).unwrap_or(u64::MAX))
     }
 
     /// Slides the buffers `first..last` down, to what lies before them.
@@ -264,17 +266,20 @@ impl Layout {
     /// The fewest bytes between holes that together are large enough. Two ends move over the buffers in tandem: every
     /// first one has a least last one, which never goes back.
     fn cheapest_slide(&self, wanted: u64) -> Slide {
-        let packed = |buffer: &Buffer| self.align(buffer.size);
+        // Wider than addresses: an alignment may be larger than the region.
+        let packed = |buffer: &Buffer| u128::from(self.align(buffer.size));
         let (mut best, mut last): (Option<(u64, usize, usize)>, usize) = (None, 0);
-        let (mut bytes, mut room) = (0, 0);
+        let (mut bytes, mut room) = (0, 0u128);
         for first in 0..=self.buffers.len() {
             if last < first {
                 (last, bytes, room) = (first, 0, 0);
             }
             // Rounding every size up makes the estimate independent of where the sliding begins; it errs on the safe side.
-            let gap = |last: usize, room: u64| {
-                self.start_of(last).saturating_sub(self.align(self.end_before(first)) + room)
+            let gap = |last: usize, room: u128| {
+                let packed = u128::from(self.align(self.end_before(first))) + room;
+                u128::from(self.start_of(last)).saturating_sub(packed)
             };
+            let wanted = u128::from(wanted);
             while gap(last, room) < wanted && last < self.buffers.len() {
                 bytes += self.buffers[last].size;
                 room += packed(&self.buffers[last]);

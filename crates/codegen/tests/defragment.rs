@@ -94,6 +94,17 @@ fn what_cannot_be_is_refused() {
     );
 }
 
+#[test]
+fn alignments_may_be_larger_than_what_they_are_for() {
+    let high = 1 << 63;
+    let placed = buffers(&[(0, 256), (512, 256), (high, 256)]);
+    let options = Options { alignment: Alignment::new(high).unwrap(), allow_overlap: true };
+    let found = make_hole(&placed, u64::MAX, high, &options);
+    assert!(matches!(found, Err(DefragmentError::TooLarge { .. })), "{found:?}");
+    let two = make_hole(&placed[..2], u64::MAX, 1 << 62, &options).unwrap();
+    assert!(two.moves.is_empty(), "{two:?}");
+}
+
 /// Executes moves on bytes, each copy as `memmove` or, in pieces, as `memcpy` that refuses overlap.
 fn execute(memory: &mut [u8], moves: &[Move], allow_overlap: bool) {
     for &Move { from, to, bytes, piece, .. } in moves {
