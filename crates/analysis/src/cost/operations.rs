@@ -144,30 +144,48 @@ fn multiplications(
         * spatial
 }
 
-/// Pairs of a window's element and a placement of the window such that an element of the base is under it.
+/// Positions of a window that are looked at one by one: the kernel of every real convolution has fewer in each
+/// dimension, while a text can claim any number.
+const MAX_POSITIONS: i64 = 1 << 12;
+
+/// Pairs of a window's element and a placement of the window such that an element of the base is under it; for windows
+/// longer than [`MAX_POSITIONS`], estimated from as many of their elements.
 fn valid_pairs(window: &WindowDimension, base: i64, outputs: i64) -> f64 {
-    let (stride, dilation) = (window.stride.max(1), window.base_dilation.max(1));
-    let last = (base - 1) * dilation;
-    let mut pairs = 0i64;
-    for k in 0..window.size {
+    let (stride, dilation) = (i128::from(window.stride.max(1)), i128::from(window.base_dilation.max(1)));
+    let last = (i128::from(base) - 1) * dilation;
+    // Of the placements of one element, every `period`th meets an element of the base and not a hole.
+    let (divisor, inverse) = gcd_and_inverse(stride, dilation);
+    let period = dilation / divisor;
+    let step = usize::try_from(window.size / MAX_POSITIONS).unwrap_or(0).max(1);
+    let (mut pairs, mut positions) = (0i128, 0);
+    for k in (0..window.size).step_by(step) {
+        positions += 1;
         // Placement `o` reads position `o * stride + shift` of the dilated base.
-        let shift = k * window.window_dilation - window.padding_low;
-        let first_placement = (-shift).max(0).div_euclid(stride) + i64::from((-shift).max(0) % stride != 0);
-        let last_placement = (last - shift).div_euclid(stride).min(outputs - 1);
-        if last_placement < first_placement {
+        let shift = i128::from(k) * i128::from(window.window_dilation) - i128::from(window.padding_low);
+        let first_placement = (-shift).max(0).div_euclid(stride) + i128::from((-shift).max(0) % stride != 0);
+        let last_placement = (last - shift).div_euclid(stride).min(i128::from(outputs) - 1);
+        if shift % divisor != 0 {
             continue;
         }
-        // Of the placements, those that meet an element and not a hole: they repeat every `dilation / gcd` ones.
-        let period = dilation / gcd(dilation, stride);
-        let meets = |o: i64| (o * stride + shift).rem_euclid(dilation) == 0;
-        let hit = (first_placement..(first_placement + period).min(last_placement + 1)).find(|&o| meets(o));
-        pairs += hit.map_or(0, |first| (last_placement - first) / period + 1);
+        let hit = (-shift / divisor).rem_euclid(period) * inverse.rem_euclid(period) % period;
+        let first = first_placement + (hit - first_placement).rem_euclid(period);
+        if first <= last_placement {
+            pairs += (last_placement - first) / period + 1;
+        }
     }
-    pairs as f64
+    pairs as f64 * (window.size as f64 / f64::from(positions.max(1)))
 }
 
-fn gcd(a: i64, b: i64) -> i64 {
-    if b == 0 { a } else { gcd(b, a % b) }
+/// The greatest common divisor of `a` and `b`, and a number whose product with `a` is that plus a multiple of `b`:
+/// Euclid's algorithm.
+fn gcd_and_inverse(a: i128, b: i128) -> (i128, i128) {
+    let (mut rest, mut inverse) = ((a, b), (1, 0));
+    while rest.1 != 0 {
+        let quotient = rest.0 / rest.1;
+        rest = (rest.1, rest.0 - quotient * rest.1);
+        inverse = (inverse.1, inverse.0 - quotient * inverse.1);
+    }
+    (rest.0, inverse.0)
 }
 
 fn extent(array: Option<&ArrayShape>, dimension: i64) -> f64 {
@@ -203,6 +221,17 @@ mod tests {
         check(WindowDimension { stride: 2, padding_low: 1, ..window }, 9, 4);
         check(WindowDimension { base_dilation: 2, padding_low: 2, padding_high: 2, ..window }, 7, 15);
         check(WindowDimension { base_dilation: 6, stride: 4, padding_low: 5, ..window }, 11, 14);
+        check(WindowDimension { base_dilation: 9, stride: 6, padding_low: 7, ..window }, 30, 50);
         check(WindowDimension { window_dilation: 5, padding_low: 3, ..window }, 4, 2);
+    }
+
+    #[test]
+    fn the_longest_windows_are_estimated() {
+        let window = WindowDimension { size: 1 << 40, ..WindowDimension::default() };
+        let (base, outputs) = ((1 << 41) - 1, 1 << 40);
+        let all = f64::from(1 << 20).powi(4);
+        assert!((valid_pairs(&window, base, outputs) / all - 1.0).abs() < 1e-9);
+        let extreme = WindowDimension { stride: i64::MAX, base_dilation: i64::MAX - 1, ..window };
+        assert!(valid_pairs(&extreme, i64::MAX, i64::MAX).is_finite());
     }
 }
