@@ -72,11 +72,12 @@ impl StateBytes {
     /// Bytes on each device for a number of parameters. Sizes beyond `u64` are `u64::MAX`.
     pub fn on_device(&self, parameters: u64, split: StateSplit) -> Bytes {
         let StateBytes { weight, gradient, optimizer } = *self;
-        let all = weight + gradient + optimizer;
+        let sum = |parts: &[u64]| parts.iter().fold(0u64, |a, &b| a.saturating_add(b));
+        let all = sum(&[weight, gradient, optimizer]);
         let (whole, shared, devices) = match split {
             StateSplit::Replicated => (all, 0, 1),
-            StateSplit::Zero1 { devices } => (weight + gradient, optimizer, devices),
-            StateSplit::Zero2 { devices } => (weight, gradient + optimizer, devices),
+            StateSplit::Zero1 { devices } => (sum(&[weight, gradient]), optimizer, devices),
+            StateSplit::Zero2 { devices } => (weight, sum(&[gradient, optimizer]), devices),
             StateSplit::Zero3 { devices, .. } | StateSplit::Tensor { devices } => (0, all, devices),
         };
         let part = parameters.div_ceil(devices.max(1));
@@ -84,8 +85,7 @@ impl StateBytes {
             StateSplit::Zero3 { gathered, .. } => gathered.saturating_mul(weight),
             _ => 0,
         };
-        let sum = parameters.saturating_mul(whole).saturating_add(part.saturating_mul(shared));
-        Bytes(sum.saturating_add(gathered))
+        Bytes(sum(&[parameters.saturating_mul(whole), part.saturating_mul(shared), gathered]))
     }
 }
 
@@ -139,8 +139,8 @@ impl PipelineSchedule {
         let to_the_end = stages - 1 - stage;
         match self {
             PipelineSchedule::GPipe => micro_batches,
-            PipelineSchedule::OneForwardOneBackward => micro_batches.min(to_the_end + 1),
-            PipelineSchedule::PopArt => micro_batches.min(2 * to_the_end + 1),
+            PipelineSchedule::OneForwardOneBackward => micro_batches.min(to_the_end.saturating_add(1)),
+            PipelineSchedule::PopArt => micro_batches.min(to_the_end.saturating_mul(2).saturating_add(1)),
         }
     }
 }
