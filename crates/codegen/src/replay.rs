@@ -1,6 +1,6 @@
 //! Replaying traces: what an allocator makes of a sequence of requests and frees. The same trace gives the same numbers.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use memplan_memory::Bytes;
@@ -114,12 +114,15 @@ impl Replay {
 pub fn replay(allocator: &mut impl Allocator, trace: &Trace, patience: Option<Duration>) -> Replay {
     let mut outcomes = vec![Outcome::Failed; trace.allocations().len()];
     let mut samples = Vec::with_capacity(trace.events().len());
-    let mut waiting: VecDeque<(AllocationIndex, Duration)> = VecDeque::new();
+    // By number, which is the order in which they came, with the time until which each waits.
+    let mut waiting: BTreeMap<AllocationIndex, Duration> = BTreeMap::new();
     let serve = |allocator: &mut dyn FnMut(Request) -> Option<u64>, index: AllocationIndex, event| {
         allocator(trace[index].request).map(|address| Outcome::Served { address, event })
     };
     for (event, timed) in trace.events().iter().enumerate() {
-        waiting.retain(|&(_, deadline)| deadline >= timed.time);
+        while waiting.first_key_value().is_some_and(|(_, &deadline)| deadline < timed.time) {
+            waiting.pop_first();
+        }
         match timed.event {
             Event::Allocate(index) if trace[index].request.bytes == Bytes::ZERO => {
                 outcomes[index.0] = Outcome::Empty;
@@ -127,12 +130,14 @@ pub fn replay(allocator: &mut impl Allocator, trace: &Trace, patience: Option<Du
             Event::Allocate(index) => {
                 match (serve(&mut |request| allocator.allocate(request), index, event), patience) {
                     (Some(outcome), _) => outcomes[index.0] = outcome,
-                    (None, Some(patience)) => waiting.push_back((index, timed.time.saturating_add(patience))),
+                    (None, Some(patience)) => {
+                        waiting.insert(index, timed.time.saturating_add(patience));
+                    }
                     (None, None) => {}
                 }
             }
             Event::Free(index) => {
-                waiting.retain(|&(other, _)| other != index);
+                waiting.remove(&index);
                 if let Outcome::Served { address, .. } = outcomes[index.0] {
                     allocator.free(address);
                 }
@@ -140,7 +145,7 @@ pub fn replay(allocator: &mut impl Allocator, trace: &Trace, patience: Option<Du
             Event::Synchronize => allocator.synchronize(),
         }
         if !matches!(timed.event, Event::Allocate(_)) {
-            waiting.retain(|&(index, _)| {
+            waiting.retain(|&index, _| {
                 let served = serve(&mut |request| allocator.allocate(request), index, event);
                 outcomes[index.0] = served.unwrap_or(Outcome::Failed);
                 served.is_none()

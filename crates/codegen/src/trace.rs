@@ -363,7 +363,9 @@ impl Header {
             return Err(TraceError { line: line.number, column: 1, kind });
         }
         let [event, id, size, alignment, tag, time] = self.places.map(|place| place.map(|i| fields[i]));
-        let (event, id, size) = (event.zip(id).zip(size)).map(|((e, i), s)| (e, i, s)).expect("required");
+        let (event, id, size) = (event.zip(id).zip(size))
+            .map(|((e, i), s)| (e, i, s))
+            .expect("a header has the required columns");
         let last = trace.events.last().map_or(Duration::ZERO, |last| last.time);
         let time = time.filter(|field| !field.text.is_empty());
         let now = time.map_or(Ok(last), |field| match field.time()? {
