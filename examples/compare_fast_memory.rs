@@ -8,6 +8,8 @@
 //! and ours is put in. Both programs, and the one in between, are followed by the same cost model; our plan is
 //! proved by the checker, and the fast memory never holds more than libtpu's programs may use.
 
+#![allow(clippy::print_stdout, reason = "an example talks")]
+
 use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
@@ -68,9 +70,6 @@ fn row(
     let start = Instant::now();
     let report = fast_memory::assign(&mut module, target, options)?;
     let seconds = start.elapsed().as_secs_f64();
-    if let Ok(path) = std::env::var("MEMPLAN_DUMP") {
-        std::fs::write(path, hlo::print(&module))?;
-    }
     prove(&module, target)?;
     if report.height > Bytes(options.capacity) {
         return Err(format!("{} of fast memory", report.height).into());

@@ -56,7 +56,7 @@ impl PoolOptions {
 }
 
 fn parse_allocator(text: &str) -> Result<AllocatorKind, String> {
-    let kinds = "default, platform, bfc, cuda_async and vmm";
+    let kinds = AllocatorKind::names().join(", ");
     text.parse().map_err(|_| format!("there is no allocator `{text}`; there are {kinds}"))
 }
 

@@ -40,6 +40,13 @@ pub enum AllocatorKind {
     Vmm,
 }
 
+impl AllocatorKind {
+    /// The names of all kinds, as they are parsed.
+    pub fn names() -> &'static [&'static str] {
+        <AllocatorKind as strum::VariantNames>::VARIANTS
+    }
+}
+
 /// How much of the device's memory a pool takes, as `XLA_CLIENT_MEM_FRACTION` says it: `0.75`, or `0.75-0.9` and `0.75+`
 /// for pools that may grow from one share to another, or to everything.
 #[derive(Clone, Copy, Debug, PartialEq)]
