@@ -1,7 +1,7 @@
 //! Pairs of loops, the first of which keeps rows for the second.
 
 use memplan_analysis::trip_count;
-use memplan_ir::{BinaryOp, ComputationId, InstructionId, Literal, Module, Op, Opcode, Users};
+use memplan_ir::{BinaryOp, ComputationId, InstructionId, Literal, Module, Op, Users};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::scalar::Scalar;
@@ -198,6 +198,9 @@ fn row_written(
 ) -> Option<InstructionId> {
     let update_id = module.instructions[of.next].operands[element as usize];
     let update = &module.instructions[update_id];
+    if update.op != Op::DynamicUpdateSlice {
+        return None;
+    }
     let &[rows, row, start, ref rest @ ..] = update.operands.as_slice() else { return None };
     let whole = module.shape(update_id).as_array()?;
     let part = module.shape(row).as_array()?;
@@ -212,8 +215,7 @@ fn row_written(
         && users.of(update_id) == [of.next]
         && !of.read_by_condition.contains(&element);
     let counts = of.element_at(module, start) == Some(counter);
-    (update.opcode() == Opcode::DynamicUpdateSlice && is_whole_row && is_plain && is_own && counts)
-        .then_some(row)
+    (is_whole_row && is_plain && is_own && counts).then_some(row)
 }
 
 /// How the second loop reads rows that nothing else reads: as which element, where, and the number of the row.
