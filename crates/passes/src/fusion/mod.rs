@@ -23,11 +23,10 @@ mod kernels;
 mod report;
 
 use memplan_analysis::CallGraph;
-use memplan_ir::Module;
+use memplan_ir::{Module, Names};
 use memplan_memory::Target;
 
 pub(crate) use kernels::{Grouping, Siblings, group};
-pub(crate) use memplan_ir::Names;
 pub use report::{FusionEdge, FusionReport, Verdict};
 
 use crate::{Context, DCE, Pass, PassError, compact};

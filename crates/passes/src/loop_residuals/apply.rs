@@ -1,12 +1,12 @@
 //! Letting the second loop compute rows, and the first keep what they are computed from.
 
-use memplan_ir::{ArrayShape, Instruction, InstructionId, Op, Operands, Shape, ShapeId};
-use memplan_ir::{ComputationId, Module};
+use memplan_ir::{
+    ArrayShape, ComputationId, Instruction, InstructionId, Module, Names, Op, Operands, Shape, ShapeId,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::choose::Kept;
 use super::find::{Loop, Pair, Residual};
-use crate::fusion::Names;
 use crate::scalar::Scalar;
 
 /// Rewrites both loops. What is not kept any more stays behind as state that nothing reads.

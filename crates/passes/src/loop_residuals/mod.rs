@@ -24,9 +24,8 @@ mod apply;
 mod choose;
 mod find;
 
-use memplan_ir::{Module, Users};
+use memplan_ir::{Module, Names, Users};
 
-use crate::fusion::Names;
 use crate::{Context, Pass, PassError};
 
 /// The pass.

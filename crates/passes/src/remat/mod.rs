@@ -31,12 +31,12 @@ mod min_cut;
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::CallGraph;
-use memplan_ir::{ComputationId, InstructionId, Module, Op, Operands};
+use memplan_ir::{ComputationId, InstructionId, Module, Names, Op, Operands};
 use memplan_memory::Target;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cost::{self, CostClass, Hero};
-use crate::fusion::{self, Names, Siblings};
+use crate::fusion::{self, Siblings};
 use crate::{Context, Pass, PassError};
 use live_bytes::{LiveBytes, Profile};
 pub(crate) use min_cut::{Network, UNCUTTABLE};
