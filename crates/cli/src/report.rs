@@ -2,16 +2,23 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 use memplan::analysis::Facts;
-use memplan::hlo;
+use memplan::codegen::layout::Padding;
 use memplan::ir::{InstructionId, Module};
 use memplan::memory::parallel::arguments_per_device;
 use memplan::memory::{AllocationKind, Bytes, MemoryPlan, MemorySpaceId, Target};
 use memplan::plan::{KeptBy, PeakReport, peak_report};
+use memplan::{codegen, hlo};
 
 use crate::picture;
 
 /// Most buffers to list. Those after them are summed up.
 const MAX_BUFFERS: usize = 16;
+
+/// One byte in this many is enough padding to speak of.
+const NOTEWORTHY_PADDING: u64 = 50;
+
+/// Most shapes to show the padding of.
+const MAX_PADDED_SHAPES: usize = 4;
 
 /// Totals, the picture, the largest buffers at the peak.
 pub(crate) fn render(module: &Module, target: &Target, facts: &Facts, plan: &MemoryPlan) -> String {
@@ -20,6 +27,7 @@ pub(crate) fn render(module: &Module, target: &Target, facts: &Facts, plan: &Mem
     text.push_str(&totals(plan));
     text.push_str(&bound(plan));
     text.push_str(&fits(target, plan));
+    text.push_str(&worst_padding(module, target, facts, plan));
     text.push_str("\nbytes live over the program\n\n");
     text.push_str(&picture::draw(&peak.curve, peak.time as usize));
     text.push_str(&format!(
@@ -69,6 +77,23 @@ fn bound(plan: &MemoryPlan) -> String {
         padding => format!("; layouts pad {padding}"),
     };
     format!("\n{distance}{padding}\n")
+}
+
+/// The shapes that lose most bytes to padding, and what would make them lose less; nothing where it is little.
+fn worst_padding(module: &Module, target: &Target, facts: &Facts, plan: &MemoryPlan) -> String {
+    if plan.totals.padding.0 < plan.totals.total.0 / NOTEWORTHY_PADDING {
+        return String::new();
+    }
+    let mut text = String::from("\nlost to padding in one buffer, and what would lose less\n\n");
+    for padding in codegen::layout::layout(module, facts, target, plan).padding.iter().take(MAX_PADDED_SHAPES)
+    {
+        let Padding { shape, buffers, size, lost, remedies } = padding;
+        text.push_str(&format!("{:>11} of {size}  {shape} ({} buffers)\n", lost.to_string(), buffers.len()));
+        for remedy in remedies.iter().take(2) {
+            text.push_str(&format!("{:>11} {remedy}\n", ""));
+        }
+    }
+    text
 }
 
 fn fits(target: &Target, plan: &MemoryPlan) -> String {

@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Formatter};
 use memplan_memory::{Bytes, KindName};
 
 use super::table::Table;
-use super::{Address, Argument, Buffer, Layout, RemedyKind, picture};
+use super::{Address, Argument, Buffer, Layout, Remedy, RemedyKind, picture};
 
 /// Spaces, allocations, buffers with a picture of each arena, launches, transfers, padding: each a table.
 impl Display for Layout {
@@ -167,15 +167,7 @@ impl Layout {
     fn padding_table(&self) -> Table<5> {
         let mut table = Table::new([">lost", ">of", ">buffers", "shape", "better"]);
         for padding in &self.padding {
-            let remedies = padding.remedies.iter().map(|remedy| {
-                let what = match remedy.kind {
-                    RemedyKind::Order => "in another order",
-                    RemedyKind::Flatten => "flat",
-                    RemedyKind::RoundDown => "a little smaller",
-                    RemedyKind::RoundUp => "more in the same bytes",
-                };
-                format!("{what}: {} in {:#}", remedy.shape, remedy.size)
-            });
+            let remedies = padding.remedies.iter().map(Remedy::to_string);
             table.row([
                 exact(padding.lost),
                 exact(padding.size),
@@ -185,6 +177,19 @@ impl Layout {
             ]);
         }
         table
+    }
+}
+
+/// What to do, the shape that it would be, and the bytes that it would take.
+impl Display for Remedy {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let what = match self.kind {
+            RemedyKind::Order => "in another order",
+            RemedyKind::Flatten => "flat",
+            RemedyKind::RoundDown => "a little smaller",
+            RemedyKind::RoundUp => "more in the same bytes",
+        };
+        write!(f, "{what}: {} in {:#}", self.shape, self.size)
     }
 }
 
