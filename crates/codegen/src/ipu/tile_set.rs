@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn sums_and_maxima() {
-        let (a, b) = (TileSet::new([0..2, 3..4]), TileSet::new([1..4]));
+        let (a, b) = (TileSet::new([0..2, 3..4]), TileSet::new(std::iter::once(1..4)));
         let mut sums = TileSums::new(5);
         sums.add(&a, 10);
         sums.add(&b, 4);
