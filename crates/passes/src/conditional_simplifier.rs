@@ -5,7 +5,8 @@
 //! r = f32[4] conditional(c, p, q), true_computation=t, false_computation=f      =>     r = ... body of t at p
 //! ```
 //!
-//! A conditional that calls the same computation with the same operand in every branch is that call. Elements of the
+//! A conditional that calls the same computation with the same operand in every branch is that call. What every branch
+//! hands through unchanged is taken from before the conditional by those who take it out after it. Elements of the
 //! result that are never taken out are dropped from it, and elements of an operand that its branch does not use: what
 //! is needed by neither need not be alive until then.
 //!
@@ -42,7 +43,10 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
             Op::Conditional => known_branch(r, id)
                 .or_else(|| with_fewer_results(r, id, &unused[id]))
                 .or_else(|| with_smaller_operands(r, id)),
-            Op::GetTupleElement { index } => element_of_tuple(r, id, *index),
+            Op::GetTupleElement { index } => {
+                let index = *index;
+                element_of_tuple(r, id, index).or_else(|| handed_through(r, id, index))
+            }
             _ => None,
         });
         if !rewriter.finish() {
@@ -72,6 +76,32 @@ fn known_branch(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId
         None => return None,
     };
     Some(inline(r, id, branches[branch], &[operands[branch]]))
+}
+
+/// An element of the result that is, whatever branch is taken, one and the same value from before the conditional.
+fn handed_through(r: &mut Rewriter<'_>, id: InstructionId, index: u32) -> Option<InstructionId> {
+    let conditional = r.operand(id, 0);
+    if !matches!(r.op(conditional), Op::Conditional) {
+        return None;
+    }
+    let branches = r.get(conditional).called.clone();
+    let mut value = None;
+    for (i, &branch) in branches.iter().enumerate() {
+        let (root, operand) = (r.root_of(branch), r.operand(conditional, i + 1));
+        if !matches!(r.op(root), Op::Tuple) {
+            return None;
+        }
+        let result = r.operand(root, index as usize);
+        let outer = match state_element(r, branch, result) {
+            Some(element) if matches!(r.op(operand), Op::Tuple) => r.operand(operand, element),
+            None if r.module().computations[branch].parameters.first() == Some(&result) => operand,
+            _ => return None,
+        };
+        if *value.get_or_insert(outer) != outer {
+            return None;
+        }
+    }
+    value
 }
 
 /// The same conditional without the elements of its result that are never taken out.

@@ -95,6 +95,13 @@ fn subtract(
     if a == b && is_integral(r, id) {
         return splat(r, id, 0);
     }
+    // A sum that wraps around comes back the same way.
+    if is_integral(r, id) && matches!(r.op(a), Op::Binary(BinaryOp::Add)) {
+        let (x, y) = (r.operand(a, 0), r.operand(a, 1));
+        if x == b || y == b {
+            return Some(if x == b { y } else { x });
+        }
+    }
     let c = integer_splat(r, id, b)?;
     with_integer(r, id, BinaryOp::Add, a, c.wrapping_neg())
 }

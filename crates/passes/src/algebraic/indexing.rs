@@ -1,7 +1,8 @@
 //! Slices, updates, gathers and scatters at indices that are known, or that do not matter.
 
 use memplan_ir::{
-    Dimensions, ElementType, InstructionId, Literal, Op, PaddingDimension, Shape, SliceDimension,
+    Dimensions, ElementType, GatherDimensions, InstructionId, Literal, Op, PaddingDimension, Shape,
+    SliceDimension,
 };
 use smallvec::SmallVec;
 
@@ -100,15 +101,23 @@ pub(super) fn gather(r: &mut Rewriter<'_>, id: InstructionId) -> Option<Instruct
         let zero = Scalar::integer(r.element_type(id)?, 0);
         return Some(r.splat_array(zero, &to));
     }
+    if extents.contains(&0) {
+        return None;
+    }
+    // Whatever is taken from an array of one value is that value.
+    if matches!(r.op(x), Op::Broadcast { dimensions } if dimensions.is_empty()) {
+        let value = r.operand(x, 0);
+        return Some(r.broadcast_scalar(value, &to));
+    }
+    if let Some(slice) = gather_in_order(r, id, &numbers) {
+        return Some(slice);
+    }
     let n_indices = numbers.start_index_map.len();
     let is_single = index_extents.iter().product::<i64>() == n_indices as i64
         && numbers.operand_batching_dims.is_empty()
         && n_indices > 0;
     // Offset dimensions keep their order, so what is left after dropping ones is the slice.
-    if !is_single
-        || extents.contains(&0)
-        || numbers.collapsed_slice_dims.iter().any(|&d| numbers.slice_sizes[d as usize] != 1)
-    {
+    if !is_single || numbers.collapsed_slice_dims.iter().any(|&d| numbers.slice_sizes[d as usize] != 1) {
         return None;
     }
     let index_type = r.element_type(indices)?;
@@ -128,6 +137,42 @@ pub(super) fn gather(r: &mut Rewriter<'_>, id: InstructionId) -> Option<Instruct
     let slice_shape = Shape::array(r.element_type(x)?, slice_sizes.iter().copied());
     let slice = r.emit(Op::DynamicSlice { slice_sizes }, [x].into_iter().chain(starts), slice_shape);
     Some(r.emit(Op::Reshape { inferred_dimension: None }, [slice], shape))
+}
+
+/// A gather of the first elements, rows, ... one after another is a slice, with their dimension where the indices have
+/// theirs.
+fn gather_in_order(
+    r: &mut Rewriter<'_>,
+    id: InstructionId,
+    numbers: &GatherDimensions,
+) -> Option<InstructionId> {
+    let (x, indices) = (r.operand(id, 0), r.operand(id, 1));
+    let Op::Iota { dimension: counted } = *r.op(indices) else { return None };
+    let [along] = numbers.start_index_map[..] else { return None };
+    let (extents, index_extents) = (r.dimensions(x)?, r.dimensions(indices)?);
+    // One dimension of indices, along which they count; the other one, if any, is the index vector of one element.
+    let is_counted = counted != numbers.index_vector_dim
+        && index_extents.iter().product::<i64>() == index_extents[counted as usize]
+        && index_extents.len() == 1 + usize::from((numbers.index_vector_dim as usize) < index_extents.len());
+    let n = index_extents[counted as usize];
+    let takes_all_in_turn = numbers.collapsed_slice_dims[..] == [along]
+        && numbers.slice_sizes[along as usize] == 1
+        && numbers.operand_batching_dims.is_empty()
+        && n <= extents[along as usize];
+    let highest = Scalar::highest(r.element_type(indices)?)?.as_integer();
+    if !is_counted || !takes_all_in_turn || highest.is_some_and(|highest| n - 1 > highest) {
+        return None;
+    }
+    let mut sizes = numbers.slice_sizes.clone();
+    sizes[along as usize] = n;
+    let dimensions = sizes.iter().map(|&limit| SliceDimension { start: 0, limit, stride: 1 }).collect();
+    let (sliced, shape) = (Shape::array(r.element_type(x)?, sizes.iter().copied()), r.shape(id).clone());
+    let slice = r.emit(Op::Slice { dimensions }, [x], sliced);
+    let mut others = (0..extents.len() as i64).filter(|&d| d != along);
+    let dimensions = (0..extents.len() as i64)
+        .map(|d| if numbers.offset_dims.contains(&d) { others.next() } else { Some(along) })
+        .collect::<Option<_>>()?;
+    Some(r.emit(Op::Transpose { dimensions }, [slice], shape))
 }
 
 /// A scatter of nothing.

@@ -1,6 +1,6 @@
 //! Comparisons, selections and clamps whose outcome is known.
 
-use memplan_ir::{ComparisonDirection, ComparisonType, ElementType, InstructionId, Op, UnaryOp};
+use memplan_ir::{BinaryOp, ComparisonDirection, ComparisonType, ElementType, InstructionId, Op, UnaryOp};
 
 use crate::rewrite::Rewriter;
 use crate::scalar::Scalar;
@@ -66,6 +66,14 @@ pub(super) fn select(r: &mut Rewriter<'_>, id: InstructionId) -> Option<Instruct
             } else {
                 r.emit(Op::Unary(UnaryOp::Not), [predicate], shape)
             });
+        }
+    }
+    if r.element_type(id)? == ElementType::Pred && r.dimensions(predicate) == r.dimensions(id) {
+        if r.splat(on_true).is_some_and(|t| t.is_one()) {
+            return Some(r.emit(Op::Binary(BinaryOp::Or), [predicate, on_false], shape));
+        }
+        if r.splat(on_false).is_some_and(|f| f.is_zero()) {
+            return Some(r.emit(Op::Binary(BinaryOp::And), [predicate, on_true], shape));
         }
     }
     // What a nested selection by the same predicate would choose is known.

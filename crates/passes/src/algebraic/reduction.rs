@@ -1,7 +1,8 @@
 //! Reductions of what is moved, repeated or reduced already.
 
 use memplan_ir::{
-    BinaryOp, ComputationId, Dimensions, InstructionId, Op, Shape, SliceDimension, WindowDimension,
+    BinaryOp, ComputationId, Dimensions, InstructionId, Op, PaddingDimension, Shape, SliceDimension, Window,
+    WindowDimension,
 };
 
 use super::factors::{groups, is_increasing};
@@ -37,6 +38,7 @@ pub(super) fn reduce(r: &mut Rewriter<'_>, id: InstructionId) -> Option<Instruct
         Op::Transpose { dimensions } => reduce_transpose(r, &reduction, &dimensions),
         Op::Reshape { .. } => reduce_reshape(r, &reduction),
         Op::Reduce { .. } => reduce_reduce(r, &reduction),
+        Op::Pad { dimensions } => reduce_pad(r, &reduction, &dimensions),
         _ => None,
     }
 }
@@ -204,6 +206,25 @@ fn reduce_reduce(r: &mut Rewriter<'_>, outer: &Reduction) -> Option<InstructionI
     Some(r.emit_call(Op::Reduce { dimensions }, [inner.x, outer.init], [outer.reducer], shape))
 }
 
+/// Padding that changes no result need not be reduced, as long as only reduced dimensions are padded.
+fn reduce_pad(
+    r: &mut Rewriter<'_>,
+    reduction: &Reduction,
+    padding: &[PaddingDimension],
+) -> Option<InstructionId> {
+    let (source, value) = (r.operand(reduction.x, 0), r.operand(reduction.x, 1));
+    let is_harmless = |(d, p): (usize, &PaddingDimension)| {
+        *p == PaddingDimension::default()
+            || (p.low >= 0 && p.high >= 0 && reduction.dimensions.contains(&(d as i64)))
+    };
+    if !neutral(reduction.op, r.splat(value)?) || !padding.iter().enumerate().all(is_harmless) {
+        return None;
+    }
+    let op = Op::Reduce { dimensions: reduction.dimensions.clone() };
+    let shape = r.shape(reduction.id).clone();
+    Some(r.emit_call(op, [source, reduction.init], [reduction.reducer], shape))
+}
+
 /// A window of one element is a slice; a window over everything is a reduction.
 pub(super) fn reduce_window(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let Op::ReduceWindow(window) = r.op(id).clone() else { return None };
@@ -211,6 +232,9 @@ pub(super) fn reduce_window(r: &mut Rewriter<'_>, id: InstructionId) -> Option<I
     let reducer = r.get(id).called[0];
     let op = reducer_op(r, reducer)?;
     let (from, shape) = (r.dimensions(x)?, r.shape(id).clone());
+    if let Some(folded) = pad_in_window(r, id, &window, op) {
+        return Some(folded);
+    }
     let is_plain = |w: &WindowDimension| w.padding_low == 0 && w.padding_high == 0 && w.base_dilation == 1;
     if !window.dimensions.iter().all(is_plain) || r.element_type(x) != r.element_type(id) {
         return None;
@@ -239,4 +263,34 @@ pub(super) fn reduce_window(r: &mut Rewriter<'_>, id: InstructionId) -> Option<I
     let small = Shape::array(r.element_type(x)?, kept.collect::<Dimensions>());
     let result = r.emit_call(Op::Reduce { dimensions }, [x, init], [reducer], small);
     Some(r.emit(Op::Reshape { inferred_dimension: None }, [result], shape))
+}
+
+/// A window pads its operand by itself, with what changes no result.
+fn pad_in_window(
+    r: &mut Rewriter<'_>,
+    id: InstructionId,
+    window: &Window,
+    op: BinaryOp,
+) -> Option<InstructionId> {
+    let (x, init) = (r.operand(id, 0), r.operand(id, 1));
+    let Op::Pad { dimensions: padding } = r.op(x) else { return None };
+    let is_neutral = |value: InstructionId| r.splat(value).is_some_and(|value| neutral(op, value));
+    // Padding between padded elements cannot be said in one window.
+    let can_pad =
+        |(w, p): (&WindowDimension, &PaddingDimension)| p.low >= 0 && p.high >= 0 && w.base_dilation == 1;
+    let is_foldable = is_neutral(init)
+        && is_neutral(r.operand(x, 1))
+        && r.element_type(x) == r.element_type(id)
+        && window.dimensions.iter().zip(padding).all(can_pad);
+    if !is_foldable {
+        return None;
+    }
+    let mut wider = window.clone();
+    for (w, p) in wider.dimensions.iter_mut().zip(padding) {
+        w.padding_low = w.padding_low.checked_add(p.low)?;
+        w.padding_high = w.padding_high.checked_add(p.high)?;
+        w.base_dilation = p.interior.checked_add(1)?;
+    }
+    let (source, reducer, shape) = (r.operand(x, 0), r.get(id).called[0], r.shape(id).clone());
+    Some(r.emit_call(Op::ReduceWindow(Box::new(wider)), [source, init], [reducer], shape))
 }

@@ -181,6 +181,9 @@ pub(super) fn concatenate(r: &mut Rewriter<'_>, id: InstructionId) -> Option<Ins
     {
         return Some(r.splat_array(value, &to));
     }
+    if kept.iter().all(|&piece| piece == kept[0]) {
+        return repeated(r, id, kept[0], kept.len() as i64, along);
+    }
     if let Some(joined) = join_adjacent_slices(r, &kept, along) {
         let piece_shape = |r: &Rewriter<'_>, slice: &Joined| {
             let mut extents = to.clone();
@@ -217,6 +220,22 @@ pub(super) fn concatenate(r: &mut Rewriter<'_>, id: InstructionId) -> Option<Ins
         return Some(r.emit(Op::Concatenate { dimension }, kept, shape));
     }
     border_of_one_value(r, id, &kept, along)
+}
+
+/// One piece, over and over: a broadcast along a new dimension before the one it is repeated in.
+fn repeated(
+    r: &mut Rewriter<'_>,
+    id: InstructionId,
+    piece: InstructionId,
+    times: i64,
+    along: usize,
+) -> Option<InstructionId> {
+    let mut extents = r.dimensions(piece)?;
+    let dimensions = (0..extents.len()).map(|d| (d + usize::from(d >= along)) as i64).collect();
+    extents.insert(along, times);
+    let (wide, shape) = (Shape::array(r.element_type(piece)?, extents), r.shape(id).clone());
+    let broadcast = r.emit(Op::Broadcast { dimensions }, [piece], wide);
+    Some(r.emit(Op::Reshape { inferred_dimension: None }, [broadcast], shape))
 }
 
 struct Joined {
