@@ -151,6 +151,7 @@ fn machine() -> Target {
     let mut target = Target::find("toy").unwrap();
     let space = |id: u32| MemorySpace {
         id: MemorySpaceId(id),
+        name: format!("memory-{id}"),
         capacity: Some(Bytes(1 << 20)),
         bandwidth: (id == 0).then_some(1e9),
         ..target.spaces[0].clone()
