@@ -11,6 +11,8 @@
 //! ```
 //!
 //! - Entry parameters are live from the start; to the end, unless donated.
+//! - What a `copy-start` with a `cross_program_prefetch_index` brings is live from the start to the end: it may be there
+//!   from the call before, and is to be there in the next one.
 //! - What a computation returns is live to its end: a loop's next state until the loop runs again.
 //! - Loop state is live from the loop's begin at least to the end of its condition, since that is what leaves the loop.
 //! - Operands of calls and conditionals are live at least until the called computation begins, read or not.
@@ -79,6 +81,7 @@ pub fn live_ranges(module: &Module, graph: &CallGraph, flow: &Dataflow, line: &T
     live.extend_through_returns();
     live.extend_loop_state();
     live.keep_parameters();
+    live.keep_residents();
     live.extend_async();
     LiveRanges { ranges: live.ranges, live_out: live.live_out, given: live.given }
 }
@@ -181,6 +184,19 @@ impl Live<'_> {
         for (id, value) in self.flow.values.iter() {
             if value.kind == ValueKind::Parameter && !self.given.contains(&id) {
                 self.ranges[id].end = self.line.end();
+            }
+        }
+    }
+
+    /// What the program keeps for its next call is where it is all the time.
+    fn keep_residents(&mut self) {
+        for &id in &self.module.entry_computation().instructions {
+            let is_kept = matches!(
+                self.module.instructions[id].op,
+                Op::CopyStart { cross_program_prefetch_index: Some(_) }
+            );
+            if is_kept && let Some(value) = self.flow.find(id, &[0].into()) {
+                self.ranges[value] = LiveRange { start: 0, end: self.line.end() };
             }
         }
     }

@@ -111,6 +111,13 @@ impl Written {
         self.ranges.insert((allocation, start), end);
     }
 
+    /// Whether any byte of a slice was written.
+    pub(crate) fn touches(&self, slice: &Slice) -> bool {
+        let (allocation, start, end) = bounds(slice);
+        let last = self.ranges.range(..(allocation, end)).next_back();
+        last.is_some_and(|(&(a, _), &range_end)| a == allocation && start < range_end)
+    }
+
     /// The ranges, in order.
     pub(crate) fn slices(&self) -> impl ExactSizeIterator<Item = Slice> {
         self.ranges.iter().map(|(&(allocation, start), &end)| piece(allocation, start, end))

@@ -10,6 +10,8 @@
 //! * no instruction overwrites an operand while it reads it, except element by element in place;
 //! * what an operation in flight reads is not written, and what it writes is not touched, until it is done;
 //! * constants, and arguments that the caller keeps, are never written;
+//! * what the program leaves for its next call (`cross_program_prefetch_index`) is there from before its copy starts to
+//!   the end;
 //! * results end where the caller looks for them, aliased ones in their parameter;
 //! * the totals are those of the allocations.
 //!

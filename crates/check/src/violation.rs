@@ -131,6 +131,12 @@ pub enum Violation {
     /// An asynchronous operation never ends.
     #[error("{start} is never done")]
     NeverDone { start: Place },
+    /// What the call before may have left is overwritten before it is used.
+    #[error("{start} may find its value at {} from the call before, but something is written there first", span(.slice))]
+    ResidentLate { start: Place, slice: Slice },
+    /// What the next call may look for is gone at the end.
+    #[error("at the end what {start} brought should still be at {}, but {} {found}", span(.slice), span(.bytes))]
+    ResidentLost { start: Place, slice: Slice, bytes: Slice, found: Found },
 
     /// A result is not in memory that outlives the program.
     #[error("result {value} lies at {}, which {reason}", span(.slice))]

@@ -161,6 +161,9 @@ impl<'a> Walk<'_, 'a> {
                 self.flights.remove(&name);
             }
         }
+        if is_entry {
+            self.expect_residents();
+        }
         let mut starts: Vec<InstructionId> = self.flights.values().map(|flight| flight.start).collect();
         starts.sort_unstable();
         for start in starts {
@@ -202,6 +205,12 @@ impl<'a> Walk<'_, 'a> {
             Op::Conditional => self.run_conditional(id),
             Op::Call { .. } => self.run_call(id),
             Op::AsyncStart(_) => self.start_call(id),
+            Op::CopyStart { cross_program_prefetch_index: Some(_) }
+                if instruction.parent == facts.module.entry =>
+            {
+                self.expect_untouched(id);
+                self.compute(id, true);
+            }
             Op::CopyStart { .. }
             | Op::Send(_)
             | Op::Recv(_)
@@ -494,6 +503,36 @@ impl<'a> Walk<'_, 'a> {
                 let found = facts.found(holder);
                 self.violation(Violation::Lost { reader, value, slice, bytes, found });
                 false
+            }
+        }
+    }
+
+    /// Where the call before may have left a value, nothing is written until the copy starts that would bring it.
+    fn expect_untouched(&mut self, start: InstructionId) {
+        let facts = self.facts();
+        let to = facts.positions.find(start, &ShapeIndex::from([0]));
+        if let Some(slice) = to.and_then(|to| facts.slice(to))
+            && self.written.touches(&slice)
+        {
+            self.violation(Violation::ResidentLate { start: facts.place_of(start), slice });
+        }
+    }
+
+    /// What the next call may look for is whole at the end.
+    fn expect_residents(&mut self) {
+        let facts = self.facts();
+        for &start in facts.schedule.sequence(facts.module.entry) {
+            let is_kept = facts.module.instructions.is_valid(start)
+                && matches!(
+                    facts.module.instructions[start].op,
+                    Op::CopyStart { cross_program_prefetch_index: Some(_) }
+                );
+            if is_kept
+                && let Some(to) = facts.positions.find(start, &ShapeIndex::from([0]))
+                && let Look::Other(slice, bytes, holder) = self.look(to)
+            {
+                let (start, found) = (facts.place_of(start), facts.found(holder));
+                self.violation(Violation::ResidentLost { start, slice, bytes, found });
             }
         }
     }

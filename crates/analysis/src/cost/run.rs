@@ -27,6 +27,8 @@ pub struct RunEstimate {
     pub main_memory_bytes: f64,
     /// Those of them that transfers move.
     pub transferred_bytes: f64,
+    /// Bytes among those that bring what the call before may have left (`cross_program_prefetch_index`).
+    pub resident_bytes: f64,
     /// Seconds from begin to end.
     pub seconds: f64,
     /// Seconds of these that the cores wait for transfers.
@@ -47,9 +49,15 @@ impl RunEstimate {
         RunEstimate {
             main_memory_bytes: run.bytes,
             transferred_bytes: run.transferred,
+            resident_bytes: run.resident,
             seconds: run.seconds,
             waiting: run.waiting,
         }
+    }
+
+    /// Bytes that main memory moves in each call but the first, where the runtime leaves what is resident in its place.
+    pub fn steady_bytes(&self) -> f64 {
+        self.main_memory_bytes - self.resident_bytes
     }
 }
 
@@ -91,6 +99,7 @@ impl Durations {
 struct Run {
     bytes: f64,
     transferred: f64,
+    resident: f64,
     seconds: f64,
     waiting: f64,
     /// Seconds that main memory is busy.
@@ -101,6 +110,7 @@ impl Run {
     fn add(&mut self, other: &Run, times: f64) {
         self.bytes += times * other.bytes;
         self.transferred += times * other.transferred;
+        self.resident += times * other.resident;
         self.seconds += times * other.seconds;
         self.waiting += times * other.waiting;
         self.busy += times * other.busy;
@@ -133,9 +143,10 @@ impl Follow<'_> {
                     let transfer = self.copy(id);
                     run.bytes += transfer.bytes;
                     run.transferred += transfer.bytes;
-                    // What was fetched at the end of the run before is here already.
-                    if cross_program_prefetch_index.is_none() {
-                        flying.push_back(Flying { start: id, left: transfer.seconds });
+                    match cross_program_prefetch_index {
+                        None => flying.push_back(Flying { start: id, left: transfer.seconds }),
+                        // What the run before left is here already.
+                        Some(_) => run.resident += transfer.bytes,
                     }
                 }
                 Op::AsyncStart(_) => {

@@ -1,6 +1,7 @@
 //! The best that can be done for one candidate when holding fast memory has a price: a shortest path over its events.
 
 use memplan_analysis::{LiveRange, Time};
+use memplan_ir::InstructionId;
 
 use super::model::{Candidate, Start, View};
 
@@ -25,6 +26,9 @@ pub(super) enum Mode {
     Whole,
     /// In main memory, and in fast memory for some parts of its life.
     Main(Vec<Stays>),
+    /// A parameter in main memory, and in fast memory all the time, from one call to the next: copied before an
+    /// instruction, and marked with a number.
+    Resident { before: InstructionId, index: u32 },
     /// Written to fast memory, copied to main memory, and in fast memory for some parts of its life.
     Evicted(Stays),
 }
@@ -104,7 +108,7 @@ impl Choice {
     pub(super) fn moved(&self, candidate: &Candidate) -> f64 {
         match self.mode {
             Mode::Whole => self.traffic,
-            Mode::Main(_) | Mode::Evicted(_) => self.traffic - candidate.room,
+            Mode::Main(_) | Mode::Evicted(_) | Mode::Resident { .. } => self.traffic - candidate.room,
         }
     }
 

@@ -14,6 +14,12 @@
 //!   r = f32[1024]{0} dot(w, c)                b = f32[1024]{0:S(1)} dot(copy-done(s), a)
 //! ```
 //!
+//! A parameter that does not change from call to call, such as a weight, need not be fetched in each of them. Where there
+//! is room for one all the time, its copy starts at the very beginning and is marked `cross_program_prefetch_index`; its
+//! bytes of fast memory hold nothing else from begin to end, which is part of the live ranges and of what the checker
+//! proves (`resident`). A runtime may skip such a copy when the last program on the device was this one, in the same
+//! arena, and the parameter is the same buffer with the same contents; otherwise it makes the copy like any other.
+//!
 //! XLA's memory space assignment takes values one by one, the most promising first, and what is placed stays. Here
 //! every instant of fast memory has a price (Lagrangian relaxation, `prices`); at given prices each value finds its
 //! best way through its uses exactly (`choice`); prices show what is scarce, and bound what any assignment could do.
@@ -28,6 +34,7 @@ mod model;
 mod naked;
 mod options;
 mod prices;
+mod resident;
 mod rewrite;
 mod room;
 mod search;
@@ -38,7 +45,7 @@ use memplan_ir::{InstructionId, Module, Op, Schedule, Users};
 use memplan_memory::{Bytes, FastMemory, Target};
 
 use crate::{AssignOptions, PlanError};
-use choice::Choice;
+use choice::{Choice, Mode};
 use footprint::Footprint;
 use idle::IdleTime;
 use model::Model;
@@ -52,6 +59,8 @@ use search::Assignment;
 pub struct FastMemoryReport {
     /// Copies into fast memory.
     pub prefetches: usize,
+    /// Those of them that a call need not make when the one before has left their result where it is.
+    pub residents: usize,
     /// Copies out of it.
     pub evictions: usize,
     /// Bytes of fast memory that the arena takes.
@@ -79,12 +88,13 @@ pub fn assign(
     let costs = Costs::new(module, &facts.graph, &facts.in_place, target);
     let idle = IdleTime::new(module, &facts, &costs, target, fast);
     let model = Model::new(module, &facts, &costs, target, options, &idle);
-    let mut solver = Solver { module: &*module, facts: &facts, target, fast, options, model };
+    let mut solver = Solver { module: &*module, facts: &facts, costs: &costs, target, fast, options, model };
     let plain = solver.solve()?;
     let best = match options.objective {
         Objective::Traffic => plain,
         Objective::Footprint => solver.lower_footprint(plain)?,
     };
+    let best = solver.keep_for_next_call(best)?;
     *module = best.module;
     Ok(best.report)
 }
@@ -101,6 +111,7 @@ struct Solution {
 struct Solver<'a> {
     module: &'a Module,
     facts: &'a Facts,
+    costs: &'a Costs,
     target: &'a Target,
     fast: FastMemory,
     options: &'a FastMemoryOptions,
@@ -151,12 +162,34 @@ impl Solver<'_> {
         let arena = plan.spaces.iter().find(|space| space.space == self.fast.space);
         let report = FastMemoryReport {
             prefetches: inserted.prefetches,
+            residents: choices.iter().filter(|c| matches!(c.mode, Mode::Resident { .. })).count(),
             evictions: inserted.evictions,
             height: arena.map_or(Bytes::ZERO, |arena| arena.temp),
             traffic: candidates.iter().zip(&choices).map(|(c, choice)| choice.moved(c)).sum(),
             lower_bound,
         };
         Ok(Solution { module, report, choices, total: plan.totals.total })
+    }
+
+    /// Lets parameters stay in fast memory from call to call, where nothing else has to leave for them.
+    fn keep_for_next_call(&self, mut best: Solution) -> Result<Solution, PlanError> {
+        let mut wishes = resident::wishes(self.module, self.facts, self.costs, &self.model, &best.choices);
+        wishes.truncate(self.options.cross_program_prefetches.saturating_add(MOST_REFUSALS));
+        for i in wishes {
+            if best.report.residents >= self.options.cross_program_prefetches {
+                break;
+            }
+            let choice = resident::choice(self.module, &self.model, i, best.report.residents);
+            let mut assignment = Assignment::of(&self.model, self.options.capacity, &best.choices);
+            if !assignment.try_instead(i, choice) {
+                continue;
+            }
+            let next = self.carry_out(assignment.choices, best.report.lower_bound)?;
+            if next.report.height.0 <= self.options.capacity && next.total <= best.total {
+                best = next;
+            }
+        }
+        Ok(best)
     }
 
     /// Puts a price on main memory where most of it is taken, again and again, and keeps what takes least.
@@ -183,6 +216,9 @@ impl Solver<'_> {
         Ok(if fits && low.total < plain.total { low } else { plain })
     }
 }
+
+/// Parameters that may have no room before no more are asked.
+const MOST_REFUSALS: usize = 8;
 
 /// The part of the capacity by which at least the next attempt takes less, so that there are not many.
 const LEAST_RETREAT: u64 = 64;

@@ -106,6 +106,15 @@ impl Rewrite<'_> {
                     self.serve(&candidate.views[stays.view], stays, Version::Original);
                 }
             }
+            &Mode::Resident { before, index } => {
+                let view = &candidate.views[0];
+                let uses: Vec<Use> = view.events.iter().flat_map(|e| e.uses.iter().copied()).collect();
+                let source = self.original(view, (before, Slot::Started));
+                let start = self.fetch(source, before, &uses).expect("it is read");
+                let index = i32::try_from(index).expect("there are few residents");
+                self.module.instructions[start].op =
+                    Op::CopyStart { cross_program_prefetch_index: Some(index) };
+            }
             Mode::Evicted(stays) => {
                 let view = &candidate.views[0];
                 let evicted = candidate.evicted.as_ref().expect("it was chosen");
@@ -224,14 +233,15 @@ impl Rewrite<'_> {
         self.fetch(source, before, uses);
     }
 
-    fn fetch(&mut self, source: InstructionId, before: InstructionId, uses: &[Use]) {
-        let first = uses.iter().map(|it| it.user).min_by_key(|&user| self.facts.line.time(user));
-        let Some(first) = first else { return };
+    /// Copies into fast memory for some operands; without any, there is nothing to do. Gives where the copy starts.
+    fn fetch(&mut self, source: InstructionId, before: InstructionId, uses: &[Use]) -> Option<InstructionId> {
+        let first = uses.iter().map(|it| it.user).min_by_key(|&user| self.facts.line.time(user))?;
         self.inserted.prefetches += 1;
         let start = self.start(source, self.fast.space.0, 0, (before, Slot::Started));
         self.colored.push((start, [0].into()));
         let done = self.done(start, (first, Slot::Fetched));
         uses.iter().for_each(|&it| self.exchange(it, done));
+        Some(start)
     }
 
     /// Copies a value that is written to fast memory to main memory; without a limit, by the end of its computation.

@@ -32,6 +32,24 @@ impl<'m> Assignment<'m> {
         Assignment { model, capacity, room: Room::new(model.end), choices, twice }
     }
 
+    /// Choices that are made already.
+    pub(super) fn of(model: &'m Model, capacity: u64, choices: &[Choice]) -> Assignment<'m> {
+        let mut assignment = Assignment::empty(model, capacity);
+        for (i, choice) in choices.iter().enumerate() {
+            assignment.set(i, choice.clone());
+        }
+        assignment
+    }
+
+    /// Makes a candidate choose something else where there is room for it.
+    pub(super) fn try_instead(&mut self, i: usize, choice: Choice) -> bool {
+        let bytes = self.model.candidates[i].bytes;
+        let old = self.set(i, Choice::default());
+        let fits = choice.busy.iter().all(|&range| self.room.most(range) + bytes <= self.capacity);
+        self.set(i, if fits { choice } else { old });
+        fits
+    }
+
     /// What main memory moves, in the unit of gain.
     pub(super) fn traffic(&self) -> f64 {
         self.choices.iter().map(|choice| choice.traffic).sum()
