@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use memplan::analysis::{CallGraph, Costs, InPlace, RunEstimate};
+use memplan::check::{Violation, check};
 use memplan::hlo;
 use memplan::ir::{Literal, Module};
 use memplan::memory::{Bytes, FastMemory, MemorySpace, MemorySpaceId, Target, Transfer};
@@ -39,6 +40,7 @@ fn assigned(
     source: &Module,
     target: &Target,
     objective: Objective,
+    residents: usize,
     inputs: &[Vec<Literal>],
 ) -> Result<(Module, FastMemoryReport), String> {
     let mut scheduled = source.clone();
@@ -48,10 +50,13 @@ fn assigned(
     }
     let mut module = scheduled.clone();
     let options = FastMemoryOptions::for_target(target).expect("it has fast memory");
-    let options = FastMemoryOptions { objective, ..options };
+    let options = FastMemoryOptions { objective, cross_program_prefetches: residents, ..options };
     let report = fast_memory::assign(&mut module, target, &options).map_err(|error| explain(&error))?;
     if report.height.0 > options.capacity {
         return Err(format!("{} bytes of {}", report.height.0, options.capacity));
+    }
+    if report.residents > residents {
+        return Err(format!("{} parameters stay instead of {residents}", report.residents));
     }
     let moved = |module: &Module| estimate(module, target).main_memory_bytes;
     if objective == Objective::Traffic && moved(&module) > moved(&scheduled) {
@@ -78,7 +83,8 @@ fn estimate(module: &Module, target: &Target) -> RunEstimate {
     RunEstimate::new(module, &graph, &costs, target)
 }
 
-/// `// capacity: N` in the header says how much fast memory there is.
+/// `// capacity: N` in the header says how much fast memory there is, `// residents: N` how many parameters may stay there
+/// from call to call.
 #[test]
 fn fast_memory_filetests() {
     insta::glob!("hlo/fast_memory/*.hlo", |path| {
@@ -86,9 +92,11 @@ fn fast_memory_filetests() {
         let text = std::fs::read_to_string(path).unwrap();
         let capacity = text.lines().find_map(|line| line.strip_prefix("// capacity: ")).unwrap();
         let target = machine(capacity.parse().unwrap());
+        let residents = text.lines().find_map(|line| line.strip_prefix("// residents: "));
+        let residents = residents.map_or(0, |n| n.parse().unwrap());
         let source = hlo::parse(&fixture.source).unwrap_or_else(|error| panic!("{path:?}: {error}"));
         let inputs: Vec<Vec<Literal>> = (0..3).map(|seed| random_inputs(&source, seed)).collect();
-        let (module, report) = assigned(&source, &target, Objective::Traffic, &inputs)
+        let (module, report) = assigned(&source, &target, Objective::Traffic, residents, &inputs)
             .unwrap_or_else(|error| panic!("{path:?}: {error}"));
         let mut naked = module.clone();
         fast_memory::naked(&mut naked, &target).unwrap();
@@ -107,6 +115,10 @@ fn fast_memory_filetests() {
             before.seconds * 1e6,
         )
         .unwrap();
+        if residents > 0 {
+            let (stay, steady) = (report.residents, after.steady_bytes());
+            writeln!(text, "{stay} stay until the next call, which moves {steady} bytes").unwrap();
+        }
         insta::with_settings!({
             snapshot_path => "../snapshots",
             prepend_module_to_snapshot => false,
@@ -120,23 +132,62 @@ fn fast_memory_filetests() {
 
 #[test]
 fn random_modules_in_fast_memory() {
-    let (mut prefetches, mut evictions, mut failures) = (0, 0, Vec::new());
+    let (mut prefetches, mut evictions, mut residents, mut failures) = (0, 0, 0, Vec::new());
     for seed in 0..150u64 {
         let options =
             GenerateOptions { steps: 6 + seed as usize % 20, depth: seed as usize % 3, ..Default::default() };
         let source = generate(seed, &options);
         let target = machine([64, 256, 1024, 4096][seed as usize % 4]);
         let objective = if seed % 3 == 0 { Objective::Footprint } else { Objective::Traffic };
-        match assigned(&source, &target, objective, &[random_inputs(&source, seed)]) {
+        match assigned(&source, &target, objective, 2, &[random_inputs(&source, seed)]) {
             Ok((_, report)) => {
                 prefetches += report.prefetches;
                 evictions += report.evictions;
+                residents += report.residents;
             }
             Err(error) => failures.push(format!("seed {seed}: {error}")),
         }
     }
     assert!(failures.is_empty(), "{} modules fail:\n{}", failures.len(), failures.join("\n"));
     assert!(prefetches > 20 && evictions > 5, "{prefetches} copies in, {evictions} out: hardly a test");
+    assert!(residents > 20, "{residents} parameters stay: hardly a test");
+}
+
+/// What may be there from the call before has its bytes to itself from begin to end; a plan that gives them to others in
+/// between is refuted.
+#[test]
+fn bytes_of_residents_are_reserved() {
+    let text = "HloModule kept, is_scheduled=true
+
+ENTRY main {
+  x = f32[64]{0} parameter(0)
+  w = f32[64]{0} parameter(1)
+  early = f32[64]{0:S(1)} exponential(x)
+  a = f32[64]{0} negate(early)
+  s = (f32[64]{0:S(1)}, f32[64]{0}, u32[]{:S(2)}) copy-start(w), cross_program_prefetch_index=0
+  d = f32[64]{0:S(1)} copy-done(s)
+  b = f32[64]{0} add(a, d)
+  late = f32[64]{0:S(1)} tanh(b)
+  ROOT r = f32[64]{0} negate(late)
+}
+";
+    let target = machine(1024);
+    let marked = hlo::parse(text).unwrap();
+    let plain = hlo::parse(&text.replace(", cross_program_prefetch_index=0", "")).unwrap();
+    let planned = |module: &Module| plan::plan(module, &target, &plan::PlanOptions::default()).unwrap();
+    let height = |planned: &plan::Planned| {
+        let mut spaces = planned.plan.spaces.iter();
+        spaces.find(|space| space.space == MemorySpaceId(1)).unwrap().temp
+    };
+    let (kept, reused) = (planned(&marked), planned(&plain));
+    assert_eq!((height(&kept), height(&reused)), (Bytes(512), Bytes(256)));
+    check(&marked, &kept.schedule, &target, &kept.plan).unwrap();
+    check(&plain, &reused.schedule, &target, &reused.plan).unwrap();
+    let violations = check(&marked, &reused.schedule, &target, &reused.plan).unwrap_err();
+    assert!(
+        matches!(violations.as_slice(), [Violation::ResidentLate { .. }, Violation::ResidentLost { .. }]),
+        "{violations:?}"
+    );
 }
 
 /// Programs as libtpu scheduled them: ours moves no more than libtpu's own assignment.

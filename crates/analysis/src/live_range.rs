@@ -53,6 +53,7 @@ pub struct LiveRanges {
     ranges: SecondaryMap<ValueId, LiveRange>,
     live_out: SecondaryMap<ValueId, bool>,
     given: FxHashSet<ValueId>,
+    residents: FxHashSet<ValueId>,
 }
 
 impl LiveRanges {
@@ -70,12 +71,18 @@ impl LiveRanges {
     pub fn is_given(&self, value: ValueId) -> bool {
         self.given.contains(&value)
     }
+
+    /// Whether the next call of the program may look for a value: it is needed after the last instruction.
+    pub fn is_resident(&self, value: ValueId) -> bool {
+        self.residents.contains(&value)
+    }
 }
 
 /// Finds the live range of every value, in time linear in the number of positions.
 pub fn live_ranges(module: &Module, graph: &CallGraph, flow: &Dataflow, line: &Timeline) -> LiveRanges {
     let (ranges, live_out) = (SecondaryMap::new(), SecondaryMap::new());
-    let mut live = Live { module, graph, flow, line, ranges, live_out, given: given(module, flow) };
+    let (given, residents) = (given(module, flow), FxHashSet::default());
+    let mut live = Live { module, graph, flow, line, ranges, live_out, given, residents };
     live.define();
     live.extend_to_uses();
     live.extend_through_returns();
@@ -83,7 +90,8 @@ pub fn live_ranges(module: &Module, graph: &CallGraph, flow: &Dataflow, line: &T
     live.keep_parameters();
     live.keep_residents();
     live.extend_async();
-    LiveRanges { ranges: live.ranges, live_out: live.live_out, given: live.given }
+    let Live { ranges, live_out, given, residents, .. } = live;
+    LiveRanges { ranges, live_out, given, residents }
 }
 
 struct Live<'a> {
@@ -94,6 +102,7 @@ struct Live<'a> {
     ranges: SecondaryMap<ValueId, LiveRange>,
     live_out: SecondaryMap<ValueId, bool>,
     given: FxHashSet<ValueId>,
+    residents: FxHashSet<ValueId>,
 }
 
 /// Parts of parameters that the caller gave up.
@@ -197,6 +206,7 @@ impl Live<'_> {
             );
             if is_kept && let Some(value) = self.flow.find(id, &[0].into()) {
                 self.ranges[value] = LiveRange { start: 0, end: self.line.end() };
+                self.residents.insert(value);
             }
         }
     }

@@ -180,7 +180,9 @@ impl<'a> Build<'a> {
                 let caller = &self.module.instructions[caller];
                 caller.op == Op::While && caller.called[1] == computation
             }),
-            ValueKind::Written | ValueKind::ExitPhi => false,
+            // The next call may look for it.
+            ValueKind::Written => facts.live.is_resident(value),
+            ValueKind::ExitPhi => false,
         };
         is_returned || is_kept
     }
