@@ -81,7 +81,7 @@ pub fn compile(
     front.stage("simplify", &passes::simplification_pipeline())?;
     front.stage("recompute rows", &[passes::LOOP_RESIDUALS, passes::SIMPLIFY])?;
     // What is worth recomputing depends on padded sizes; what is new then is laid out again.
-    front.stage("lay out", &[passes::LAYOUT_ASSIGNMENT])?;
+    front.stage("lay out", &[passes::LAYOUT_ASSIGNMENT, passes::DONATION])?;
     let start = Instant::now();
     let mut best: Option<(Pipeline<'_>, Bytes)> = None;
     for guess in first_guesses(&front.module, target)? {

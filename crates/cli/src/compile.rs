@@ -5,7 +5,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use memplan::ir::Module;
 use memplan::memory::{Bytes, Target};
 use memplan::plan::{PlanError, PlanOptions, peak_report};
-use memplan::{CompileError, CompileOptions, Compiled, compile, hlo, ir, passes};
+use memplan::{CompileError, CompileOptions, Compiled, compile, ir, passes};
 
 use crate::check::proof_line;
 use crate::emit::{EmitArgs, Program};
@@ -142,10 +142,9 @@ fn story(module: &Module, compiled: &Compiled, limit: Bytes) -> String {
         module.instructions[peak.instruction].name,
     );
     for buffer in peak.buffers.iter().take(5) {
-        let instruction = &module.instructions[buffer.position.instruction];
-        let shape = module.shape(buffer.position.instruction).subshape(&buffer.position.index);
-        let shape = shape.map_or_else(String::new, hlo::shape_text);
-        text.push_str(&format!("\n  {:>12}  {shape} {}", buffer.slice.size.to_string(), instruction.name));
+        let (shape, name) =
+            (report::shape_at(module, &buffer.position), report::name_at(module, &buffer.position));
+        text.push_str(&format!("\n  {:>12}  {shape} {name}", buffer.slice.size.to_string()));
     }
     text
 }

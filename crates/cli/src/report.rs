@@ -3,7 +3,7 @@
 use comfy_table::{CellAlignment, Table, presets};
 use memplan::analysis::Facts;
 use memplan::codegen::layout::Padding;
-use memplan::ir::{InstructionId, Module};
+use memplan::ir::{InstructionId, Module, Position, Shape};
 use memplan::memory::parallel::arguments_per_device;
 use memplan::memory::{AllocationKind, Bytes, MemoryPlan, MemorySpaceId, Target};
 use memplan::plan::{KeptBy, PeakReport, peak_report};
@@ -133,18 +133,12 @@ fn buffers(module: &Module, plan: &MemoryPlan, peak: &PeakReport) -> String {
         "kept by",
     ]);
     for buffer in peak.buffers.iter().take(MAX_BUFFERS) {
-        let instruction = buffer.position.instruction;
-        let shape = module.shape(instruction).subshape(&buffer.position.index);
-        let index = match buffer.position.index.is_root() {
-            true => String::new(),
-            false => buffer.position.index.to_string(),
-        };
         table.add_row([
             buffer.slice.size.to_string(),
             place(plan, buffer.slice),
-            shape.map_or_else(String::new, hlo::shape_text),
-            format!("{}{index}", module.instructions[instruction].name),
-            origin(module, instruction),
+            shape_at(module, &buffer.position),
+            name_at(module, &buffer.position),
+            origin(module, buffer.position.instruction),
             kept_by(module, buffer.kept_by),
         ]);
     }
@@ -156,6 +150,24 @@ fn buffers(module: &Module, plan: &MemoryPlan, peak: &PeakReport) -> String {
         text.push_str(&format!("and {} smaller ones, {bytes} together\n", rest.len()));
     }
     text
+}
+
+/// What has a buffer at a position: an array, or the table of a tuple, whose elements may be many.
+pub(crate) fn shape_at(module: &Module, position: &Position) -> String {
+    match module.shape(position.instruction).subshape(&position.index) {
+        Some(Shape::Tuple(elements)) => format!("table of {}", elements.len()),
+        Some(shape) => hlo::shape_text(shape),
+        None => String::new(),
+    }
+}
+
+/// An instruction, and where in its result.
+pub(crate) fn name_at(module: &Module, position: &Position) -> String {
+    let name = &module.instructions[position.instruction].name;
+    match position.index.is_root() {
+        true => name.to_string(),
+        false => format!("{name}{}", position.index),
+    }
 }
 
 fn place(plan: &MemoryPlan, slice: memplan::memory::Slice) -> String {

@@ -205,21 +205,7 @@ impl Device<'_> {
     fn group(&self, module: &Module, id: InstructionId, c: &Collective) -> Result<Vec<usize>, Error> {
         use CollectiveGroupMode::*;
         let Devices { replicas, partitions } = self.devices;
-        let op = &module.instructions[id].op;
-        let is_reduction_or_gather = !matches!(
-            op,
-            Op::AllToAll(_)
-                | Op::RaggedAllToAll(_)
-                | Op::CollectivePermute(_)
-                | Op::CollectivePermuteStart(_)
-                | Op::CollectiveBroadcast(_)
-        );
-        let mode = c.mode.unwrap_or(match (c.channel_id, c.use_global_device_ids) {
-            (_, true) => FlattenedId,
-            (Some(_), false) if is_reduction_or_gather => CrossReplicaAndPartition,
-            (Some(_), false) => CrossPartition,
-            (None, false) => CrossReplica,
-        });
+        let mode = c.group_mode(module.instructions[id].op.opcode());
         let (own, n) = match mode {
             CrossReplica | CrossReplicaAndPartition => (self.replica(), replicas),
             CrossPartition => (self.partition(), partitions),

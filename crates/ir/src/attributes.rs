@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::{Dimensions, ElementType, Literal, Shape, ShapeIndex, Sharding};
+use crate::{Dimensions, ElementType, Literal, Opcode, Shape, ShapeIndex, Sharding};
 
 /// How two values are compared.
 #[derive(
@@ -479,6 +479,29 @@ pub struct Collective {
     pub slice_sizes: Vec<Dimensions>,
     /// collective-broadcast only.
     pub has_dynamic_root: bool,
+}
+
+impl Collective {
+    /// How the ids in the replica groups of this collective are meant: as written, or else as its opcode, its channel
+    /// and the kind of its ids say (XLA's `GetCollectiveOpGroupMode`). Only reductions and gathers over a channel let a
+    /// replica stand for all its partitions; what moves values between peers names partitions then.
+    pub fn group_mode(&self, opcode: Opcode) -> CollectiveGroupMode {
+        use CollectiveGroupMode::*;
+        let is_between_peers = matches!(
+            opcode,
+            Opcode::AllToAll
+                | Opcode::RaggedAllToAll
+                | Opcode::CollectivePermute
+                | Opcode::CollectivePermuteStart
+                | Opcode::CollectiveBroadcast
+        );
+        self.mode.unwrap_or(match (self.channel_id, self.use_global_device_ids) {
+            (_, true) => FlattenedId,
+            (Some(_), false) if is_between_peers => CrossPartition,
+            (Some(_), false) => CrossReplicaAndPartition,
+            (None, false) => CrossReplica,
+        })
+    }
 }
 
 /// Attributes of `scan`.

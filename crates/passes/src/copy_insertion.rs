@@ -316,21 +316,23 @@ impl<'a> Separate<'a> {
     fn enter_loop(&mut self, node: Node) {
         let id = self.nodes[node].id;
         let init = self.module.instructions[id].operands[0];
-        let leaves = tuple_leaves(self.module, init);
-        let leaf_of = |module: &Module, tuple: InstructionId, number: usize| {
-            module.instructions[tuple].operands[number]
-        };
+        let mut leaves = tuple_leaves(self.module, init);
+        if matches!(self.module.shape(init), Shape::Array(_)) {
+            leaves.push((ShapeIndex::root(), id, 0));
+        }
+        let leaf_of =
+            |module: &Module, user: InstructionId, number: usize| module.instructions[user].operands[number];
         // The same value in two elements of the state would be overwritten while the other is still needed.
         let mut uses: FxHashMap<Class, u32> = FxHashMap::default();
-        for &(_, tuple, number) in &leaves {
-            *uses.entry(self.class_of_leaf(leaf_of(self.module, tuple, number))).or_default() += 1;
+        for &(_, user, number) in &leaves {
+            *uses.entry(self.class_of_leaf(leaf_of(self.module, user, number))).or_default() += 1;
         }
-        for (index, tuple, number) in leaves {
+        for (index, user, number) in leaves {
             let Some(state) = self.flow.find(id, &index) else { continue };
             let definition = self.flow.values[state].definition;
             let changes = self.flow.values[state].kind == ValueKind::ExitPhi
                 && self.flow.positions.instruction(definition) == id;
-            let leaf = leaf_of(self.module, tuple, number);
+            let leaf = leaf_of(self.module, user, number);
             if !changes || !matches!(self.module.shape(leaf), Shape::Array(_)) {
                 continue;
             }
@@ -340,7 +342,7 @@ impl<'a> Separate<'a> {
                 continue;
             }
             *n_uses -= 1;
-            let copy = self.copy_for(leaf, tuple, number);
+            let copy = self.copy_for(leaf, user, number);
             let copied = self.class_of_copy[&copy];
             self.classes[copied].touched_by.push(node);
             let joins = self.join(copied, new, Some(node));

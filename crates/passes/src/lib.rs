@@ -10,6 +10,7 @@ mod copy_insertion;
 mod cost;
 mod cse;
 mod dce;
+mod donation;
 mod flatten_call_graph;
 mod fusion;
 mod layout_assignment;
@@ -35,6 +36,7 @@ pub use constant_folding::{CONSTANT_FOLDING, MAX_ELEMENTS};
 pub use copy_insertion::COPY_INSERTION;
 pub use cse::CSE;
 pub use dce::DCE;
+pub use donation::DONATION;
 pub use flatten_call_graph::FLATTEN_CALL_GRAPH;
 pub use fusion::{FUSION, FUSION_OF_UPDATES, FusionEdge, FusionReport, Verdict, explain_fusion};
 pub use layout_assignment::LAYOUT_ASSIGNMENT;
@@ -57,6 +59,7 @@ pub const ALL: &[Pass] = &[
     COPY_INSERTION,
     CSE,
     DCE,
+    DONATION,
     FLATTEN_CALL_GRAPH,
     FUSION,
     FUSION_OF_UPDATES,

@@ -287,12 +287,7 @@ impl<'a> Inference<'a> {
     fn group_size(&self, collective: &Collective) -> Option<i64> {
         use CollectiveGroupMode::*;
         let config = &self.module.config;
-        let mode =
-            collective.mode.unwrap_or(match (collective.channel_id, collective.use_global_device_ids) {
-                (None, _) => CrossReplica,
-                (Some(_), false) => CrossReplicaAndPartition,
-                (Some(_), true) => FlattenedId,
-            });
+        let mode = collective.group_mode(self.opcode());
         let listed = match &collective.replica_groups {
             ReplicaGroups::List(groups) => groups.first().map(|group| group.len() as i64),
             ReplicaGroups::Iota { dimensions, .. } => Some(dimensions[1]),

@@ -10,17 +10,19 @@ use smallvec::SmallVec;
 use super::kernels::{Grouping, Kernel};
 use crate::cost::{self, Hero};
 
-/// Replaces every group by a fusion in place of its root, and views by bitcasts. Says whether anything changed.
+/// Replaces every group by a fusion in place of its root, and views by bitcasts where layouts are assigned. Says whether
+/// anything changed.
 pub(super) fn emit(
     module: &mut Module,
     target: &Target,
     computation: ComputationId,
     grouping: &Grouping,
+    views_are_bitcasts: bool,
     names: &mut Names,
 ) -> bool {
-    let mut changed = !grouping.views.is_empty();
+    let mut changed = views_are_bitcasts && !grouping.views.is_empty();
     for &id in &module.computations[computation].instructions {
-        if grouping.is_view(id) {
+        if views_are_bitcasts && grouping.is_view(id) {
             module.instructions[id].op = Op::Bitcast;
         }
     }

@@ -20,6 +20,7 @@
 
 mod emit;
 mod kernels;
+mod layouts;
 mod report;
 
 use memplan_analysis::CallGraph;
@@ -62,9 +63,11 @@ pub fn explain_fusion(module: &Module, target: &Target) -> Result<FusionReport, 
 fn fuse(module: &mut Module, context: &Context<'_>, siblings: Siblings) -> Result<bool, PassError> {
     let groupings = group(module, &call_graph(module)?, context.target, siblings);
     let mut names = Names::new(module);
+    // Where layouts are not assigned yet, a transpose is no view of anything.
+    let views_are_bitcasts = layouts::agree(module);
     let mut changed = false;
     for (computation, grouping) in groupings {
-        changed |= emit::emit(module, context.target, computation, &grouping, &mut names);
+        changed |= emit::emit(module, context.target, computation, &grouping, views_are_bitcasts, &mut names);
     }
     if changed {
         compact::compact(module);
