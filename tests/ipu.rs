@@ -140,6 +140,58 @@ fn pipelines_have_what_they_touch() {
     }
 }
 
+/// What a placement file places in a pipeline is on the chip that has it, and nowhere else.
+#[test]
+fn pipelines_are_placed_too() {
+    let target = Target::find("ipu-gc200").unwrap();
+    let (module, planned) = compiled(&root("examples/mlp_training_step.hlo.txt"), &target);
+    let plan = |placement: &str| {
+        let options = IpuOptions { placement: Placement::parse(placement).unwrap(), ..IpuOptions::default() };
+        plan_pipeline(&module, &planned.facts, &target, 3, false, &options).unwrap()
+    };
+    let free = plan("");
+    for (chip, free) in free.iter().enumerate() {
+        let (id, tensor) = free
+            .tensors
+            .all
+            .iter()
+            .filter(|(id, tensor)| tensor.is_always_live() && free.mappings[*id].is_some())
+            .max_by_key(|(id, tensor)| (tensor.elements, std::cmp::Reverse(*id)))
+            .unwrap();
+        let part = &free.steps.all.iter().find(|step| step.parts[0].tiles.len() > 1).unwrap();
+        let name = &module.instructions[part.instruction].name;
+        let placed = plan(&format!("tensor, {}, 1000\nvertices, {name}, 1001", tensor.name));
+        for (other, placed) in placed.iter().enumerate() {
+            let is_placed = placed.mappings[id]
+                .as_ref()
+                .is_some_and(|mapping| mapping.tile_set() == TileSet::new(std::iter::once(1000..1001)));
+            let is_there = plan("")[other].mappings[id].is_some();
+            assert_eq!(is_placed, is_there, "{} on chip {other}, where chip {chip} is its own", tensor.name);
+            let runs = placed.steps.all.iter().find(|step| step.instruction == part.instruction);
+            assert_eq!(runs.is_some(), other == chip, "{name} runs on one chip");
+            assert!(
+                runs.is_none_or(|step| step.parts[0].tiles.iter().eq([1001])),
+                "{name} runs where it is told"
+            );
+            prove_touches(placed, |time| placed.steps.all.iter().any(|step| step.time == time)).unwrap();
+        }
+    }
+}
+
+/// Chips that nothing is left for are not counted: what is stashed waits for those that there are.
+#[test]
+fn pipelines_have_no_empty_stage() {
+    let target = Target::find("ipu-gc200").unwrap();
+    let (module, planned) = compiled(&root("examples/mlp_training_step.hlo.txt"), &target);
+    let options = IpuOptions::default();
+    let chips = plan_pipeline(&module, &planned.facts, &target, 64, false, &options).unwrap();
+    assert!(chips.len() < 64 && chips.iter().all(|plan| !plan.steps.all.is_empty()), "{}", chips.len());
+    let last = &chips[chips.len() - 1].tensors;
+    assert!(last.all.values().all(|tensor| tensor.copies == 1), "the last chip stashes nothing");
+    let too_many = plan_pipeline(&module, &planned.facts, &target, 65, false, &options);
+    assert!(matches!(too_many, Err(IpuError::Chips { available: 64, .. })), "{too_many:?}");
+}
+
 /// A placement file that does not go with the program says where and why.
 #[test]
 fn placement_errors_say_where() {

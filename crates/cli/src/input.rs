@@ -39,8 +39,7 @@ pub(crate) fn target_and_file(name: &str) -> Result<(Target, String), Failure> {
         let file = Target::built_in_file(name).expect("built-in targets have files");
         return Ok((target, file.to_string()));
     }
-    let text = String::from_utf8(read(name)?)
-        .map_err(|error| Failure::Input(format!("error: `{name}` is not a text: {error}")))?;
+    let text = read_text(name)?;
     let target = Target::parse(&text, name).map_err(|error| match error {
         TargetError::File { span, message, help, .. } => {
             Failure::Input(hlo::render_with_help(&message, help.as_deref(), span, name, &text))
@@ -59,6 +58,17 @@ pub(crate) fn read(path: &str) -> Result<Vec<u8>, Failure> {
     };
     result.map_err(|error| Failure::Input(format!("error: cannot read `{path}`: {error}")))?;
     Ok(bytes)
+}
+
+/// Reads a whole file, or standard input for `-`, that is text in UTF-8.
+pub(crate) fn read_text(path: &str) -> Result<String, Failure> {
+    String::from_utf8(read(path)?).map_err(|error| {
+        let text = String::from_utf8_lossy(error.as_bytes());
+        // Up to the first wrong byte both are the same, and there stands a replacement character.
+        let wrong = error.utf8_error().valid_up_to();
+        let span = wrong..wrong + char::REPLACEMENT_CHARACTER.len_utf8();
+        Failure::Input(hlo::render_message("this is no text in UTF-8", span, path, &text))
+    })
 }
 
 /// What is wrong at a line and byte column of a file, both from 1, with the line and a caret.

@@ -6,14 +6,14 @@ use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use memplan::analysis::Facts;
 use memplan::codegen::ipu::{
-    IpuError, IpuOptions, Placement, PlacementError, TilePlan, What, plan_pipeline, plan_tiles, stash_depth,
+    IpuError, IpuOptions, Placement, PlacementError, TilePlan, What, plan_pipeline, plan_tiles,
 };
 use memplan::hlo;
 use memplan::ir::Module;
 use memplan::memory::{Bytes, Target, TileReport, TileStage};
 
 use crate::failure::Failure;
-use crate::input::read;
+use crate::input::read_text;
 
 /// Bars of the histogram.
 const N_BARS: u64 = 10;
@@ -37,8 +37,8 @@ pub(crate) struct TileOptions {
     /// bytes a run moves
     #[arg(long)]
     streaming: bool,
-    /// Run a stage of a pipeline on each of this many chips
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    /// Run a stage of a pipeline on each of this many chips, of which the target has `tiles.chips`
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     ipus: u32,
     /// In a pipeline, keep only what each stage receives for its backward pass, and compute the rest again
     #[arg(long, requires = "ipus")]
@@ -70,6 +70,7 @@ pub(crate) fn plan(
     match plan_chips(options, placement, options.streaming, module, target, facts) {
         Ok(chips) => Ok(Some(chips)),
         Err(IpuError::Placement(error)) => Err(show(&error)),
+        Err(error @ IpuError::Chips { .. }) => Err(Failure::Usage(error.to_string())),
         Err(error) => Err(Failure::input(&error)),
     }
 }
@@ -89,16 +90,11 @@ fn plan_chips(
     }
 }
 
-fn read_text(path: &str) -> Result<String, Failure> {
-    String::from_utf8(read(path)?)
-        .map_err(|_| Failure::Input(format!("error: `{path}` is not text in UTF-8")))
-}
-
 /// How full the tiles are: of each chip in a line, of the fullest in detail.
 pub(crate) fn render(module: &Module, chips: &[TilePlan]) -> String {
     let mut text = String::new();
     if chips.len() > 1 {
-        text.push_str("\nstages\n\n");
+        let _ = writeln!(text, "\n{} stages\n", chips.len());
         text.push_str(&stages(chips));
     }
     let Some((number, plan)) = fullest(chips) else { return text };
@@ -190,7 +186,7 @@ fn stages(chips: &[TilePlan]) -> String {
         "stashed",
         "micro-batches",
     ]);
-    for (number, plan) in (0..).zip(chips) {
+    for (number, plan) in chips.iter().enumerate() {
         let stage = plan.report();
         let stashed = plan.tensors.all.values().filter(|tensor| tensor.copies > 1);
         let stashed = stashed.map(|tensor| Bytes(tensor.bytes().0.saturating_mul(tensor.copies)));
@@ -201,7 +197,7 @@ fn stages(chips: &[TilePlan]) -> String {
             format!("{:#}", stage.mean),
             stage.all.always_live.to_string(),
             stashed.fold(Bytes::ZERO, Bytes::saturating_add).to_string(),
-            stash_depth(number, chips.len() as u32).to_string(),
+            plan.tensors.all.values().map(|tensor| tensor.copies).max().unwrap_or(1).to_string(),
         ]);
     }
     for column in 0..7 {
@@ -287,7 +283,7 @@ fn categories(stage: &TileStage) -> String {
 /// How many tiles are how full, from the emptiest to the fullest.
 fn histogram(stage: &TileStage) -> String {
     let least = stage.tiles.iter().copied().min().unwrap_or_default().0;
-    let step = (stage.maximum.0 - least + 1).div_ceil(N_BARS).max(1);
+    let step = (stage.maximum.0 - least) / N_BARS + 1;
     let bar_of = |tile: &Bytes| ((tile.0 - least) / step) as usize;
     let mut counts = vec![0u64; bar_of(&stage.maximum) + 1];
     for tile in &stage.tiles {
@@ -297,7 +293,7 @@ fn histogram(stage: &TileStage) -> String {
     let mut text = String::new();
     for (i, &count) in (0..).zip(&counts) {
         let from = least + i * step;
-        let (from, to) = (Bytes(from), Bytes((from + step - 1).min(stage.maximum.0)));
+        let (from, to) = (Bytes(from), Bytes(from.saturating_add(step - 1).min(stage.maximum.0)));
         let bar = "#".repeat((count * BAR_WIDTH).div_ceil(most) as usize);
         let line = format!("{from:>#11} to {to:>#11}  {count:>5}  {bar}");
         let _ = writeln!(text, "{}", line.trim_end());

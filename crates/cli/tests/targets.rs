@@ -29,6 +29,32 @@ fn wrong_target_files() {
         assert_eq!(failure(folder.path(), &["targets", "mine.toml"]), (said.clone(), 1));
         writeln!(text, "{said}").unwrap();
     }
+    let ipu = std::fs::read_to_string(repository("crates/memory/targets/ipu-gc200.toml")).unwrap();
+    for (from, to) in [
+        ("count = 1472", "count = 0"),
+        ("count = 1472", "count = 4294967295"),
+        ("chips = 64", "chips = 0"),
+        ("bytes = 638976", "bytes = 0"),
+        ("bank_bytes = 16384", "bank_bytes = 12288"),
+        ("bank_bytes = 16384", "bank_bytes = 1048576"),
+        ("threads = 6", "threads = 0"),
+        ("exchange_bandwidth = 8.0e12", "exchange_bandwidth = nan"),
+        ("code_bytes = 212992", "code_bytes = 212993"),
+        ("temporary_proportion = 0.6", "temporary_proportion = 1.1"),
+        ("partial_bytes = 4", "partial_bytes = 3"),
+        ("codelet_code = 96", "codelet_code = 18446744073709551615"),
+        ("\ndot = 3072", "\ndott = 3072"),
+        ("\ndot = 3072", "\ndot = 18446744073709551615"),
+        ("f16 = 2.5e14", "f17 = 2.5e14"),
+        ("f16 = 2.5e14", "f16 = 0"),
+        ("capacity = 940572672", "capacity = 940572673"),
+    ] {
+        assert!(ipu.contains(from), "{from}");
+        std::fs::write(folder.path().join("mine.toml"), ipu.replacen(from, to, 1)).unwrap();
+        let (said, status) = failure(folder.path(), &["compile", &module, "--target", "mine.toml"]);
+        assert_eq!(status, 1, "{said}");
+        writeln!(text, "{said}").unwrap();
+    }
     for contents in [&b"\xff\xfe"[..], b""] {
         std::fs::write(folder.path().join("mine.toml"), contents).unwrap();
         let (said, status) = failure(folder.path(), &["plan", &module, "--target", "mine.toml"]);

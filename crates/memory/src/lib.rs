@@ -4,6 +4,7 @@
 //! Nothing here decides anything.
 
 mod addressing;
+mod by_name;
 mod fusion_rules;
 pub mod parallel;
 mod plan;
@@ -11,8 +12,8 @@ mod plan_file;
 mod target;
 mod target_fields;
 mod target_file;
-mod tile_costs;
 mod tile_report;
+mod tiles;
 mod tpu_layout;
 mod units;
 
@@ -20,10 +21,10 @@ pub use addressing::{Addressing, Digit, is_view};
 pub use fusion_rules::{ContractionRules, FusionRules};
 pub use plan::{Allocation, AllocationId, AllocationKind, MemoryPlan, Slice, SpaceTotals, Totals};
 pub use plan_file::{KindName, PlanFile, PlanFileError};
-pub use target::{Family, FastMemory, MemorySpace, MemorySpaceId, Rates, Target, Tiles, Transfer};
+pub use target::{Family, FastMemory, MemorySpace, MemorySpaceId, Rates, Target, Transfer};
 pub use target_fields::TargetField;
 pub use target_file::TargetError;
-pub use tile_costs::TileCosts;
 pub use tile_report::{TileCategories, TileReport, TileStage};
+pub use tiles::{TileCosts, Tiles};
 pub use tpu_layout::{NoTiledLayout, TileRule};
 pub use units::{Alignment, Bytes, NotAPowerOfTwo};

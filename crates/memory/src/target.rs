@@ -1,13 +1,12 @@
 //! Targets as data: which memories a machine has, and how it sizes and aligns what lives in them.
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
 
 use memplan_ir::{ArrayShape, ElementType, Layout, Shape};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Alignment, Bytes, FusionRules, TargetError, TileCosts, TileRule};
+use crate::{Alignment, Bytes, FusionRules, TargetError, TileRule, Tiles, by_name};
 
 /// A memory space by the number that layouts use, `S(n)`; 0 is the main memory.
 #[derive(
@@ -90,63 +89,32 @@ pub struct Transfer {
     pub bandwidth: Option<f64>,
 }
 
-/// Main memory that is cut into tiles, each with a core that reaches only its own.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Tiles {
-    /// How many there are.
-    pub count: u32,
-    /// Bytes of each, for code and data together.
-    pub bytes: Bytes,
-    /// Bytes of one bank: two accesses of one cycle go to different banks.
-    pub bank_bytes: Bytes,
-    /// Threads that take turns on the core of a tile.
-    pub threads: u32,
-    /// Bytes per second between all tiles together.
-    pub exchange_bandwidth: f64,
-    /// Bytes at the start of each tile that code may lie in; the rest is interleaved. 0: all of it.
-    #[serde(default)]
-    pub code_bytes: Bytes,
-    /// The part of a tile that one dot or convolution may take for operands it receives and for partial sums, where
-    /// there is a choice; 0: as little as possible.
-    #[serde(default = "six_tenths")]
-    pub temporary_proportion: f64,
-    /// What vertices and code take.
-    #[serde(default)]
-    pub costs: TileCosts,
-}
-
 /// Operations per second of the matrix units by element type; a multiplication with its addition counts two.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(try_from = "BTreeMap<String, f64>", into = "BTreeMap<String, f64>")]
+#[serde(transparent)]
 #[schemars(with = "BTreeMap<String, f64>")]
-pub struct Rates(BTreeMap<ElementType, f64>);
+pub struct Rates(#[serde(with = "by_name")] BTreeMap<ElementType, Rate>);
 
 impl Rates {
     /// The rate for a type; `None` where the target file gives none.
     pub fn get(&self, element_type: ElementType) -> Option<f64> {
-        self.0.get(&element_type).copied()
+        self.0.get(&element_type).map(|rate| rate.0)
     }
 }
 
-impl TryFrom<BTreeMap<String, f64>> for Rates {
-    type Error = String;
+/// A rate, above zero.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "f64")]
+struct Rate(f64);
 
-    fn try_from(rates: BTreeMap<String, f64>) -> Result<Rates, String> {
-        let rate = |(name, rate): (String, f64)| match ElementType::from_str(&name) {
-            Err(_) => Err(format!("`{name}` is not an element type")),
-            Ok(_) if !(rate > 0.0 && rate.is_finite()) => {
-                Err(format!("the rate of {name} must be above zero"))
-            }
-            Ok(element_type) => Ok((element_type, rate)),
-        };
-        rates.into_iter().map(rate).collect::<Result<_, _>>().map(Rates)
-    }
-}
+impl TryFrom<f64> for Rate {
+    type Error = &'static str;
 
-impl From<Rates> for BTreeMap<String, f64> {
-    fn from(rates: Rates) -> BTreeMap<String, f64> {
-        rates.0.into_iter().map(|(element_type, rate)| (element_type.to_string(), rate)).collect()
+    fn try_from(rate: f64) -> Result<Rate, &'static str> {
+        match rate > 0.0 && rate.is_finite() {
+            true => Ok(Rate(rate)),
+            false => Err("a rate must be above zero"),
+        }
     }
 }
 
@@ -282,29 +250,10 @@ impl Target {
                 return invalid("fast_memory.flags".into(), format!("there is no memory {}", fast.flags));
             }
         }
-        if let Some(tiles) = &self.tiles {
-            if tiles.count == 0 || tiles.bytes == Bytes::ZERO {
-                return invalid("tiles.count".into(), "tiles have a number and a size above zero".into());
-            }
-            if !above_zero(tiles.exchange_bandwidth) {
-                let message = "the bandwidth of the exchange must be above zero".into();
-                return invalid("tiles.exchange_bandwidth".into(), message);
-            }
-            if tiles.code_bytes > tiles.bytes {
-                let message = "code may lie in more than a tile has".into();
-                return invalid("tiles.code_bytes".into(), message);
-            }
-            if !(0.0..=1.0).contains(&tiles.temporary_proportion) {
-                let message = "the part of a tile for temporaries is from 0 to 1".into();
-                return invalid("tiles.temporary_proportion".into(), message);
-            }
-            let sum = Bytes(tiles.bytes.0.saturating_mul(tiles.count.into()));
-            if main.capacity.is_some_and(|capacity| capacity != sum) {
-                let message = format!("`{}` is not as large as its tiles together, {sum:#} bytes", main.name);
-                return invalid("spaces.0.capacity".into(), message);
-            }
+        match self.tiles.as_ref().and_then(|tiles| tiles.problem(main.capacity)) {
+            Some((field, message)) => invalid(field, message),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// The memory space with a number, if the target has it.
@@ -412,8 +361,4 @@ fn storage_bytes(array: &ArrayShape, count: u128) -> u64 {
 
 fn one_byte() -> Alignment {
     Alignment::ONE
-}
-
-fn six_tenths() -> f64 {
-    0.6
 }

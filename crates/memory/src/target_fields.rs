@@ -146,7 +146,7 @@ pub(crate) fn span_of(text: &str, field: &str) -> Option<Range<usize>> {
 }
 
 /// The values of a TOML document that are no tables or lists, in order, each with its path as [`TargetField`] writes it
-/// but list indices in the brackets, `spaces[1].capacity`, and where it is.
+/// but list indices in the brackets, `spaces[1].capacity`, and where it is, from its key on where it has one.
 pub(crate) fn leaves(text: &str) -> Vec<(String, Range<usize>)> {
     let mut leaves = Vec::new();
     if let Ok(table) = DeTable::parse(text) {
@@ -159,16 +159,23 @@ pub(crate) fn leaves(text: &str) -> Vec<(String, Range<usize>)> {
 /// As deep as documents nest, which the parser bounds.
 fn list_leaves(table: &DeTable<'_>, prefix: &str, leaves: &mut Vec<(String, Range<usize>)>) {
     for (key, value) in table {
-        list_leaf(value, format!("{prefix}{}", key.get_ref()), leaves);
+        list_leaf(value, format!("{prefix}{}", key.get_ref()), key.span().start, leaves);
     }
 }
 
-fn list_leaf(value: &Spanned<DeValue<'_>>, path: String, leaves: &mut Vec<(String, Range<usize>)>) {
+fn list_leaf(
+    value: &Spanned<DeValue<'_>>,
+    path: String,
+    start: usize,
+    leaves: &mut Vec<(String, Range<usize>)>,
+) {
     match value.get_ref() {
         DeValue::Table(table) => list_leaves(table, &format!("{path}."), leaves),
         DeValue::Array(array) => {
-            array.iter().enumerate().for_each(|(i, value)| list_leaf(value, format!("{path}[{i}]"), leaves));
+            for (i, value) in array.iter().enumerate() {
+                list_leaf(value, format!("{path}[{i}]"), value.span().start, leaves);
+            }
         }
-        _ => leaves.push((path, value.span())),
+        _ => leaves.push((path, start..value.span().end)),
     }
 }

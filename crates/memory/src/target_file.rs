@@ -158,7 +158,10 @@ fn help(text: &str, span: &Range<usize>, message: &str) -> Option<String> {
     }
     let at = leaves(text).into_iter().find(|(_, leaf)| leaf.start <= span.start && span.end <= leaf.end);
     match at {
-        Some((path, _)) => describe(&path),
+        // What keys are the names of is said where the table is described.
+        Some((path, _)) => describe(&path).or_else(|| {
+            describe(path.rsplit_once('.')?.0).filter(|table| table.contains(" is a table of numbers"))
+        }),
         None => describe(table_at(text, span.start).trim_end_matches(['.', '[', ']'])),
     }
 }

@@ -182,7 +182,7 @@ fn errors_say_where() {
         ),
         (tpu, "sublanes = 8", "", ": missing field `sublanes`", "`layout.sublanes`"),
         (tpu, "bf16 = 1.97e14", "bf17 = 1.97e14", ": `bf17` is not an element type", "`rates`"),
-        (tpu, "bf16 = 1.97e14", "bf16 = -1.0", ": the rate of bf16 must be above zero", "`rates`"),
+        (tpu, "bf16 = 1.97e14", "bf16 = -1.0", ": a rate must be above zero", "`rates`"),
         (
             tpu,
             "bandwidth = 8.2e11",
@@ -222,7 +222,7 @@ fn errors_say_where() {
             ipu,
             "count = 1472 ",
             "count = 1471 ",
-            ": `tiles` is not as large as its tiles together",
+            ": main memory is as large as its tiles together",
             "`spaces[].capacity`",
         ),
         (

@@ -33,7 +33,7 @@ pub(crate) fn codelet(module: &Module, id: InstructionId, costs: &TileCosts) -> 
                 let _ = write!(name, " {text}");
                 operations += n;
             }
-            let code = kernel_code(op, costs).0 + operations * costs.operation_code.0;
+            let code = costs.code_of(op.opcode()).0 + operations * costs.operation_code.0;
             Codelet { name, code: Bytes(code) }
         }
     }
@@ -41,8 +41,9 @@ pub(crate) fn codelet(module: &Module, id: InstructionId, costs: &TileCosts) -> 
 
 fn of_fusion(module: &Module, fused: ComputationId, costs: &TileCosts) -> Codelet {
     let (name, operations) = contents(module, fused);
-    let kernels = module.computations[fused].instructions.iter().map(|&id| &module.instructions[id].op);
-    let kernel = kernels.map(|op| kernel_code(op, costs)).max().unwrap_or(costs.codelet_code);
+    let kernels =
+        module.computations[fused].instructions.iter().map(|&id| module.instructions[id].op.opcode());
+    let kernel = kernels.map(|opcode| costs.code_of(opcode)).max().unwrap_or(costs.codelet_code);
     Codelet { name, code: Bytes(kernel.0 + operations * costs.operation_code.0) }
 }
 
@@ -77,36 +78,6 @@ fn contents(module: &Module, computation: ComputationId) -> (String, u64) {
         operations += u64::from(!is_free);
     }
     (text, operations)
-}
-
-/// Code of the vertex of an operation on its own.
-fn kernel_code(op: &Op, costs: &TileCosts) -> Bytes {
-    match op {
-        Op::Dot(_)
-        | Op::ScaledDot(_)
-        | Op::RaggedDot(_)
-        | Op::Convolution(_)
-        | Op::Fft { .. }
-        | Op::Cholesky { .. }
-        | Op::TriangularSolve(_)
-        | Op::CustomCall(_) => costs.contraction_code,
-        Op::Reduce { .. }
-        | Op::ReduceWindow(_)
-        | Op::SelectAndScatter(_)
-        | Op::Gather(_)
-        | Op::Scatter(_)
-        | Op::Sort { .. }
-        | Op::TopK { .. }
-        | Op::Scan(_)
-        | Op::DynamicSlice { .. }
-        | Op::DynamicUpdateSlice
-        | Op::Rng { .. }
-        | Op::RngBitGenerator { .. }
-        | Op::BatchNormTraining { .. }
-        | Op::BatchNormInference { .. }
-        | Op::BatchNormGrad { .. } => costs.library_code,
-        _ => costs.codelet_code,
-    }
 }
 
 fn types(shape: &Shape) -> String {

@@ -1,7 +1,7 @@
 //! Dots and convolutions: how their work is divided among tiles.
 //!
 //! A contraction is a box of multiplications: batch (groups) × rows × columns × depth. It is cut into a grid; each tile
-//! gets a cell, for which it receives a slice of either operand and keeps partial sums in f32. Cutting the depth makes
+//! gets a cell, for which it receives a slice of either operand and keeps partial sums, as a rule in f32. Cutting the depth makes
 //! several tiles hold partial sums of the same results, which are exchanged and added afterwards.
 //!
 //! Where the operands of a cell are more than the limit for temporaries allows, they arrive in several passes, each a part
@@ -15,12 +15,6 @@ use memplan_ir::{ArrayShape, Convolution, DotDimensions, ElementType};
 use memplan_memory::{Bytes, Target, Tiles};
 
 use crate::ipu::mapping::{Grain, LinearMapping, Mapping};
-
-/// Bytes of a partial sum: f32, PopLibs' default.
-const PARTIAL_BYTES: u64 = 4;
-
-/// Seconds that each further pass takes for its synchronization and calls. An assumption: some hundred cycles.
-const PASS_SECONDS: f64 = 5e-7;
 
 /// Most passes: more would be paid for in code, which there is for each.
 const MAX_PASSES: u64 = 64;
@@ -127,7 +121,9 @@ impl Contraction {
             let [b, m, n, k] = self.cell(grid.cuts);
             let products = b as f64 * m as f64 * n as f64 * k as f64;
             let received = (grid.operands.0 as f64 + grid.sums.0 as f64) * grid.passes as f64;
-            products * per_product + received * per_byte + grid.passes as f64 * PASS_SECONDS
+            products * per_product
+                + received * per_byte
+                + grid.passes as f64 * machine.synchronization_seconds
         };
         let mut best: Option<((bool, u64, f64), Grid)> = None;
         let most = u64::from(tiles.max(1));
@@ -136,7 +132,7 @@ impl Contraction {
             for columns in cuts(self.columns, most / batch / rows) {
                 for depth in cuts(self.depth, most / batch / rows / columns) {
                     let grid = self
-                        .cut([batch, rows, columns, depth], machine.count)
+                        .cut([batch, rows, columns, depth], machine)
                         .in_passes(limit, self.depth.div_ceil(depth));
                     let bytes = grid.temporaries();
                     let is_over = bytes > limit;
@@ -148,7 +144,7 @@ impl Contraction {
                 }
             }
         }
-        best.map_or_else(|| self.cut([1; 4], machine.count), |(_, grid)| grid)
+        best.map_or_else(|| self.cut([1; 4], machine), |(_, grid)| grid)
     }
 
     /// The extents of a cell.
@@ -156,7 +152,8 @@ impl Contraction {
         [self.batch.div_ceil(b), self.rows.div_ceil(m), self.columns.div_ceil(n), self.depth.div_ceil(k)]
     }
 
-    fn cut(&self, cuts: [u64; 4], tiles: u32) -> Grid {
+    fn cut(&self, cuts: [u64; 4], machine: &Tiles) -> Grid {
+        let (tiles, partial) = (machine.count, machine.partial_bytes.0);
         let [b, m, n, k] = self.cell(cuts);
         let slice = self.lhs_elements.div_ceil(cuts[1]).saturating_add(self.halo).min(self.lhs_elements);
         let lhs = b.saturating_mul(slice.div_ceil(cuts[3].min(self.lhs_depth).max(1)));
@@ -167,14 +164,14 @@ impl Contraction {
             cuts,
             passes: 1,
             operands: Bytes(bytes(lhs, self.lhs_type).saturating_add(bytes(rhs, self.rhs_type))),
-            partials: Bytes(b.saturating_mul(m).saturating_mul(n).saturating_mul(PARTIAL_BYTES)),
+            partials: Bytes(b.saturating_mul(m).saturating_mul(n).saturating_mul(partial)),
             sums: Bytes(match cuts[3] {
                 1 => 0,
                 depth => {
                     let results = self.batch.saturating_mul(self.rows).saturating_mul(self.columns);
-                    let spread = LinearMapping::new(results, Grain::of(PARTIAL_BYTES), 0..tiles, 0);
+                    let spread = LinearMapping::new(results, Grain::of(partial), 0..tiles, 0);
                     let share = Mapping::Linear(spread).largest_share();
-                    share.saturating_mul(PARTIAL_BYTES).saturating_mul(added_at_once(depth, tiles))
+                    share.saturating_mul(partial).saturating_mul(added_at_once(depth, tiles))
                 }
             }),
         }

@@ -31,12 +31,14 @@ mod plan;
 pub mod steps;
 mod streaming;
 mod tensors;
+mod tile_plan;
 mod tile_set;
 
 pub use mapping::{Grain, LinearMapping, Mapping, Piece, imbalance, linear_mapping, start_tile};
 pub use pipeline::stash_depth;
 pub use placement::Policy;
 pub use placement_file::{Placement, PlacementError, PlacementProblem};
-pub use plan::{IpuError, IpuOptions, Overflow, Placed, TilePlan, What, plan_pipeline, plan_tiles};
+pub use plan::{IpuError, IpuOptions, plan_pipeline, plan_tiles};
 pub use tensors::{Role, Tensor, TensorId, Tensors, Touch};
+pub use tile_plan::{Overflow, Placed, TilePlan, What};
 pub use tile_set::TileSet;

@@ -62,10 +62,23 @@ impl Stages {
         // A loop is not cut.
         stages.turn = stages.around.get(stages.turn as usize).map_or(facts.line.end(), |whole| whole.start);
         let loads = stages.loads(tensors);
-        stages.cut(&loads);
+        // A program with too little to do leaves chips empty; those before them then have fewer after them.
+        loop {
+            stages.cut(&loads);
+            let used = stages.chips[..stages.turn as usize].iter().copied().max().map_or(1, |last| last + 1);
+            if used >= stages.count {
+                break;
+            }
+            stages.count = used;
+        }
         stages.find_homes(tensors);
         stages.place_backward(tensors);
         stages
+    }
+
+    /// How many chips have something to do.
+    pub(crate) fn count(&self) -> u32 {
+        self.count
     }
 
     /// Whether an instruction runs on a chip.
@@ -77,6 +90,9 @@ impl Stages {
     /// as it is used, what is stashed has several copies.
     pub(crate) fn tensors_of(&self, tensors: &Tensors, chip: u32, recompute: bool) -> Tensors {
         let mut here = tensors.clone();
+        if self.count == 1 {
+            return here;
+        }
         let last =
             (0..self.chips.len()).rev().find(|&t| self.chips[t] == chip).map_or(0, |t| self.around[t].end);
         for (id, tensor) in here.all.iter_mut() {

@@ -50,7 +50,7 @@ pub(crate) fn place(
         load: vec![0; tiles as usize],
         ends: BinaryHeap::new(),
     };
-    for (&tensor, mapping) in fixed {
+    for (&tensor, mapping) in fixed.iter().filter(|&(&tensor, _)| tensors.all[tensor].is_here()) {
         placer.mappings[tensor] = Some(mapping.clone());
     }
     // Whatever has its bytes for the whole run comes first, the largest before others, then the rest as time goes on.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use indexmap::IndexMap;
 use memplan_analysis::{Facts, Time, only_passes_on};
-use memplan_ir::{ArrayShape, InstructionId, Module, Op};
+use memplan_ir::{ArrayShape, InstructionId, Module, Op, Opcode};
 use memplan_memory::{Bytes, Target, Tiles};
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use smallvec::SmallVec;
@@ -270,9 +270,10 @@ impl<'a> Build<'a> {
         let share = result.mapping.largest_share().min(result.elements);
         let kind = Codelet {
             name: format!("sum of partials {}", result.array.element_type),
-            code: self.machine.costs.library_code,
+            code: self.machine.costs.code_of(Opcode::Reduce),
         };
-        let bytes = share.saturating_mul(result.width.max(4)).saturating_mul(at_once);
+        let bytes =
+            share.saturating_mul(result.width.max(self.machine.partial_bytes.0)).saturating_mul(at_once);
         self.part(result.mapping.tile_set(), &kind, 2, share.saturating_mul(result.width), &[bytes])
     }
 

@@ -12,8 +12,9 @@ use memplan_analysis::{Facts, LiveRange, Time, trip_count};
 use memplan_ir::{ComputationId, Module, Op};
 use memplan_memory::{Bytes, MemorySpaceId, Target};
 
-use crate::ipu::plan::{Chip, IpuError, TilePlan, What};
+use crate::ipu::plan::{Chip, IpuError};
 use crate::ipu::tensors::{Role, Tensor, TensorId};
+use crate::ipu::tile_plan::{TilePlan, What};
 
 /// Most rounds of moving and packing again. Each relieves one moment of the fullest tile.
 const MAX_ROUNDS: usize = 200;

@@ -1,0 +1,67 @@
+//! Tables of target files whose keys are names of HLO, so that a wrong name or value is found where it stands.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::marker::PhantomData;
+use std::str::FromStr;
+
+use memplan_ir::{ElementType, Opcode};
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use serde::ser::{Serialize, Serializer};
+
+/// A key of such a table.
+pub(crate) trait Name: FromStr + Display + Ord {
+    /// What it names, with its article.
+    const WHAT: &'static str;
+}
+
+impl Name for ElementType {
+    const WHAT: &'static str = "an element type";
+}
+
+impl Name for Opcode {
+    const WHAT: &'static str = "an operation";
+}
+
+/// Writes a table.
+pub(crate) fn serialize<S: Serializer, K: Name, V: Serialize>(
+    table: &BTreeMap<K, V>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(table.iter().map(|(name, value)| (name.to_string(), value)))
+}
+
+/// Reads a table.
+pub(crate) fn deserialize<'de, D: Deserializer<'de>, K: Name, V: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<K, V>, D::Error> {
+    deserializer.deserialize_map(Table(PhantomData))
+}
+
+struct Table<K, V>(PhantomData<(K, V)>);
+
+impl<'de, K: Name, V: Deserialize<'de>> Visitor<'de> for Table<K, V> {
+    type Value = BTreeMap<K, V>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "a table whose keys are each the name of {}", K::WHAT)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut table = BTreeMap::new();
+        while let Some(Key(name)) = map.next_key()? {
+            table.insert(name, map.next_value()?);
+        }
+        Ok(table)
+    }
+}
+
+struct Key<K>(K);
+
+impl<'de, K: Name> Deserialize<'de> for Key<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Key<K>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let name = text.parse().map_err(|_| D::Error::custom(format!("`{text}` is not {}", K::WHAT)))?;
+        Ok(Key(name))
+    }
+}
