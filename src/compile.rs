@@ -135,8 +135,9 @@ fn first_guesses(module: &Module, target: &Target) -> Result<Vec<Module>, Compil
 const RECOMPUTE: [Pass; 4] =
     [passes::SCATTER_TO_SELECT, passes::SIMPLIFY, passes::REMAT, passes::LAYOUT_ASSIGNMENT];
 
-/// The passes that make a module's aliasing legal, for modules that have no schedule.
-pub const LEGALIZE: [Pass; 2] = [passes::FLATTEN_CALL_GRAPH, passes::COPY_INSERTION];
+/// The passes that make a module's layouts and aliasing legal, for modules that have no schedule.
+pub const LEGALIZE: [Pass; 3] =
+    [passes::DEFAULT_LAYOUTS, passes::FLATTEN_CALL_GRAPH, passes::COPY_INSERTION];
 
 /// How much of a search scheduling is.
 #[derive(Clone, Copy)]

@@ -74,8 +74,10 @@ impl InPlace {
             aliases.iter().map(|a| pair(a.operand, a.operand_index.clone(), a.output_index.clone())).collect()
         };
         match &instruction.op {
+            // An update in another layout moves everything.
             Op::DynamicUpdateSlice | Op::SetDimensionSize { .. } => {
-                SmallVec::from_iter([pair(0, root(), root())])
+                let stays = same_order(module.shape(instruction.operands[0]), module.shape(id));
+                stays.then(|| pair(0, root(), root())).into_iter().collect()
             }
             Op::Scatter(_) | Op::AllReduceStart(_) => {
                 let n = match &instruction.op {
@@ -104,7 +106,9 @@ impl InPlace {
                     let taken = pairs
                         .iter()
                         .any(|p| p.output_index == found.output_index || p.operand == found.parameter);
-                    if !taken {
+                    let lies_as_inside =
+                        lies_as_inside(module, id, found.parameter as usize, &found.output_index);
+                    if !taken && lies_as_inside {
                         pairs.push(pair(found.parameter, root(), found.output_index.clone()));
                     }
                 }
@@ -133,6 +137,9 @@ impl InPlace {
         if let Op::Fusion(_) = instruction.op {
             let uses = &self.pointwise[instruction.called[0]];
             let Some(Some(pointwise)) = uses.get(operand) else { return false };
+            if !lies_as_inside(module, id, operand, output) {
+                return false;
+            }
             // What is computed from the operand lies where the operand lies, whatever bitcasts call the extents. Any
             // other result must have the same extents and be elementwise, so that one loop reads and writes both.
             return match pointwise.points.contains(output) {
@@ -140,7 +147,8 @@ impl InPlace {
                 false => {
                     pointwise.reduced.is_empty()
                         && same_storage(result, source)
-                        && fused_leaf(module, instruction.called[0], output).is_some_and(is_elementwise)
+                        && fused_leaf(module, instruction.called[0], output)
+                            .is_some_and(|leaf| is_elementwise(&module.instructions[leaf]))
                 }
             };
         }
@@ -156,12 +164,27 @@ impl InPlace {
     }
 }
 
+/// Whether a fusion's operand and result lie as its computation calls them: what is known of the inside holds for the
+/// bytes outside only then. Before layouts are assigned it need not be so.
+fn lies_as_inside(module: &Module, fusion: InstructionId, operand: usize, output: &ShapeIndex) -> bool {
+    let instruction = &module.instructions[fusion];
+    let fused = &module.computations[instruction.called[0]];
+    let made = fused_leaf(module, instruction.called[0], output)
+        .map_or_else(|| module.shape(fused.root).subshape(output), |leaf| Some(module.shape(leaf)));
+    let result = module.shape(fusion).subshape(output);
+    fused.parameters.get(operand).is_some_and(|&parameter| {
+        same_order(module.shape(instruction.operands[operand]), module.shape(parameter))
+    }) && made.zip(result).is_some_and(|(made, result)| same_order(made, result))
+}
+
 /// The fused instruction that computes a leaf of the root.
-fn fused_leaf<'m>(module: &'m Module, fused: ComputationId, output: &ShapeIndex) -> Option<&'m Instruction> {
-    let root = &module.instructions[module.computations[fused].root];
+fn fused_leaf(module: &Module, fused: ComputationId, output: &ShapeIndex) -> Option<InstructionId> {
+    let root = module.computations[fused].root;
     match output.0.as_slice() {
         [] => Some(root),
-        [i] if root.op == Op::Tuple => root.operands.get(*i as usize).map(|&leaf| &module.instructions[leaf]),
+        [i] if module.instructions[root].op == Op::Tuple => {
+            module.instructions[root].operands.get(*i as usize).copied()
+        }
         _ => None,
     }
 }
@@ -455,7 +478,7 @@ fn is_update_elsewhere(
 }
 
 /// Whether two arrays have the same extents and order, so that index `i` of one lies where index `i` of the other
-/// does, widths aside.
+/// does, widths and tiles aside.
 fn same_order(a: &Shape, b: &Shape) -> bool {
     match (a.as_array(), b.as_array()) {
         (Some(a), Some(b)) => a.dimensions == b.dimensions && a.minor_to_major() == b.minor_to_major(),

@@ -1,14 +1,16 @@
 //! Tables about module and plan that the proof looks up: sizes and slices by position, table contents, constants.
 
+use indexmap::IndexSet;
 use memplan_ir::{
     ComputationId, EntityRef, InstructionId, Module, Op, Position, PositionId, Positions, Schedule,
     SecondaryMap, Shape, ShapeIndex,
 };
 use memplan_memory::{AllocationId, AllocationKind, MemoryPlan, MemorySpaceId, Slice, Target};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use crate::bytes::Holder;
+use crate::lie::WayToLie;
 use crate::{Found, Place, Violation};
 
 /// Violations beyond this many are only counted: a wrong plan is often wrong in thousands of places.
@@ -47,6 +49,8 @@ pub(crate) struct Part {
     pub(crate) size: u64,
     pub(crate) is_tuple: bool,
     pub(crate) space: MemorySpaceId,
+    /// How the elements of an array lie in its bytes: equal numbers, element by element at the same bytes.
+    pub(crate) lies: u32,
 }
 
 impl Report {
@@ -74,7 +78,8 @@ impl<'a> Facts<'a> {
         report: &mut Report,
     ) -> Facts<'a> {
         let positions = Positions::new(module);
-        let parts = module.shapes.iter().map(|shape| parts_of(shape, target)).collect();
+        let mut ways = IndexSet::default();
+        let parts = module.shapes.iter().map(|shape| parts_of(shape, target, &mut ways)).collect();
         let slices = vec![None; positions.len()];
         let tables = Vec::new();
         let mut facts = Facts {
@@ -308,14 +313,15 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// The parts of a shape in preorder.
-fn parts_of(shape: &Shape, target: &Target) -> Vec<Part> {
+/// The parts of a shape in preorder. `ways` has the ways in which arrays lie, in the order of their numbers.
+fn parts_of(shape: &Shape, target: &Target, ways: &mut IndexSet<WayToLie, FxBuildHasher>) -> Vec<Part> {
     let mut parts = Vec::new();
     shape.for_each_subshape(|_, part| {
         parts.push(Part {
             size: target.size_of(part).0,
             is_tuple: part.is_tuple(),
             space: MemorySpaceId(part.as_array().map_or(0, |a| a.memory_space()) as u32),
+            lies: part.as_array().map_or(0, |array| ways.insert_full(WayToLie::of(array)).0 as u32),
         });
     });
     parts

@@ -24,6 +24,8 @@ use memplan_ir::{
 };
 use rustc_hash::FxHashMap;
 
+use crate::lie::{bits, order, tiles};
+
 /// Fusions nested deeper than this are taken to read their operands in any order.
 const DEEPEST_FUSION: u32 = 16;
 
@@ -185,31 +187,30 @@ fn same_rare(a: &ArrayShape, b: &ArrayShape) -> bool {
 
 /// Same extents and the same order of elements in memory, whatever they are made of.
 fn same_order(a: &ArrayShape, b: &ArrayShape) -> bool {
-    // Where an extent is one it does not matter how fast it varies.
-    let order = |array: &ArrayShape| {
-        let mut order = array.minor_to_major();
-        order.retain(|&mut d| array.dimensions.get(d as usize) != Some(&1));
-        order
-    };
     a.dimensions == b.dimensions && order(a) == order(b) && same_tiles(a, b)
 }
 
 /// Tiles of elements of one width; how narrower elements on the way are tiled is of no account.
 fn same_tiles(a: &ArrayShape, b: &ArrayShape) -> bool {
-    let tiles = |array: &ArrayShape| array.layout.as_ref().map(|l| l.tiles.clone()).unwrap_or_default();
     a.element_type.bits() != b.element_type.bits() || tiles(a) == tiles(b)
 }
 
-/// Bits that an element takes in memory.
-fn bits(array: &ArrayShape) -> i64 {
-    match array.layout.as_ref().map_or(0, |l| l.element_size_in_bits) {
-        0 => i64::from(array.element_type.byte_width()) * 8,
-        packed => packed,
-    }
+fn is_tiled(array: &ArrayShape) -> bool {
+    !tiles(array).is_empty()
 }
 
-fn is_tiled(array: &ArrayShape) -> bool {
-    array.layout.as_ref().is_some_and(|l| !l.tiles.is_empty())
+/// Whether two names of one array agree on where its elements lie.
+fn lie_alike(a: Option<&Shape>, b: Option<&Shape>) -> bool {
+    match (a, b) {
+        (Some(Shape::Tuple(a)), Some(Shape::Tuple(b))) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| lie_alike(Some(a), Some(b)))
+        }
+        (Some(a), Some(b)) => match (a.as_array(), b.as_array()) {
+            (Some(a), Some(b)) => same_order(a, b),
+            _ => a == b,
+        },
+        _ => false,
+    }
 }
 
 /// Every result that the operand reaches must be reached element by element, in the loop that makes `output`.
@@ -222,18 +223,29 @@ fn fusion_may_overwrite(
     output: &ShapeIndex,
 ) -> bool {
     let Some(&body) = fusion.called.first() else { return false };
+    // The body is looked at as it is laid out; its arrays must lie so where they come from and go to.
+    let part = |id: InstructionId, index: &ShapeIndex| module.shape(id).subshape(index);
+    let parameter = module.computations[body].parameters.get(operand);
+    if !lie_alike(part(fusion.operands[operand], index), parameter.and_then(|&p| part(p, index))) {
+        return false;
+    }
+    let written = module.shape_of(fusion.shape).subshape(output);
     let count = |shape: Option<&Shape>| shape.and_then(Shape::as_array).and_then(ArrayShape::element_count);
-    let size = count(module.shape_of(fusion.shape).subshape(output));
+    let size = count(written);
     let leaves = result_reaches(module, memo, body, operand, index, 0);
-    let replaces =
-        leaves.iter().any(|leaf| output.strip_prefix(&leaf.index).is_some() && leaf.reach == Reach::Same);
-    leaves.iter().all(|leaf| match leaf.reach {
-        Reach::No => true,
-        // A leaf that is a tuple is the result of one variadic operation.
-        Reach::Same => size.is_some() && count(module.shape(leaf.id).leaves().first().map(|l| l.1)) == size,
-        Reach::Folded => replaces,
-        _ => false,
-    })
+    let made_by = |leaf: &Leaf| output.strip_prefix(&leaf.index).and_then(|rest| part(leaf.id, &rest));
+    let replaces = leaves.iter().any(|leaf| made_by(leaf).is_some() && leaf.reach == Reach::Same);
+    let lies_as_made = leaves.iter().filter_map(made_by).all(|made| lie_alike(written, Some(made)));
+    lies_as_made
+        && leaves.iter().all(|leaf| match leaf.reach {
+            Reach::No => true,
+            // A leaf that is a tuple is the result of one variadic operation.
+            Reach::Same => {
+                size.is_some() && count(module.shape(leaf.id).leaves().first().map(|l| l.1)) == size
+            }
+            Reach::Folded => replaces,
+            _ => false,
+        })
 }
 
 /// How each leaf of a fusion's result depends on part `index` of a parameter.
@@ -313,6 +325,15 @@ fn step(
     let array = |id: InstructionId| module.shape(id).as_array();
     let first = operands[0];
     match &instruction.op {
+        Op::GetTupleElement { .. }
+        | Op::Tuple
+        | Op::OptimizationBarrier
+        | Op::Domain(_)
+        | Op::AddDependency
+            if !hands_on_as_it_lies(module, id) =>
+        {
+            Reach::Any
+        }
         Op::GetTupleElement { index: element } => match first {
             Reach::Inside(d) if index.0.get(d) != Some(element) => Reach::No,
             Reach::Inside(d) if d + 1 == index.0.len() => Reach::Same,
@@ -364,8 +385,15 @@ fn step(
         Op::Fusion(_) if depth < DEEPEST_FUSION => {
             let Some(&body) = instruction.called.first() else { return Reach::Any };
             let mut all = Reach::No;
+            let lies_as =
+                |a: InstructionId, b: InstructionId| lie_alike(Some(module.shape(a)), Some(module.shape(b)));
             for (operand, &reach) in operands.iter().enumerate().filter(|(_, reach)| **reach != Reach::No) {
+                let parameter = module.computations[body].parameters.get(operand);
                 let inner = match reach {
+                    _ if !parameter.is_some_and(|&p| lies_as(instruction.operands[operand], p)) => Reach::Any,
+                    Reach::Same | Reach::Window(_) if !lies_as(id, module.computations[body].root) => {
+                        Reach::Any
+                    }
                     Reach::Same | Reach::Window(_) => {
                         let leaves =
                             result_reaches(module, memo, body, operand, &ShapeIndex::root(), depth + 1);
@@ -385,6 +413,21 @@ fn step(
             all
         }
         _ => Reach::Any,
+    }
+}
+
+/// Whether an instruction that moves no bytes calls them by layouts that agree.
+fn hands_on_as_it_lies(module: &Module, id: InstructionId) -> bool {
+    let instruction = &module.instructions[id];
+    let shape = module.shape(id);
+    let operand = |i: usize| module.shape(instruction.operands[i]);
+    match instruction.op {
+        Op::GetTupleElement { index } => {
+            lie_alike(operand(0).subshape(&ShapeIndex::from([index])), Some(shape))
+        }
+        Op::Tuple => (0..instruction.operands.len())
+            .all(|i| lie_alike(shape.subshape(&ShapeIndex::from([i as u32])), Some(operand(i)))),
+        _ => lie_alike(Some(operand(0)), Some(shape)),
     }
 }
 

@@ -6,7 +6,8 @@
 //!
 //! * the schedule has every instruction once, after what it depends on, and every position that needs bytes has a slice
 //!   that is large enough, aligned, in bounds, and in the memory that its layout names;
-//! * every read finds its value whole: all bytes of the slice hold the value that the program means there;
+//! * every read finds its value whole: all bytes of the slice hold the value that the program means there, and its
+//!   elements lie in them as the reader expects;
 //! * no instruction overwrites an operand while it reads it, except element by element in place;
 //! * what an operation in flight reads is not written, and what it writes is not touched, until it is done;
 //! * constants, and arguments that the caller keeps, are never written;
@@ -29,6 +30,7 @@ mod bytes;
 mod calls;
 mod facts;
 mod in_place;
+mod lie;
 mod structure;
 mod violation;
 mod walk;

@@ -118,6 +118,9 @@ pub enum Violation {
     /// A value that nothing moves is planned in two places.
     #[error("{at} is the same value as {source_place}, which lies at {}, but is planned at {}", place_of(.source_slice), place_of(.slice))]
     Moved { at: Place, slice: Option<Slice>, source_place: Place, source_slice: Option<Slice> },
+    /// A value that nothing moves is read as if its elements lay elsewhere in its bytes.
+    #[error("{at} is the same value as {source_place}, but in another layout, and nothing moves it")]
+    Relaid { at: Place, source_place: Place },
     /// Declared in-place operands must share memory with their result.
     #[error("{at} is declared to update operand {operand} in place, but lies at {}, not {}", place_of(.slice), place_of(.operand_slice))]
     AliasBroken { at: Place, slice: Option<Slice>, operand: Place, operand_slice: Option<Slice> },

@@ -653,6 +653,9 @@ impl<'a> Walk<'_, 'a> {
             let (at, source_place) = (facts.place(to), facts.place(from));
             self.violation(Violation::Moved { at, slice, source_place, source_slice });
         }
+        if passing != Passing::Bitcast {
+            self.check_relaid(to, from);
+        }
     }
 
     /// A result of a called computation stands for the callee's: both must be in the same place.
@@ -662,6 +665,16 @@ impl<'a> Walk<'_, 'a> {
         if slice != source_slice && !(facts.part(to).is_tuple && slice.is_none()) {
             let (at, source_place) = (facts.place(to), facts.place(from));
             self.violation(Violation::Moved { at, slice, source_place, source_slice });
+        }
+        self.check_relaid(to, from);
+    }
+
+    /// Bytes that stay where they are stay in their order.
+    fn check_relaid(&mut self, to: PositionId, from: PositionId) {
+        let facts = self.facts();
+        if facts.slice(from).is_some() && facts.part(to).lies != facts.part(from).lies {
+            let (at, source_place) = (facts.place(to), facts.place(from));
+            self.violation(Violation::Relaid { at, source_place });
         }
     }
 

@@ -96,6 +96,11 @@ fn stage<'m>(
             let source = Name { instruction: module.instructions[id].operands[0], ..name };
             Box::new(loop_kernel(lower, &[(source, results[0].0, results[0].1)])?)
         }
+        // An annotation, but the library may insist on another layout than the result has.
+        Op::CustomCall(call) if &*call.target == "Sharding" && !results.is_empty() => {
+            let source = Name { instruction: module.instructions[id].operands[0], ..name };
+            Box::new(loop_kernel(lower, &[(source, results[0].0, results[0].1)])?)
+        }
         Op::Reduce { .. } => Box::new(kernels::reduce::reduce(lower()?, name, results)?),
         Op::ReduceWindow(_) => Box::new(kernels::reduce::reduce_window(lower()?, name, results)?),
         Op::Scatter(_) => Box::new(kernels::scatter::scatter(lower, name, results)?),

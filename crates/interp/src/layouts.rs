@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use memplan_ir::{EntityRef, Layout, Module, Op, Shape};
+use memplan_ir::{Layout, Module, Op, Shape, use_default_layouts};
 
 /// The module with row-major layouts everywhere, where its layouts are not yet assigned: it has no schedule, and no
 /// bitcast, whose meaning would depend on them. Any other module as it is.
@@ -20,12 +20,7 @@ pub fn with_meaningful_layouts(module: &Module) -> Cow<'_, Module> {
         return Cow::Borrowed(module);
     }
     let mut module = module.clone();
-    let shapes: Vec<_> = module.shapes.iter().cloned().collect();
-    let renamed: Vec<_> = shapes.into_iter().map(|shape| module.intern(row_major(shape))).collect();
-    for instruction in module.instructions.values_mut() {
-        instruction.shape = renamed[instruction.shape.index()];
-    }
-    module.config.entry_computation_layout = None;
+    use_default_layouts(&mut module);
     Cow::Owned(module)
 }
 
@@ -35,15 +30,4 @@ fn is_row_major(shape: &Shape) -> bool {
         Shape::Array(a) | Shape::Buffer(a) => a.layout.as_ref().is_none_or(Layout::is_default),
         Shape::Token | Shape::Opaque => true,
     }
-}
-
-fn row_major(mut shape: Shape) -> Shape {
-    match &mut shape {
-        Shape::Tuple(elements) => {
-            elements.iter_mut().for_each(|e| *e = row_major(std::mem::replace(e, Shape::Token)))
-        }
-        Shape::Array(a) | Shape::Buffer(a) => a.layout = Some(Layout::row_major(a.rank())),
-        Shape::Token | Shape::Opaque => {}
-    }
-    shape
 }

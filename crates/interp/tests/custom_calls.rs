@@ -45,3 +45,16 @@ fn a_result_of_another_shape_is_an_error() {
     let found = evaluate(&module(), &[Literal::s32(4)], &options);
     assert!(matches!(found, Err(Error::CustomCall { .. })), "{found:?}");
 }
+
+#[test]
+fn an_annotation_may_change_the_layout() {
+    let text = "HloModule m, is_scheduled=true\n\nENTRY e {\n  p = s32[2,2]{0,1} parameter(0)\n  \
+                ROOT r = s32[2,2]{1,0} custom-call(p), custom_call_target=\"Sharding\"\n}\n";
+    let module = memplan_hlo::parse(text).expect("the module is valid");
+    let given = "HloModule m\n\nENTRY e {\n  ROOT c = s32[2,2] constant({{1, 2}, {3, 4}})\n}\n";
+    let given = memplan_hlo::parse(given).expect("the module is valid");
+    let given = evaluate(&given, &[], &Options::default()).expect("a constant");
+    let found =
+        evaluate(&module, std::slice::from_ref(&given), &Options::default()).expect("the target is built in");
+    assert_eq!(found, given);
+}

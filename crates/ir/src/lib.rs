@@ -41,6 +41,7 @@
 //! # }
 //! ```
 
+mod agreement;
 mod attributes;
 mod builder;
 mod element_type;
@@ -64,6 +65,7 @@ mod sharding;
 mod users;
 mod verify;
 
+pub use agreement::{layouts_agree, layouts_are_assigned, use_default_layouts};
 pub use attributes::*;
 pub use builder::{BuildError, ComputationBuilder, ModuleBuilder};
 pub use cranelift_entity::{EntityRef, EntitySet, PrimaryMap, SecondaryMap, packed_option::PackedOption};

@@ -16,7 +16,7 @@
 //! (`_xla_compute_type`), callees of another execution thread, and whatever would grow the module beyond
 //! [`MAX_INLINED_PER_INSTRUCTION`]. Requires nothing. *Changed* means that a call was inlined.
 
-use memplan_ir::{ComputationId, Instruction, InstructionId, Metadata, Module, Op};
+use memplan_ir::{ComputationId, InstructionId, Metadata, Module, Op};
 use rustc_hash::FxHashMap;
 
 use crate::rewrite::Rewriter;
@@ -35,7 +35,7 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let mut rewriter = Rewriter::new(module);
     // Callees come first, so what is copied into a caller has been inlined itself.
     rewriter.sweep(|r, id| {
-        if !may_inline(r, r.get(id)) {
+        if !may_inline(r, id) {
             return None;
         }
         let callee = r.get(id).called[0];
@@ -46,9 +46,10 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     Ok(rewriter.finish())
 }
 
-fn may_inline(r: &Rewriter<'_>, call: &Instruction) -> bool {
+fn may_inline(r: &Rewriter<'_>, id: InstructionId) -> bool {
+    let call = r.get(id);
     matches!(call.op, Op::Call { .. })
-        && call.control_predecessors.is_empty()
+        && !r.has_control_dependencies(id)
         && call.frontend_attribute("inlineable") != Some("false")
         && call.frontend_attribute("_xla_compute_type").is_none()
         && {
@@ -58,7 +59,8 @@ fn may_inline(r: &Rewriter<'_>, call: &Instruction) -> bool {
 }
 
 /// Copies a computation to where `site` stands, parameters replaced by arguments, and returns the copy of its root.
-/// `site` is about to be replaced by it, whether or not the callee has side effects: those are copied too.
+/// `site`, which nothing waits for, is about to be replaced by it, whether or not the callee has side effects: those are
+/// copied too.
 pub(crate) fn inline(
     r: &mut Rewriter<'_>,
     site: InstructionId,

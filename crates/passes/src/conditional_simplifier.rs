@@ -58,7 +58,7 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
 }
 
 fn known_branch(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
-    if !r.get(id).control_predecessors.is_empty() {
+    if r.has_control_dependencies(id) {
         return None;
     }
     let selector = r.operand(id, 0);

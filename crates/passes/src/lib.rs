@@ -10,6 +10,7 @@ mod copy_insertion;
 mod cost;
 mod cse;
 mod dce;
+mod default_layouts;
 mod donation;
 mod flatten_call_graph;
 mod fusion;
@@ -36,6 +37,7 @@ pub use constant_folding::{CONSTANT_FOLDING, MAX_ELEMENTS};
 pub use copy_insertion::COPY_INSERTION;
 pub use cse::CSE;
 pub use dce::DCE;
+pub use default_layouts::DEFAULT_LAYOUTS;
 pub use donation::DONATION;
 pub use flatten_call_graph::FLATTEN_CALL_GRAPH;
 pub use fusion::{FUSION, FUSION_OF_UPDATES, FusionEdge, FusionReport, Verdict, explain_fusion};
@@ -59,6 +61,7 @@ pub const ALL: &[Pass] = &[
     COPY_INSERTION,
     CSE,
     DCE,
+    DEFAULT_LAYOUTS,
     DONATION,
     FLATTEN_CALL_GRAPH,
     FUSION,

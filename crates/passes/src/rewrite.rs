@@ -20,7 +20,7 @@
 //! users, and a schedule stays a schedule. [`Rewriter::finish`] drops what nothing uses any more, and compacts. All of
 //! it is linear in the instructions visited and made.
 
-use cranelift_entity::{EntityRef, SecondaryMap};
+use cranelift_entity::{EntityRef, EntitySet, SecondaryMap};
 use memplan_ir::{
     ArrayShape, ComputationId, Dimensions, ElementType, Instruction, InstructionId, Literal, Module, Op,
     PackedOption, Shape, ShapeId,
@@ -45,6 +45,8 @@ pub(crate) struct Rewriter<'m> {
     uses: SecondaryMap<InstructionId, u32>,
     /// Instructions that must stay as they are: parameters, side effects, either end of a control dependency.
     pinned: SecondaryMap<InstructionId, bool>,
+    /// Instructions that others wait for without using them.
+    awaited: EntitySet<InstructionId>,
     effects: SideEffects,
     /// The instruction whose turn it is: new ones stand for it, and take its metadata.
     anchor: Option<InstructionId>,
@@ -65,6 +67,7 @@ impl<'m> Rewriter<'m> {
             replacements: SecondaryMap::with_capacity(module.instructions.len()),
             uses: SecondaryMap::with_capacity(module.instructions.len()),
             next_suffix: first_free_suffix(module),
+            awaited: control_predecessors(module),
             module,
             pinned,
             effects,
@@ -347,7 +350,12 @@ impl<'m> Rewriter<'m> {
         format!("{base}.{suffix}").into()
     }
 
-    /// Lets an instruction be replaced although it has a side effect or control dependencies: the rule sees to those.
+    /// Whether an instruction is at either end of a control dependency, so that another cannot stand for it.
+    pub(crate) fn has_control_dependencies(&self, id: InstructionId) -> bool {
+        !self.module.instructions[id].control_predecessors.is_empty() || self.awaited.contains(id)
+    }
+
+    /// Lets an instruction be replaced although it has a side effect: the rule sees to that.
     pub(crate) fn unpin(&mut self, id: InstructionId) {
         if std::mem::take(&mut self.pinned[id]) {
             self.uses[id] -= 1;
@@ -357,6 +365,7 @@ impl<'m> Rewriter<'m> {
     /// Keeps both ends of the control dependencies of a new instruction.
     pub(crate) fn pin_with_control_predecessors(&mut self, id: InstructionId) {
         let predecessors = self.module.instructions[id].control_predecessors.clone();
+        self.awaited.extend(predecessors.iter().copied());
         for id in predecessors.into_iter().chain([id]) {
             if !std::mem::replace(&mut self.pinned[id], true) {
                 self.uses[id] += 1;
@@ -499,6 +508,13 @@ fn pinned_instructions(module: &Module, effects: &SideEffects) -> SecondaryMap<I
         }
     }
     pinned
+}
+
+fn control_predecessors(module: &Module) -> EntitySet<InstructionId> {
+    let instructions = module.computations.values().flat_map(|computation| &computation.instructions);
+    let mut awaited = EntitySet::new();
+    awaited.extend(instructions.flat_map(|&id| module.instructions[id].control_predecessors.iter().copied()));
+    awaited
 }
 
 fn first_free_suffix(module: &Module) -> u64 {

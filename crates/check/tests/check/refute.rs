@@ -1,6 +1,6 @@
 //! Plans that are wrong in one place.
 
-use crate::support::{Case, accepts, refutes, refutes_on};
+use crate::support::{Case, accepts, accepts_on, refutes, refutes_on};
 
 #[test]
 fn a_value_overwritten_before_its_last_read() {
@@ -396,4 +396,107 @@ ENTRY main {
 }",
         "`b` in `main` is declared to update operand `a` in `main` in place, but lies at alloc1[16..32), not alloc1[0..16)",
     );
+}
+
+/// Bytes that nothing moves are read in the order in which they were written.
+#[test]
+fn a_value_handed_on_in_another_layout() {
+    let handed_on = [
+        ("b = f32[2,3]{1,0} call(a), to_apply=callee", "`x` in `callee` is the same value as `a` in `main`"),
+        (
+            "t = (f32[2,3]{1,0}) tuple(a)\n b = f32[2,3]{1,0} get-tuple-element(t), index=0 // temp+0",
+            "`t`{0} in `main` is the same value as `a`",
+        ),
+        (
+            "t = (f32[2,3]{0,1}) tuple(a)\n b = f32[2,3]{1,0} get-tuple-element(t), index=0 // temp+0",
+            "`b` in `main` is the same value as `t`{0}",
+        ),
+        ("b = f32[2,3]{1,0} opt-barrier(a) // temp+0", "`b` in `main` is the same value as `a`"),
+    ];
+    for (text, complaint) in handed_on {
+        let text = format!(
+            "HloModule m, is_scheduled=true
+callee {{
+  x = f32[2,3]{{1,0}} parameter(0)      // temp+0
+  ROOT y = f32[2,3]{{1,0}} negate(x)    // temp+0
+}}
+ENTRY main {{
+  p = f32[2,3]{{1,0}} parameter(0)      // arg0+0
+  a = f32[2,3]{{0,1}} negate(p)         // temp+0
+  {text} // temp+0
+  ROOT r = f32[2,3]{{1,0}} negate(b)    // out+0
+}}"
+        );
+        let text = text
+            .replace("// temp+0 // temp+0", "// temp+0")
+            .replace("}) tuple(a)\n", "}) tuple(a) // {0} temp+0\n");
+        refutes(&text, complaint);
+        accepts(&text.replace("{0,1}", "{1,0}"));
+    }
+}
+
+/// What is element by element inside a fusion is not so outside, if the arrays lie otherwise there.
+#[test]
+fn a_fusion_that_is_laid_out_otherwise_inside_needs_room() {
+    let cases = [
+        ("{0,1}", "{1,0}", "{1,0}", "{1,0}"),
+        ("{1,0}", "{0,1}", "{0,1}", "{1,0}"),
+        ("{1,0}", "{0,1}", "{1,0}", "{1,0}"),
+        ("{1,0}", "{1,0}", "{1,0}", "{0,1}"),
+    ];
+    let text = |operand, parameter, root, result| {
+        format!(
+            "HloModule m, is_scheduled=true
+inner {{
+  x = f32[2,3]{parameter} parameter(0)
+  ROOT y = f32[2,3]{root} negate(x)
+}}
+nested {{
+  x = f32[2,3]{operand} parameter(0)
+  ROOT n = f32[2,3]{result} fusion(x), kind=kLoop, calls=inner
+}}
+tuple {{
+  x = f32[2,3]{operand} parameter(0)
+  t = (f32[2,3]{parameter}) tuple(x)
+  g = f32[2,3]{root} get-tuple-element(t), index=0
+  ROOT y = f32[2,3]{result} negate(g)
+}}
+ENTRY main {{
+  p = f32[2,3]{{1,0}} parameter(0)      // arg0+0
+  a = f32[2,3]{operand} negate(p)       // temp+0
+  f = f32[2,3]{result} fusion(a), kind=kLoop, calls=CALLED // temp+0
+  ROOT r = f32[2,3]{{1,0}} negate(f)    // out+0
+}}"
+        )
+    };
+    for called in ["inner", "nested", "tuple"] {
+        for (operand, parameter, root, result) in cases {
+            let text = text(operand, parameter, root, result).replace("CALLED", called);
+            refutes(&text, "`f` in `main` at alloc1[0..24) overwrites operand `a`");
+        }
+        accepts(&text("{0,1}", "{0,1}", "{0,1}", "{0,1}").replace("CALLED", called));
+    }
+}
+
+/// A tile makes room along its dimensions: eight rows of one element are not one row of eight.
+#[test]
+fn an_extent_of_one_matters_in_tiles() {
+    let text = |order: &str, tile: &str| {
+        format!(
+            "HloModule m, is_scheduled=true
+ENTRY main {{
+  p = f32[8,1]{{1,0{tile}}} parameter(0)    // arg0+0
+  a = f32[8,1]{{1,0{tile}}} negate(p)       // temp+0
+  b = f32[8,1]{{{order}{tile}}} negate(a)   // temp+0
+  ROOT r = f32[8,1]{{{order}{tile}}} reverse(b), dimensions={{0}} // out+0
+}}"
+        )
+    };
+    refutes_on(
+        "tpu-v5e",
+        &text("0,1", ":T(8,128)"),
+        "`b` in `main` at alloc1[0..4096) overwrites operand `a`",
+    );
+    accepts_on("tpu-v5e", &text("1,0", ":T(8,128)"));
+    accepts_on("tpu-v5e", &text("0,1", ""));
 }

@@ -127,7 +127,7 @@ pub(crate) fn whole_array_kernel(
         Op::ReplicaId | Op::PartitionId => Box::new(bytes::ZeroKernel),
         Op::CustomCall(call) => match &*call.target {
             "TopK" | "topk" => Box::new(sort::TopKKernel::new(&operands[0], results, true)?),
-            "Sharding" | "SPMDFullToShardShape" | "SPMDShardToFullShape" => {
+            "SPMDFullToShardShape" | "SPMDShardToFullShape" => {
                 Box::new(bytes::CopyKernel { pairs: vec![(operands[0].number, 0)] })
             }
             target => {

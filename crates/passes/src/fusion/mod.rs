@@ -20,11 +20,10 @@
 
 mod emit;
 mod kernels;
-mod layouts;
 mod report;
 
 use memplan_analysis::CallGraph;
-use memplan_ir::{Module, Names};
+use memplan_ir::{Module, Names, layouts_agree};
 use memplan_memory::Target;
 
 pub(crate) use kernels::{Grouping, Siblings, group};
@@ -64,7 +63,7 @@ fn fuse(module: &mut Module, context: &Context<'_>, siblings: Siblings) -> Resul
     let groupings = group(module, &call_graph(module)?, context.target, siblings);
     let mut names = Names::new(module);
     // Where layouts are not assigned yet, a transpose is no view of anything.
-    let views_are_bitcasts = layouts::agree(module);
+    let views_are_bitcasts = layouts_agree(module);
     let mut changed = false;
     for (computation, grouping) in groupings {
         changed |= emit::emit(module, context.target, computation, &grouping, views_are_bitcasts, &mut names);
