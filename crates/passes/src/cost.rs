@@ -159,7 +159,7 @@ pub(crate) fn moves_no_bytes(module: &Module, id: InstructionId) -> bool {
 }
 
 /// An array with its dimensions numbered anew, and its elements where they are.
-fn permuted(array: &ArrayShape, dimensions: &[i64]) -> ArrayShape {
+pub(crate) fn permuted(array: &ArrayShape, dimensions: &[i64]) -> ArrayShape {
     let mut permuted = array.clone();
     permuted.dimensions = dimensions.iter().map(|&d| array.dimensions[d as usize]).collect();
     let mut becomes = Dimensions::from_elem(0, dimensions.len());

@@ -242,7 +242,7 @@ impl<'a> Build<'a> {
 }
 
 /// Operations that may overwrite an operand: a quick test before the exact one.
-fn may_ever_take_over(op: &Op) -> bool {
+pub(crate) fn may_ever_take_over(op: &Op) -> bool {
     matches!(
         op,
         Op::Unary(_)

@@ -226,10 +226,11 @@ impl<'a> Choice<'a> {
             Op::Transpose { .. } | Op::Reshape { .. } => {
                 views::order_of_result(&instruction.op, &operands.next()?, array)?
             }
-            Op::Slice { .. } | Op::DynamicSlice { .. } | Op::Pad { .. } | Op::Reverse { .. } => {
-                operands.next()?.minor_to_major()
-            }
-            Op::Concatenate { .. } => operands.next()?.minor_to_major(),
+            Op::Slice { .. }
+            | Op::DynamicSlice { .. }
+            | Op::Pad { .. }
+            | Op::Reverse { .. }
+            | Op::Concatenate { .. } => operands.next()?.minor_to_major(),
             _ if cost::is_pointwise(self.module, id) => {
                 operands.find(|operand| operand.dimensions == array.dimensions)?.minor_to_major()
             }

@@ -2,16 +2,12 @@
 
 use memplan_ir::{ArrayShape, Dimensions, Op};
 
+use crate::cost;
+
 /// The minor-to-major order of the result that leaves the operand's elements where they are; `None` if there is none.
 pub(super) fn order_of_result(op: &Op, operand: &ArrayShape, result: &ArrayShape) -> Option<Dimensions> {
     match op {
-        Op::Transpose { dimensions } => {
-            let mut becomes = Dimensions::from_elem(0, dimensions.len());
-            for (to, &from) in dimensions.iter().enumerate() {
-                becomes[from as usize] = to as i64;
-            }
-            Some(operand.minor_to_major().iter().map(|&d| becomes[d as usize]).collect())
-        }
+        Op::Transpose { dimensions } => Some(cost::permuted(operand, dimensions).minor_to_major()),
         Op::Reshape { .. } => reshaped_order(operand, result),
         _ => None,
     }

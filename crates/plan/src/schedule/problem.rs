@@ -17,7 +17,7 @@
 use cranelift_entity::{EntityRef, SecondaryMap};
 use memplan_analysis::{
     BufferId, Buffers, CallGraph, Dataflow, InPlace, ValueId, ValueKind, buffers, calls_sequentially,
-    dataflow,
+    dataflow, only_passes_on,
 };
 use memplan_ir::{ComputationId, InstructionId, Module, Op, Shape, ShapeIndex};
 use memplan_memory::Target;
@@ -25,6 +25,7 @@ use rustc_hash::FxHashSet;
 
 use super::graph::{Graph, Node, Parts, Storage, StorageIndex, Table, TakeOver};
 use super::{Role, ScheduleOptions};
+use crate::storage::may_ever_take_over;
 
 /// What the problems of all computations are built from.
 pub(crate) struct Source<'a> {
@@ -725,24 +726,5 @@ impl Problem {
 
 /// Instructions that move no bytes and read none.
 fn passes_on(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Parameter { .. }
-            | Op::Constant(_)
-            | Op::Tuple
-            | Op::GetTupleElement { .. }
-            | Op::Bitcast
-            | Op::OptimizationBarrier
-            | Op::Domain(_)
-            | Op::AddDependency
-            | Op::AfterAll
-    )
-}
-
-/// Operations that may overwrite an operand: a quick test before the exact one.
-fn may_ever_take_over(op: &Op) -> bool {
-    matches!(op, Op::Fusion(_) | Op::Sort { .. } | Op::TriangularSolve(_))
-        || matches!(op, Op::Unary(_) | Op::Binary(_) | Op::Compare { .. } | Op::Select | Op::Clamp)
-        || matches!(op, Op::Convert | Op::BitcastConvert | Op::StochasticConvert | Op::Copy)
-        || matches!(op, Op::ReducePrecision { .. })
+    only_passes_on(op) || matches!(op, Op::Parameter { .. } | Op::Constant(_) | Op::AfterAll)
 }
