@@ -135,10 +135,6 @@ fn first_guesses(module: &Module, target: &Target) -> Result<Vec<Module>, Compil
 const RECOMPUTE: [Pass; 4] =
     [passes::SCATTER_TO_SELECT, passes::SIMPLIFY, passes::REMAT, passes::LAYOUT_ASSIGNMENT];
 
-/// The passes that make a module's layouts and aliasing legal, for modules that have no schedule.
-pub const LEGALIZE: [Pass; 3] =
-    [passes::DEFAULT_LAYOUTS, passes::FLATTEN_CALL_GRAPH, passes::COPY_INSERTION];
-
 /// How much of a search scheduling is.
 #[derive(Clone, Copy)]
 enum Effort {
@@ -171,7 +167,7 @@ impl Noted {
     /// Plans the module in the order of its text, and notes the total.
     fn measured(mut self, target: &Target) -> Result<Stage, CompileError> {
         if let Some(module) = &mut self.module {
-            passes::run(module, &LEGALIZE, &Context { target }, RunOptions::default())?;
+            passes::run(module, &passes::LEGALIZE, &Context { target }, RunOptions::default())?;
             module.is_scheduled = true;
             let planned = plan::plan(module, target, &PlanOptions::default())?;
             self.stage.total = Some(planned.plan.totals.total);
@@ -192,7 +188,7 @@ impl Pipeline<'_> {
     /// Everything between recomputation and the check.
     fn fuse_and_plan(mut self, fusion: Pass, effort: Effort) -> Result<(Self, Planned), CompileError> {
         self.stage("fuse", &[fusion])?;
-        self.stage("insert copies", &LEGALIZE)?;
+        self.stage("insert copies", &passes::LEGALIZE)?;
         let planned = self.plan(effort)?;
         Ok((self, planned))
     }

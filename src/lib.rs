@@ -25,7 +25,7 @@
 mod compile;
 mod trace;
 
-pub use compile::{CompileError, CompileOptions, Compiled, LEGALIZE, Stage, compile};
+pub use compile::{CompileError, CompileOptions, Compiled, Stage, compile};
 pub use memplan_analysis as analysis;
 pub use memplan_check as check;
 pub use memplan_codegen as codegen;
@@ -35,5 +35,6 @@ pub use memplan_ir as ir;
 pub use memplan_memory as memory;
 pub use memplan_pack as pack;
 pub use memplan_passes as passes;
+pub use memplan_passes::LEGALIZE;
 pub use memplan_plan as plan;
 pub use trace::trace_of_plan;

@@ -193,17 +193,10 @@ fn fused_leaf(module: &Module, fused: ComputationId, output: &ShapeIndex) -> Opt
 pub fn is_elementwise(instruction: &Instruction) -> bool {
     match &instruction.op {
         // Real and imag read half of each element, but at the same index; counted by width elsewhere.
-        Op::Unary(op) => !matches!(op, UnaryOp::Real | UnaryOp::Imag),
-        Op::Binary(_)
-        | Op::Compare { .. }
-        | Op::Select
-        | Op::Clamp
-        | Op::Convert
-        | Op::StochasticConvert
-        | Op::Copy
-        | Op::ReducePrecision { .. } => true,
+        Op::Unary(UnaryOp::Real | UnaryOp::Imag) => false,
+        // Where it adds a dimension, or takes one away, extents differ and callers find nothing in place.
         Op::BitcastConvert => true,
-        _ => false,
+        op => op.is_elementwise(),
     }
 }
 

@@ -134,7 +134,8 @@ pub(crate) fn used_parameters<'m>(module: &Module, memo: &'m mut Memo, body: Com
     })
 }
 
-/// Whether result element *k* is computed from elements *k* of operands of the same shape.
+/// Whether result element *k* is computed from elements *k* of operands of the same shape. `ir::Op::is_elementwise` says
+/// nearly the same to the planner; the checker has a list of its own, so that a wrong entry there is found here.
 fn is_elementwise(op: &Op) -> bool {
     matches!(
         op,

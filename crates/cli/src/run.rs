@@ -9,7 +9,7 @@ use memplan::interp::{self, Devices, Options, npz};
 use memplan::ir::{Literal, Module};
 use memplan::memory::Target;
 use memplan::plan::{AssignOptions, PlanOptions, plan};
-use memplan::{CompileOptions, compile, passes};
+use memplan::{CompileOptions, LEGALIZE, compile, passes};
 
 use crate::failure::Failure;
 use crate::input::{read_module, target};
@@ -79,8 +79,7 @@ fn in_arena(
     options: &Options,
 ) -> Result<Vec<Literal>, Failure> {
     let context = passes::Context { target };
-    let legalize = [passes::FLATTEN_CALL_GRAPH, passes::COPY_INSERTION];
-    passes::run(&mut module, &legalize, &context, passes::RunOptions::default())
+    passes::run(&mut module, &LEGALIZE, &context, passes::RunOptions::default())
         .map_err(|error| Failure::input(&error))?;
     let assign = AssignOptions { scratch: interp::scratch(&module), ..AssignOptions::default() };
     let plan_options = PlanOptions { assign, ..PlanOptions::default() };

@@ -64,15 +64,8 @@ impl Pullable {
         let instruction = &module.instructions[id];
         let operand_shape = |k: usize| module.shape(instruction.operands[k]).as_array();
         match &instruction.op {
-            Op::Unary(_)
-            | Op::Binary(_)
-            | Op::Compare { .. }
-            | Op::Select
-            | Op::Clamp
-            | Op::Convert
-            | Op::StochasticConvert
-            | Op::ReducePrecision { .. }
-            | Op::Parameter { .. }
+            op if op.is_elementwise() => true,
+            Op::Parameter { .. }
             | Op::Constant(Literal::Array(_))
             | Op::Iota { .. }
             | Op::Broadcast { .. }
@@ -86,8 +79,7 @@ impl Pullable {
             | Op::Pad { .. }
             | Op::Gather(_)
             | Op::GetTupleElement { .. }
-            | Op::Tuple
-            | Op::Copy => true,
+            | Op::Tuple => true,
             Op::OptimizationBarrier | Op::Domain(_) | Op::AddDependency => true,
             Op::GetDimensionSize { dimension } => {
                 operand_shape(0).is_some_and(|s| !s.is_dynamic_dimension(*dimension as usize))

@@ -79,9 +79,13 @@ fn in_arena(name: &str, module: &Module, inputs: &[Literal], target: &str) -> Re
     let target = Target::find(target).expect("the target is known");
     let mut module = with_meaningful_layouts(module).into_owned();
     let context = memplan_passes::Context { target: &target };
-    let legalize = [memplan_passes::FLATTEN_CALL_GRAPH, memplan_passes::COPY_INSERTION];
-    memplan_passes::run(&mut module, &legalize, &context, memplan_passes::RunOptions::default())
-        .unwrap_or_else(|e| panic!("{name}: {e}"));
+    memplan_passes::run(
+        &mut module,
+        &memplan_passes::LEGALIZE,
+        &context,
+        memplan_passes::RunOptions::default(),
+    )
+    .unwrap_or_else(|e| panic!("{name}: {e}"));
     let assign = AssignOptions { scratch: scratch(&module), ..AssignOptions::default() };
     let options = PlanOptions { assign, ..PlanOptions::default() };
     let planned = plan(&module, &target, &options).unwrap_or_else(|e| panic!("{name}: {e}"));

@@ -145,9 +145,13 @@ fn in_arena(module: &Module, devices: Devices, inputs: &[Vec<Literal>]) -> Resul
     let target = Target::find("cpu").expect("the target is known");
     let mut module = with_meaningful_layouts(module).into_owned();
     let context = memplan_passes::Context { target: &target };
-    let legalize = [memplan_passes::FLATTEN_CALL_GRAPH, memplan_passes::COPY_INSERTION];
-    memplan_passes::run(&mut module, &legalize, &context, memplan_passes::RunOptions::default())
-        .map_err(|e| e.to_string())?;
+    memplan_passes::run(
+        &mut module,
+        &memplan_passes::LEGALIZE,
+        &context,
+        memplan_passes::RunOptions::default(),
+    )
+    .map_err(|e| e.to_string())?;
     let assign = AssignOptions { scratch: scratch(&module), ..AssignOptions::default() };
     let options = PlanOptions { assign, ..PlanOptions::default() };
     let planned = plan(&module, &target, &options).map_err(|e| e.to_string())?;

@@ -48,16 +48,13 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
 
 /// Operations that compute the same whenever and wherever they run, and that constants are worth computing for.
 fn is_pure(op: &Op) -> bool {
+    // Who copies wants a copy, and how random bits round is for the machine to say.
+    if op.is_elementwise() {
+        return !matches!(op, Op::Copy | Op::StochasticConvert);
+    }
     matches!(
         op,
-        Op::Unary(_)
-            | Op::Binary(_)
-            | Op::Compare { .. }
-            | Op::Select
-            | Op::Clamp
-            | Op::Convert
-            | Op::BitcastConvert
-            | Op::ReducePrecision { .. }
+        Op::BitcastConvert
             | Op::Reshape { .. }
             | Op::Transpose { .. }
             | Op::Reverse { .. }

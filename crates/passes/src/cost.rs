@@ -61,19 +61,11 @@ pub(crate) fn class_of(module: &Module, id: InstructionId) -> CostClass {
 
 fn class_of_op(instruction: &Instruction) -> CostClass {
     match &instruction.op {
-        Op::Unary(_)
-        | Op::Binary(_)
-        | Op::Compare { .. }
-        | Op::Select
-        | Op::Clamp
-        | Op::Convert
-        | Op::BitcastConvert
-        | Op::StochasticConvert
-        | Op::ReducePrecision { .. }
+        op if op.is_elementwise() => CostClass::Cheap,
+        Op::BitcastConvert
         | Op::Iota { .. }
         | Op::Broadcast { .. }
         | Op::Reshape { .. }
-        | Op::Copy
         | Op::Transpose { .. }
         | Op::Reverse { .. }
         | Op::Slice { .. }
@@ -127,22 +119,13 @@ pub(crate) fn is_bijective(module: &Module, id: InstructionId) -> bool {
 /// Whether element `i` of the result needs element `i` of each operand, and nothing else.
 pub(crate) fn is_pointwise(module: &Module, id: InstructionId) -> bool {
     match &module.instructions[id].op {
-        Op::Unary(_)
-        | Op::Binary(_)
-        | Op::Compare { .. }
-        | Op::Select
-        | Op::Clamp
-        | Op::Convert
-        | Op::StochasticConvert
-        | Op::ReducePrecision { .. }
-        | Op::Copy => true,
         // Between types of different widths it adds or takes away a dimension.
         Op::BitcastConvert => {
             let operand = module.instructions[id].operands[0];
             let extents = |id| module.shape(id).as_array().map(|array| &array.dimensions);
             extents(id) == extents(operand)
         }
-        _ => false,
+        op => op.is_elementwise(),
     }
 }
 

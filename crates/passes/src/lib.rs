@@ -45,7 +45,7 @@ pub use layout_assignment::LAYOUT_ASSIGNMENT;
 pub use loop_residuals::LOOP_RESIDUALS;
 pub use optimization_barrier_expander::OPTIMIZATION_BARRIER_EXPANDER;
 pub use pass::{Context, Pass, PassError, PassRun, RunOptions, run};
-pub use pipeline::{SIMPLIFY, simplification_pipeline};
+pub use pipeline::{LEGALIZE, SIMPLIFY, simplification_pipeline};
 pub use remat::REMAT;
 pub use scatter_to_select::SCATTER_TO_SELECT;
 pub use tuple_simplifier::TUPLE_SIMPLIFIER;

@@ -1,10 +1,11 @@
-//! Which simplifications run, and in which order.
+//! Which passes run together, and in which order.
 
 use memplan_ir::Module;
 
 use crate::{
-    ALGEBRAIC_SIMPLIFIER, CALL_INLINER, CONDITIONAL_SIMPLIFIER, CONSTANT_FOLDING, CSE, Context, DCE, Pass,
-    PassError, TUPLE_SIMPLIFIER, WHILE_INVARIANT_CODE_MOTION, WHILE_SIMPLIFIER,
+    ALGEBRAIC_SIMPLIFIER, CALL_INLINER, CONDITIONAL_SIMPLIFIER, CONSTANT_FOLDING, COPY_INSERTION, CSE,
+    Context, DCE, DEFAULT_LAYOUTS, FLATTEN_CALL_GRAPH, Pass, PassError, TUPLE_SIMPLIFIER,
+    WHILE_INVARIANT_CODE_MOTION, WHILE_SIMPLIFIER,
 };
 
 /// One round. Inlining comes first, since everything else looks at one computation at a time.
@@ -35,6 +36,10 @@ pub const SIMPLIFY: Pass = Pass {
 pub fn simplification_pipeline() -> Vec<Pass> {
     ROUND.iter().copied().chain([SIMPLIFY]).collect()
 }
+
+/// The passes that make the layouts and the aliasing of a module legal, so that it can be planned. A module that has a
+/// schedule keeps its layouts, and gets no copies.
+pub const LEGALIZE: [Pass; 3] = [DEFAULT_LAYOUTS, FLATTEN_CALL_GRAPH, COPY_INSERTION];
 
 fn simplify(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
     let mut changed_any = false;

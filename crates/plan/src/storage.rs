@@ -243,22 +243,8 @@ impl<'a> Build<'a> {
 
 /// Operations that may overwrite an operand: a quick test before the exact one.
 pub(crate) fn may_ever_take_over(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Unary(_)
-            | Op::Binary(_)
-            | Op::Compare { .. }
-            | Op::Select
-            | Op::Clamp
-            | Op::Convert
-            | Op::BitcastConvert
-            | Op::StochasticConvert
-            | Op::Copy
-            | Op::ReducePrecision { .. }
-            | Op::Fusion(_)
-            | Op::Sort { .. }
-            | Op::TriangularSolve(_)
-    )
+    op.is_elementwise()
+        || matches!(op, Op::BitcastConvert | Op::Fusion(_) | Op::Sort { .. } | Op::TriangularSolve(_))
 }
 
 /// Bytes of every value: the largest its positions ask for. Tuple tables exist in parameters and results only.

@@ -15,9 +15,13 @@ fn workspace() -> PathBuf {
 fn prepared(text: &str, target: &Target) -> Module {
     let mut module = memplan_hlo::parse(text).expect("the module parses");
     if !module.is_scheduled {
-        let passes = [memplan_passes::FLATTEN_CALL_GRAPH, memplan_passes::COPY_INSERTION];
-        memplan_passes::run(&mut module, &passes, &memplan_passes::Context { target }, Default::default())
-            .expect("the passes leave valid modules");
+        memplan_passes::run(
+            &mut module,
+            &memplan_passes::LEGALIZE,
+            &memplan_passes::Context { target },
+            Default::default(),
+        )
+        .expect("the passes leave valid modules");
     }
     module
 }

@@ -104,15 +104,8 @@ pub(super) fn operand_shares(
                 shares[i] = ratio(instruction.operands[arrays + 1 + i], instruction.operands[i]);
             }
         }
-        Op::Unary(_)
-        | Op::Binary(_)
-        | Op::Compare { .. }
-        | Op::Select
-        | Op::Clamp
-        | Op::Convert
-        | Op::BitcastConvert
-        | Op::ReducePrecision { .. }
-        | Op::Copy
+        op if op.is_elementwise() => shares.iter_mut().for_each(|s| *s = share),
+        Op::BitcastConvert
         | Op::Bitcast
         | Op::Reshape { .. }
         | Op::Transpose { .. }

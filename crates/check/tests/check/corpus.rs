@@ -36,9 +36,8 @@ pub(crate) fn programs(file: &str, largest: u64) -> Vec<(String, String)> {
 pub(crate) fn planned(text: &str, target: &str) -> Case {
     let mut module: Module = parse(text).unwrap();
     let target = Target::find(target).unwrap();
-    let legalize = [passes::DEFAULT_LAYOUTS, passes::FLATTEN_CALL_GRAPH, passes::COPY_INSERTION];
     let context = passes::Context { target: &target };
-    passes::run(&mut module, &legalize, &context, passes::RunOptions::default()).unwrap();
+    passes::run(&mut module, &passes::LEGALIZE, &context, passes::RunOptions::default()).unwrap();
     let Planned { schedule, plan, .. } = plan(&module, &target, &PlanOptions::default()).unwrap();
     schedule.apply(&mut module);
     let mut case = Case { module, schedule, target, plan };

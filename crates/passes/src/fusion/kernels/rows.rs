@@ -68,14 +68,7 @@ fn walk_of(module: &Module, id: InstructionId, walks: &FxHashMap<InstructionId, 
 fn through(op: &Op, i: usize, walk: &Walk, extents: &[i64], result: &[i64]) -> Walk {
     let nothing: Walk = SmallVec::from_elem(None, result.len());
     match op {
-        Op::Unary(_)
-        | Op::Binary(_)
-        | Op::Compare { .. }
-        | Op::Select
-        | Op::Clamp
-        | Op::Convert
-        | Op::ReducePrecision { .. }
-        | Op::Copy => walk.clone(),
+        op if op.is_elementwise() => walk.clone(),
         Op::Broadcast { dimensions } => {
             let mut through = nothing;
             for (d, &to) in dimensions.iter().enumerate() {
