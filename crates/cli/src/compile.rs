@@ -88,7 +88,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
         _ => {
             args.pool.verdict(placement.as_ref())?;
             let facts = &compiled.planned.facts;
-            ipu_report::verdict(&args.ipu, &module, &target, facts, tiles.as_deref().unwrap_or_default())
+            tiles.map_or(Ok(()), |tiles| ipu_report::verdict(&args.ipu, &module, &target, facts, &tiles))
         }
     }
 }

@@ -45,13 +45,19 @@ pub(crate) struct TileOptions {
     recompute: bool,
 }
 
+/// What lies on every tile of every chip, and what the user wanted where.
+pub(crate) struct Chips {
+    pub(crate) plans: Vec<TilePlan>,
+    placement: Placement,
+}
+
 /// What lies on every tile of every chip; nothing for a machine without tiles.
 pub(crate) fn plan(
     options: &TileOptions,
     module: &Module,
     target: &Target,
     facts: &Facts,
-) -> Result<Option<Vec<TilePlan>>, Failure> {
+) -> Result<Option<Chips>, Failure> {
     let file = options.placement.as_deref();
     if target.tiles.is_none() {
         return match file.is_some() || options.streaming || options.ipus > 1 {
@@ -67,8 +73,8 @@ pub(crate) fn plan(
         Failure::Input(hlo::render_message(&error.to_string(), error.span.clone(), name, &text))
     };
     let placement = Placement::parse(&text).map_err(|error| show(&error))?;
-    match plan_chips(options, placement, options.streaming, module, target, facts) {
-        Ok(chips) => Ok(Some(chips)),
+    match plan_chips(options, &placement, options.streaming, module, target, facts) {
+        Ok(plans) => Ok(Some(Chips { plans, placement })),
         Err(IpuError::Placement(error)) => Err(show(&error)),
         Err(error @ IpuError::Chips { .. }) => Err(Failure::Usage(error.to_string())),
         Err(error) => Err(Failure::input(&error)),
@@ -77,13 +83,13 @@ pub(crate) fn plan(
 
 fn plan_chips(
     options: &TileOptions,
-    placement: Placement,
+    placement: &Placement,
     streaming: bool,
     module: &Module,
     target: &Target,
     facts: &Facts,
 ) -> Result<Vec<TilePlan>, IpuError> {
-    let tiles = IpuOptions { placement, streaming, ..IpuOptions::default() };
+    let tiles = IpuOptions { placement: placement.clone(), streaming, ..IpuOptions::default() };
     match options.ipus {
         1 => Ok(vec![plan_tiles(module, facts, target, &tiles)?]),
         chips => plan_pipeline(module, facts, target, chips, options.recompute, &tiles),
@@ -91,7 +97,8 @@ fn plan_chips(
 }
 
 /// How full the tiles are: of each chip in a line, of the fullest in detail.
-pub(crate) fn render(module: &Module, chips: &[TilePlan]) -> String {
+pub(crate) fn render(module: &Module, chips: &Chips) -> String {
+    let chips = &chips.plans;
     let mut text = String::new();
     if chips.len() > 1 {
         let _ = writeln!(text, "\n{} stages\n", chips.len());
@@ -107,7 +114,7 @@ pub(crate) fn render(module: &Module, chips: &[TilePlan]) -> String {
     text.push_str("\ntiles by how full they are\n\n");
     text.push_str(&histogram(&stage));
     text.push_str(&holders(module, plan, stage.fullest));
-    text.push_str(&off_chip(plan));
+    text.push_str(&off_chip(module, plan));
     text
 }
 
@@ -117,8 +124,9 @@ pub(crate) fn verdict(
     module: &Module,
     target: &Target,
     facts: &Facts,
-    chips: &[TilePlan],
+    chips: &Chips,
 ) -> Result<(), Failure> {
+    let Chips { plans: chips, placement } = chips;
     let mut lines = Vec::new();
     for (number, plan) in chips.iter().enumerate() {
         let which = if chips.len() > 1 { format!("on chip {number}, ") } else { String::new() };
@@ -132,16 +140,22 @@ pub(crate) fn verdict(
     if let Some((_, plan)) = fullest(chips) {
         text.push_str(&holders(module, plan, plan.report().fullest));
     }
-    text.push_str(&advice(options, module, target, facts));
+    text.push_str(&advice(options, placement, module, target, facts));
     Err(Failure::DoesNotFit(text))
 }
 
 /// Whether streaming memory would do.
-fn advice(options: &TileOptions, module: &Module, target: &Target, facts: &Facts) -> String {
+fn advice(
+    options: &TileOptions,
+    placement: &Placement,
+    module: &Module,
+    target: &Target,
+    facts: &Facts,
+) -> String {
     if options.streaming {
         return "\nwhat runs together needs more than the chip has; more chips (--ipus) may help\n".into();
     }
-    match plan_chips(options, Placement::default(), true, module, target, facts) {
+    match plan_chips(options, placement, true, module, target, facts) {
         Ok(chips) if chips.iter().all(|chip| chip.overflows(module).is_empty()) => {
             let (bytes, moved) = sum_off_chip(&chips);
             format!("\nwith --streaming it fits: {bytes} live outside the chip, and a run moves {moved}\n")
@@ -157,7 +171,8 @@ fn sum_off_chip(chips: &[TilePlan]) -> (Bytes, Bytes) {
 }
 
 /// The part of the plan file about tiles.
-pub(crate) fn summary(module: &Module, chips: &[TilePlan]) -> TileReport {
+pub(crate) fn summary(module: &Module, chips: &Chips) -> TileReport {
+    let chips = &chips.plans;
     let (off_chip, streamed) = sum_off_chip(chips);
     TileReport {
         tile_bytes: chips.first().map_or(Bytes::ZERO, |plan| plan.machine.bytes),
@@ -207,7 +222,7 @@ fn stages(chips: &[TilePlan]) -> String {
 }
 
 /// What lives outside the chip, the largest first.
-fn off_chip(plan: &TilePlan) -> String {
+fn off_chip(module: &Module, plan: &TilePlan) -> String {
     let mut outside: Vec<_> = plan.tensors.all.values().filter(|tensor| tensor.streamed.is_some()).collect();
     if outside.is_empty() {
         return String::new();
@@ -219,7 +234,7 @@ fn off_chip(plan: &TilePlan) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     for tensor in outside.iter().take(N_HOLDERS) {
-        let moved = tensor.streamed.unwrap_or_default();
+        let moved = tensor.streamed.as_ref().map_or(Bytes::ZERO, |streaming| streaming.moved);
         table.add_row([
             tensor.bytes().to_string(),
             tensor.name.clone(),
@@ -231,6 +246,16 @@ fn off_chip(plan: &TilePlan) -> String {
         column.set_cell_alignment(CellAlignment::Right);
     }
     let _ = writeln!(text, "{table}");
+    let mut phases: Vec<_> = plan.phases().map(|(id, phases)| (std::cmp::Reverse(phases), id)).collect();
+    phases.sort_unstable();
+    let named = phases
+        .iter()
+        .take(N_TOP)
+        .map(|(phases, id)| format!("`{}` in {}", module.instructions[*id].name, phases.0));
+    if !phases.is_empty() {
+        let named: Vec<String> = named.collect();
+        let _ = writeln!(text, "\n{} instructions work part by part: {}", phases.len(), named.join(", "));
+    }
     text
 }
 

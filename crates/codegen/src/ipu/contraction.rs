@@ -15,6 +15,7 @@ use memplan_ir::{ArrayShape, Convolution, DotDimensions, ElementType};
 use memplan_memory::{Bytes, Target, Tiles};
 
 use crate::ipu::mapping::{Grain, LinearMapping, Mapping};
+use crate::ipu::phases::Axis;
 
 /// Most passes: more would be paid for in code, which there is for each.
 const MAX_PASSES: u64 = 64;
@@ -108,6 +109,24 @@ impl Contraction {
             lhs_type: input.element_type,
             rhs_type: kernel.element_type,
         }
+    }
+
+    /// One of the parts when it is cut along an axis.
+    pub(crate) fn in_phases(mut self, axis: Axis, phases: u64) -> Contraction {
+        match axis {
+            Axis::Batch => self.batch = self.batch.div_ceil(phases),
+            Axis::Columns => self.columns = self.columns.div_ceil(phases),
+            Axis::Rows | Axis::Elements => {
+                self.rows = self.rows.div_ceil(phases);
+                self.lhs_elements = self.lhs_elements.div_ceil(phases);
+            }
+            Axis::Depth => {
+                self.depth = self.depth.div_ceil(phases);
+                self.lhs_depth = self.lhs_depth.div_ceil(phases);
+                self.lhs_elements = self.lhs_elements.div_ceil(phases);
+            }
+        }
+        self
     }
 
     /// The best grid for the tiles of a target: at most as many cells as `tiles`.

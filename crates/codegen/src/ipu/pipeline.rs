@@ -105,12 +105,13 @@ impl Stages {
                 continue;
             };
             let is_home = self.home[id] == chip;
+            let last_touch = tensor.touches.iter().rev().find(local).map_or(first, |touch| touch.time);
+            tensor.touches.retain(|touch| local(&touch));
             if tensor.is_always_live() && is_home {
                 continue;
             }
-            let end = tensor.touches.iter().rev().find(local).map_or(first, |touch| touch.time);
-            let mut window = self.around[first as usize].start..self.around[end as usize].end;
-            let crosses = first < self.turn && end >= self.turn;
+            let mut window = self.around[first as usize].start..self.around[last_touch as usize].end;
+            let crosses = first < self.turn && last_touch >= self.turn;
             // The forward pass is repeated from what the stage received.
             let is_checkpoint = recompute && !is_home && first < self.turn && self.turn < last;
             if !tensor.is_always_live() && (is_checkpoint || crosses && !recompute) {

@@ -5,6 +5,7 @@ use memplan_ir::{InstructionId, Module};
 use memplan_memory::{Target, Tiles};
 use memplan_plan::PlanError;
 
+use crate::ipu::phases::Phases;
 use crate::ipu::pipeline::Stages;
 use crate::ipu::placement::{self, Mappings, Policy};
 use crate::ipu::placement_file::{Placement, PlacementError, Resolved};
@@ -113,7 +114,7 @@ impl Chip<'_> {
         let mappings = placement::place(self.module, self.facts, &tensors, tiles, options.policy, fixed);
         let mut best: Option<TilePlan> = None;
         for proportion in proportions(self.machine) {
-            let plan = self.pack(tensors.clone(), mappings.clone(), proportion)?;
+            let plan = self.pack(tensors.clone(), mappings.clone(), proportion, Phases::new())?;
             let fits = plan.overflows(self.module).is_empty();
             if best.as_ref().is_none_or(|best| fits || plan.report().maximum < best.report().maximum) {
                 best = Some(plan);
@@ -132,6 +133,7 @@ impl Chip<'_> {
         tensors: Tensors,
         mappings: Mappings,
         proportion: f64,
+        phases: Phases,
     ) -> Result<TilePlan, IpuError> {
         let machine = Tiles { temporary_proportion: proportion, ..self.machine.clone() };
         let steps = steps(
@@ -142,9 +144,10 @@ impl Chip<'_> {
             &tensors,
             &mappings,
             &self.wishes.vertices,
+            &phases,
             self.runs_here,
         );
-        TilePlan::new(&machine, self.target, self.facts, tensors, mappings, steps)
+        TilePlan::new(&machine, self.target, self.facts, tensors, mappings, steps, phases)
     }
 }
 

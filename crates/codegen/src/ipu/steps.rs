@@ -18,8 +18,9 @@ use crate::ipu::alignment::{Alignment, Alignments, Reads, same_order};
 use crate::ipu::codelets::{Codelet, codelet};
 use crate::ipu::contraction::{Contraction, Grid, added_at_once};
 use crate::ipu::mapping::Mapping;
+use crate::ipu::phases::Phases;
 use crate::ipu::placement::Mappings;
-use crate::ipu::tensors::{TensorId, Tensors};
+use crate::ipu::tensors::{Tensor, TensorId, Tensors};
 
 /// What one instruction needs on tiles.
 #[derive(Clone, Debug)]
@@ -71,6 +72,7 @@ pub(crate) fn steps(
     tensors: &Tensors,
     mappings: &Mappings,
     vertex_tiles: &BTreeMap<InstructionId, TileSet>,
+    phases: &Phases,
     runs_here: &dyn Fn(InstructionId) -> bool,
 ) -> Steps {
     let mut build = Build {
@@ -81,11 +83,14 @@ pub(crate) fn steps(
         tensors,
         mappings,
         vertex_tiles,
+        phases,
         alignments: Alignments::new(module),
         grids: FxHashMap::default(),
+        time: 0,
         steps: Steps::default(),
     };
     for (time, &id) in (0..).zip(&facts.line.instructions).filter(|(_, id)| runs_here(**id)) {
+        build.time = time;
         let parts = build.parts(id);
         if !parts.is_empty() {
             build.steps.all.push(Step { instruction: id, time, parts });
@@ -103,6 +108,8 @@ struct Side<'a> {
     elements: u64,
     width: u64,
     mapping: &'a Mapping,
+    /// The most elements that one tile has at the time.
+    share: u64,
     reads: Reads,
 }
 
@@ -120,8 +127,11 @@ struct Build<'a> {
     tensors: &'a Tensors,
     mappings: &'a Mappings,
     vertex_tiles: &'a BTreeMap<InstructionId, TileSet>,
+    phases: &'a Phases,
     alignments: Alignments<'a>,
     grids: FxHashMap<(Contraction, u32), Grid>,
+    /// When the instruction runs that is looked at.
+    time: Time,
     steps: Steps,
 }
 
@@ -153,7 +163,13 @@ impl<'a> Build<'a> {
         let operands = self.operands(id, &alignment);
         let kind = codelet(self.module, id, &self.machine.costs);
         match self.contraction(id) {
-            Some(contraction) => self.contract(id, &contraction, kind, &results),
+            Some(contraction) => {
+                let contraction = match self.phases.get(&id) {
+                    Some(&(axis, phases)) => contraction.in_phases(axis, phases),
+                    None => contraction,
+                };
+                self.contract(id, &contraction, kind, &results)
+            }
             None => self.walk(id, &alignment, kind, &results, &operands),
         }
     }
@@ -176,8 +192,9 @@ impl<'a> Build<'a> {
         let tiles = moved_to.cloned().unwrap_or_else(|| work.mapping.tile_set());
         let share = match moved_to {
             Some(tiles) => work.elements.div_ceil(tiles.len().max(1).into()),
-            None => work.mapping.largest_share().min(work.elements),
+            None => work.share.min(work.elements),
         };
+        let share = share.div_ceil(self.phases.get(&id).map_or(1, |&(_, phases)| phases));
         let is_here = |side: &Side<'a>| {
             moved_to.is_none()
                 && side.reads == Reads::InStep
@@ -267,7 +284,7 @@ impl<'a> Build<'a> {
     /// Vertices that add up partial results from several tiles where the result lies.
     fn sum_up(&mut self, result: &Side<'a>, contributions: u64) -> Part {
         let at_once = added_at_once(contributions, self.machine.count);
-        let share = result.mapping.largest_share().min(result.elements);
+        let share = result.share.min(result.elements);
         let kind = Codelet {
             name: format!("sum of partials {}", result.array.element_type),
             code: self.machine.costs.code_of(Opcode::Reduce),
@@ -325,14 +342,29 @@ impl<'a> Build<'a> {
     }
 
     fn side(&self, number: usize, tensor: TensorId, array: &'a ArrayShape, reads: Reads) -> Option<Side<'a>> {
+        let mapping = self.mappings[tensor].as_ref()?;
         Some(Side {
             number,
             array,
             elements: array.element_count().unwrap_or(self.tensors.all[tensor].elements),
             width: u64::from(array.element_type.byte_width()).max(1),
-            mapping: self.mappings[tensor].as_ref()?,
+            mapping,
+            share: self.share(tensor, mapping),
             reads,
         })
+    }
+
+    /// The most elements of a tensor that one tile has: of what lives outside the chip, of the part that is there.
+    fn share(&self, tensor: TensorId, mapping: &Mapping) -> u64 {
+        let Tensor { element_bytes, streamed, .. } = &self.tensors.all[tensor];
+        let whole = mapping.largest_share();
+        match streamed.as_ref().and_then(|streaming| streaming.at(self.time)) {
+            Some(visit) => {
+                let elements = visit.bytes.0.div_ceil(*element_bytes);
+                elements.div_ceil(mapping.tile_set().len().max(1).into()).min(whole)
+            }
+            None => whole,
+        }
     }
 
     /// The contraction of a dot or convolution, or of the first one in a fusion.
@@ -425,7 +457,7 @@ fn needed(op: &Op, side: &Side<'_>, work: &Side<'_>, share: u64, reduces: bool) 
 fn epilogue(side: &Side<'_>, reduces: bool, results: &[Side<'_>]) -> Option<u64> {
     let result = results.iter().find(|result| reduces && same_order(result.array, side.array))?;
     let is_there = result.mapping == side.mapping;
-    Some(if is_there { 0 } else { side.bytes_of(result.mapping.largest_share()) })
+    Some(if is_there { 0 } else { side.bytes_of(result.share) })
 }
 
 /// A share rounded up to whole blocks.

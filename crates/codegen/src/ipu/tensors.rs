@@ -2,7 +2,7 @@
 //! stays where it is.
 
 use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl, packed_option::PackedOption};
-use memplan_analysis::{Facts, LiveRange, Time, ValueId, ValueKind, only_passes_on};
+use memplan_analysis::{Costs, Facts, LiveRange, Time, ValueId, ValueKind, only_passes_on};
 use memplan_ir::{ArrayShape, Module, Op, Shape};
 use memplan_memory::{Bytes, Target};
 use memplan_plan::{Home, PlanError, Storage, StorageId, TakeOver, storages};
@@ -31,8 +31,28 @@ pub struct Tensor {
     pub touches: Vec<Touch>,
     /// For how many micro-batches it is kept: 1 but for the stashes of a pipeline.
     pub copies: u64,
-    /// Bytes that are moved in one run when it lives outside the chip; `None` when it does not.
-    pub streamed: Option<Bytes>,
+    /// When it is on the chip if it lives outside; `None` when it does not.
+    pub streamed: Option<Streaming>,
+}
+
+/// How a tensor that lives outside the chip comes to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Streaming {
+    /// Bytes that are moved in one run.
+    pub moved: Bytes,
+    /// When it is on the chip: disjoint, ascending.
+    pub visits: Vec<Visit>,
+}
+
+/// A time that a tensor which lives outside the chip, or a part of it, is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Visit {
+    /// When.
+    pub range: LiveRange,
+    /// Bytes that are there at once, on all tiles together.
+    pub bytes: Bytes,
+    /// Bytes that are there one part after the other.
+    pub moved: Bytes,
 }
 
 /// An instant at which a tensor is read or written.
@@ -42,6 +62,10 @@ pub struct Touch {
     pub time: Time,
     /// Whether it is written.
     pub writes: bool,
+    /// Bytes of it that are read or written: all, or a slice.
+    pub bytes: Bytes,
+    /// In how many parts one after the other.
+    pub phases: u64,
 }
 
 /// What a tensor is to the caller.
@@ -63,6 +87,14 @@ pub struct Tensors {
     /// The tensors, by the order of their storages.
     pub all: PrimaryMap<TensorId, Tensor>,
     of_value: SecondaryMap<ValueId, PackedOption<TensorId>>,
+}
+
+impl Streaming {
+    /// The visit at a time.
+    pub fn at(&self, time: Time) -> Option<&Visit> {
+        let after = self.visits.partition_point(|visit| visit.range.start <= time);
+        self.visits[..after].last().filter(|visit| visit.range.is_live_at(time))
+    }
 }
 
 impl Tensor {
@@ -109,7 +141,7 @@ impl Tensors {
                 _ => of_storage[storages.of(value)],
             };
         }
-        tensors.find_touches(module, facts);
+        tensors.find_touches(module, facts, target);
         Ok(tensors)
     }
 
@@ -118,7 +150,8 @@ impl Tensors {
         self.of_value[value].expand()
     }
 
-    fn find_touches(&mut self, module: &Module, facts: &Facts) {
+    fn find_touches(&mut self, module: &Module, facts: &Facts, target: &Target) {
+        let costs = Costs::new(module, &facts.graph, &facts.in_place, target);
         for (time, &id) in (0..).zip(&facts.line.instructions) {
             let instruction = &module.instructions[id];
             // What calls a computation touches nothing; the instructions inside do.
@@ -127,9 +160,10 @@ impl Tensors {
             if is_frame {
                 continue;
             }
-            let reads = instruction.operands.iter().flat_map(|&operand| facts.flow.positions.of(operand));
-            for position in reads {
-                self.touch(facts.flow.value_at(position), time, false);
+            for &operand in &instruction.operands {
+                for position in facts.flow.positions.of(operand) {
+                    self.touch(facts.flow.value_at(position), time, false);
+                }
             }
             for position in facts.flow.positions.of(id) {
                 let value = facts.flow.value_at(position).filter(|&value| {
@@ -138,14 +172,34 @@ impl Tensors {
                 });
                 self.touch(value, time, true);
             }
+            for access in &costs.work(id).accesses {
+                let of = access.operand.map_or(id, |operand| instruction.operands[operand as usize]);
+                let value = facts.flow.find(of, &access.index);
+                if let Some(touch) = value.and_then(|value| self.last_touch(value)).filter(|t| t.time == time)
+                {
+                    touch.bytes = touch.bytes.saturating_add(access.bytes);
+                }
+            }
         }
+        // What no access is known of may be touched anywhere.
+        for tensor in self.all.values_mut() {
+            let whole = tensor.bytes();
+            for touch in &mut tensor.touches {
+                touch.bytes = if touch.bytes == Bytes::ZERO { whole } else { touch.bytes.min(whole) };
+            }
+        }
+    }
+
+    fn last_touch(&mut self, value: ValueId) -> Option<&mut Touch> {
+        let tensor = self.of(value)?;
+        self.all[tensor].touches.last_mut()
     }
 
     fn touch(&mut self, value: Option<ValueId>, time: Time, writes: bool) {
         let Some(tensor) = value.and_then(|value| self.of(value)) else { return };
         match self.all[tensor].touches.last_mut() {
             Some(last) if last.time == time => last.writes |= writes,
-            _ => self.all[tensor].touches.push(Touch { time, writes }),
+            _ => self.all[tensor].touches.push(Touch { time, writes, bytes: Bytes::ZERO, phases: 1 }),
         }
     }
 }

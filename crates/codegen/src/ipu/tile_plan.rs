@@ -1,14 +1,15 @@
 //! The plan of a chip: everything on every tile, and what it adds up to.
 
-use memplan_analysis::{Facts, LiveRange};
+use memplan_analysis::{Facts, LiveRange, Time};
 use memplan_ir::{InstructionId, Module};
 use memplan_memory::{Alignment, Bytes, Target, TileCategories, TileStage, Tiles};
 
 use crate::ipu::pack::{self, Arenas, Need};
+use crate::ipu::phases::Phases;
 use crate::ipu::placement::Mappings;
 use crate::ipu::plan::IpuError;
 use crate::ipu::steps::{Part, Step, Steps};
-use crate::ipu::tensors::{Tensor, TensorId, Tensors};
+use crate::ipu::tensors::{Tensor, TensorId, Tensors, Visit};
 use crate::ipu::tile_set::{TileSet, TileSums, largest_on_each_tile};
 
 /// Steps of the search for a smaller common part; heuristics alone are nearly always at the bound.
@@ -91,6 +92,7 @@ pub struct TilePlan {
     pub steps: Steps,
     /// What runs at each instant.
     pub instructions: Vec<InstructionId>,
+    phases: Phases,
     alignment: Alignment,
     needs: Vec<Need>,
     /// What each need is of.
@@ -110,12 +112,14 @@ impl TilePlan {
         tensors: Tensors,
         mappings: Mappings,
         steps: Steps,
+        phases: Phases,
     ) -> Result<TilePlan, IpuError> {
         let mut plan = TilePlan {
             machine: machine.clone(),
             tensors,
             mappings,
             steps,
+            phases,
             instructions: facts.line.instructions.clone(),
             alignment: target.spaces[0].alignment,
             needs: Vec::new(),
@@ -162,12 +166,12 @@ impl TilePlan {
     fn list_needs(&mut self) {
         for (id, tensor) in self.tensors.all.iter() {
             let Some(mapping) = &self.mappings[id] else { continue };
-            let share = self.share(id);
-            if !tensor.is_always_live() && share > Bytes::ZERO && !tensor.busy.is_empty() {
+            let tiles = mapping.tile_set();
+            for (bytes, busy) in self.needs_of(id, tensor) {
+                let during = |range: LiveRange| LiveRange { start: 2 * range.start, end: 2 * range.end };
                 self.sources.push(What::Tensor(id));
-                let phases = |range: &LiveRange| LiveRange { start: 2 * range.start, end: 2 * range.end };
-                let busy = tensor.busy.iter().map(phases).collect();
-                self.needs.push(Need { bytes: share, busy, tiles: mapping.tile_set() });
+                let busy = busy.into_iter().map(during).collect();
+                self.needs.push(Need { bytes, busy, tiles: tiles.clone() });
             }
         }
         for number in 0..self.steps.all.len() {
@@ -216,6 +220,42 @@ impl TilePlan {
         Bytes(one.0.saturating_mul(copies))
     }
 
+    /// Bytes on a tile that has a part of a tensor which lives outside the chip, while some bytes of it are there.
+    pub(crate) fn visit_share(&self, tensor: TensorId, bytes: Bytes) -> Bytes {
+        let Tensor { copies, .. } = self.tensors.all[tensor];
+        let whole = Bytes(self.share(tensor).0 / copies);
+        let tiles = self.mappings[tensor].as_ref().map_or(1, |mapping| mapping.tile_set().len());
+        // A part is spread over the tiles as evenly as the whole.
+        Bytes(bytes.0.div_ceil(tiles.max(1).into())).align_up(self.alignment).min(whole)
+    }
+
+    /// When a tensor has how many bytes on its tiles, if it is not always live: instants, as tensors count them.
+    pub(crate) fn needs_of(&self, id: TensorId, tensor: &Tensor) -> Vec<(Bytes, Vec<LiveRange>)> {
+        let mut needs: Vec<(Bytes, Vec<LiveRange>)> = Vec::new();
+        match &tensor.streamed {
+            Some(streaming) => {
+                let visit = |visit: &Visit| (self.visit_share(id, visit.bytes), vec![visit.range]);
+                needs.extend(streaming.visits.iter().map(visit));
+            }
+            None if tensor.is_always_live() || tensor.busy.is_empty() => {}
+            None => needs.push((self.share(id), tensor.busy.clone())),
+        }
+        needs.retain(|(bytes, _)| *bytes > Bytes::ZERO);
+        needs
+    }
+
+    /// The most that a tile receives and keeps as partial results at an instant.
+    pub(crate) fn step_bytes(&self, time: Time) -> Bytes {
+        let step = self.steps.all.binary_search_by_key(&time, |step| step.time);
+        let parts = step.map_or(&[][..], |step| &self.steps.all[step].parts);
+        parts.iter().map(|part| part.received.saturating_add(part.partials)).max().unwrap_or_default()
+    }
+
+    /// Instructions that run in several phases, and in how many.
+    pub fn phases(&self) -> impl Iterator<Item = (InstructionId, u64)> {
+        self.phases.iter().map(|(&id, &(_, phases))| (id, phases))
+    }
+
     /// What a tile's memory is for.
     pub fn categories(&self, tile: u32) -> TileCategories {
         let at = |sums: &[u64]| Bytes(sums[tile as usize]);
@@ -235,11 +275,14 @@ impl TilePlan {
 
     /// Bytes that live outside the chip, and bytes that are moved between it and them in one run.
     pub fn off_chip(&self) -> (Bytes, Bytes) {
-        let streamed =
-            self.tensors.all.values().filter_map(|tensor| Some((tensor.bytes(), tensor.streamed?)));
-        streamed.fold((Bytes::ZERO, Bytes::ZERO), |(bytes, moved), (more, moves)| {
-            (bytes.saturating_add(more), moved.saturating_add(moves))
-        })
+        let (mut bytes, mut moved) = (Bytes::ZERO, Bytes::ZERO);
+        for tensor in self.tensors.all.values() {
+            if let Some(streaming) = &tensor.streamed {
+                bytes = bytes.saturating_add(Bytes(tensor.bytes().0.saturating_mul(tensor.copies)));
+                moved = moved.saturating_add(streaming.moved);
+            }
+        }
+        (bytes, moved)
     }
 
     /// How full the tiles are.
