@@ -44,6 +44,7 @@
 mod agreement;
 mod attributes;
 mod builder;
+mod compact;
 mod element_type;
 mod entities;
 mod fingerprint;

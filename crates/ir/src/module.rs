@@ -2,7 +2,7 @@
 
 use cranelift_entity::{EntityRef, PrimaryMap};
 use indexmap::IndexSet;
-use rustc_hash::FxBuildHasher;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use crate::{
     ComputationId, FrontendAttributes, Instruction, InstructionId, OriginalArray, Shape, ShapeId, ShapeIndex,
@@ -178,6 +178,30 @@ impl Module {
         let id = self.instructions.push(instruction);
         self.computations[parent].instructions.push(id);
         id
+    }
+
+    /// Appends a copy of a computation under a name that no other has; what it calls is shared with the original. Linear
+    /// in the computation.
+    ///
+    /// # Panics
+    /// When an operand does not stand before its user.
+    pub fn clone_computation(&mut self, original: ComputationId, name: impl Into<Box<str>>) -> ComputationId {
+        let clone = self.add_computation(name);
+        let mut new_id: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
+        for id in self.computations[original].instructions.clone() {
+            let mut instruction = self.instructions[id].clone();
+            instruction.parent = clone;
+            instruction.operands.iter_mut().for_each(|operand| *operand = new_id[operand]);
+            instruction.control_predecessors.iter_mut().for_each(|before| *before = new_id[before]);
+            new_id.insert(id, self.add_instruction(instruction));
+        }
+        let original = &self.computations[original];
+        let root = new_id[&original.root];
+        let parameters = original.parameters.iter().map(|parameter| new_id[parameter]).collect();
+        let execution_thread = original.execution_thread.clone();
+        let copy = &mut self.computations[clone];
+        (copy.root, copy.parameters, copy.execution_thread) = (root, parameters, execution_thread);
+        clone
     }
 
     /// The entry computation.

@@ -29,7 +29,6 @@ use memplan_analysis::{CallGraph, Dataflow, InPlace, ValueId, ValueKind, dataflo
 use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Names, Op, Shape, ShapeIndex};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::compact::compact;
 use crate::spell_out::{spell_out_tuples, tuple_leaves};
 use crate::{Context, Pass, PassError};
 
@@ -65,7 +64,7 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
         changed |= separate.finish();
     }
     if changed {
-        compact(module);
+        module.compact();
     }
     Ok(changed)
 }

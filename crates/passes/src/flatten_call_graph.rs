@@ -12,9 +12,8 @@
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::calls_sequentially;
 use memplan_ir::{ComputationId, InstructionId, Module, Op};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
-use crate::compact::compact;
 use crate::{Context, Pass, PassError};
 
 /// The pass; the top of this file says what it does.
@@ -55,7 +54,7 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let changed = flatten.changed;
     if changed {
         follow_async_starts(module);
-        compact(module);
+        module.compact();
     }
     Ok(changed)
 }
@@ -82,7 +81,7 @@ pub(crate) fn unshare_async(module: &mut Module) -> bool {
         module.instructions[id].called[0] = clone;
     }
     follow_async_starts(module);
-    compact(module);
+    module.compact();
     true
 }
 
@@ -121,7 +120,7 @@ impl<'m> Flatten<'m> {
     }
 }
 
-/// Appends a copy of a computation; what it calls is shared with the original.
+/// Appends a copy of a computation, named after it.
 fn clone_computation(
     module: &mut Module,
     original: ComputationId,
@@ -133,23 +132,7 @@ fn clone_computation(
     let name: Box<str> =
         candidates.map(String::into_boxed_str).find(|name| !names.contains(name)).expect("endless");
     names.insert(name.clone());
-    let clone = module.add_computation(name);
-    let mut new_id: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
-    for id in module.computations[original].instructions.clone() {
-        let mut instruction = module.instructions[id].clone();
-        instruction.parent = clone;
-        instruction.operands.iter_mut().for_each(|operand| *operand = new_id[operand]);
-        instruction.control_predecessors.iter_mut().for_each(|before| *before = new_id[before]);
-        new_id.insert(id, module.add_instruction(instruction));
-    }
-    let (root, parameters) = {
-        let original = &module.computations[original];
-        (new_id[&original.root], original.parameters.iter().map(|p| new_id[p]).collect())
-    };
-    let execution_thread = module.computations[original].execution_thread.clone();
-    let copy = &mut module.computations[clone];
-    (copy.root, copy.parameters, copy.execution_thread) = (root, parameters, execution_thread);
-    clone
+    module.clone_computation(original, name)
 }
 
 /// The later halves of an asynchronous operation name the computation that its start calls.

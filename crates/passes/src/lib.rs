@@ -2,7 +2,6 @@
 
 mod algebraic;
 mod call_inliner;
-mod compact;
 mod conditional_simplifier;
 mod constant_folding;
 mod copy_computation;

@@ -27,7 +27,6 @@ use memplan_ir::{
 };
 use smallvec::SmallVec;
 
-use crate::compact::compact;
 use crate::flatten_call_graph::unshare_async;
 use crate::scalar::Scalar;
 use crate::side_effects::SideEffects;
@@ -134,7 +133,7 @@ impl<'m> Rewriter<'m> {
             for i in 0..self.module.computations.len() {
                 self.rebuild(ComputationId::new(i));
             }
-            compact(self.module);
+            self.module.compact();
             unshare_async(self.module);
         }
         self.changed

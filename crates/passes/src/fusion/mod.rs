@@ -29,7 +29,7 @@ use memplan_memory::Target;
 pub(crate) use kernels::{Grouping, Siblings, group};
 pub use report::{FusionEdge, FusionReport, Verdict};
 
-use crate::{Context, DCE, Pass, PassError, compact};
+use crate::{Context, DCE, Pass, PassError};
 
 /// The pass.
 pub const FUSION: Pass = Pass {
@@ -69,7 +69,7 @@ fn fuse(module: &mut Module, context: &Context<'_>, siblings: Siblings) -> Resul
         changed |= emit::emit(module, context.target, computation, &grouping, views_are_bitcasts, &mut names);
     }
     if changed {
-        compact::compact(module);
+        module.compact();
         // Constants that are part of kernels now are of no use outside.
         (DCE.run)(module, context)?;
     }

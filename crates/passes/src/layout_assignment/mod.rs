@@ -24,7 +24,6 @@ use memplan_ir::{ArrayShape, InstructionId, Layout, Module, Names, Op, PositionI
 use memplan_memory::Target;
 use petgraph::unionfind::UnionFind;
 
-use crate::compact::compact;
 use crate::{Context, Pass, PassError, cost};
 
 /// The pass.
@@ -57,7 +56,7 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
     changed |= insist::copy_results(module, &program.result, &mut names);
     changed |= module.config.entry_computation_layout.replace(program.clone()) != Some(program);
     if changed {
-        compact(module);
+        module.compact();
     }
     Ok(changed)
 }

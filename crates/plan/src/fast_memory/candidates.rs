@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use super::idle::IdleTime;
 use super::model::{Candidate, CopiedIn, CopiedOut, Event, Evicted, Use, View, Whole, main_cost};
 use super::options::Options;
+use super::parts::{Parts, exists_from};
 
 /// Lists what may be in fast memory. Close to linear in positions and operands.
 pub(super) fn candidates(
@@ -24,6 +25,7 @@ pub(super) fn candidates(
     options: &Options,
     idle: &IdleTime<'_>,
 ) -> Vec<Candidate> {
+    let users = Users::new(module);
     let mut build = Build {
         module,
         facts,
@@ -32,7 +34,8 @@ pub(super) fn candidates(
         options,
         idle,
         machine: Machine::new(target),
-        users: Users::new(module),
+        parts: Parts::new(module, facts, costs, target, options, idle, &users),
+        users: &users,
         is_rigid: EntitySet::new(),
         is_pinned: EntitySet::new(),
         is_phi_input: EntitySet::new(),
@@ -57,7 +60,8 @@ struct Build<'a> {
     options: &'a Options,
     idle: &'a IdleTime<'a>,
     machine: Machine<'a>,
-    users: Users,
+    users: &'a Users,
+    parts: Parts<'a>,
     /// Values that pass where no operand can be exchanged: they are in one memory all their lives.
     is_rigid: EntitySet<ValueId>,
     /// Values that something needs in main memory.
@@ -158,7 +162,11 @@ impl Build<'_> {
             let range = LiveRange { start: time, end: time + 1 };
             // What is overwritten is where the result is.
             let fast = if merges { None } else { Some(0.0) };
-            self.add(value, id, Event::new(range, cost, fast, it));
+            let mut event = Event::new(range, cost, fast, it);
+            if !merges {
+                event.parts.extend(self.parts.find(it, value, cost));
+            }
+            self.add(value, id, event);
         }
     }
 
@@ -271,6 +279,7 @@ impl Build<'_> {
                 last.range.start = last.range.start.min(event.range.start);
                 last.fast = last.fast.zip(event.fast).map(|(a, b)| a + b);
                 last.uses.extend(event.uses);
+                last.parts.extend(event.parts);
             }
             _ => events.push(event),
         }
@@ -308,15 +317,20 @@ impl Build<'_> {
         views: &mut FxHashMap<ValueId, Vec<View>>,
     ) -> Option<Candidate> {
         let bytes = values.iter().map(|&v| self.bytes(v)).collect::<Option<Vec<u64>>>()?.into_iter().max()?;
-        if bytes == 0 || bytes > self.options.capacity {
+        if bytes == 0 {
             return None;
         }
-        let whole = self.whole(&values, bytes, views);
+        let fits = bytes <= self.options.capacity;
+        let whole = if fits { self.whole(&values, bytes, views) } else { None };
         let write = values.iter().map(|&v| self.writes[v]).sum();
-        let evicted = if values.len() == 1 { self.evicted(values[0], bytes) } else { None };
+        let evicted = if fits && values.len() == 1 { self.evicted(values[0], bytes) } else { None };
         let movable = values.iter().filter(|&&v| !self.is_rigid.contains(v));
         let mut views: Vec<View> = movable.flat_map(|v| views.remove(v).unwrap_or_default()).collect();
         views.retain(|view| view.events.iter().any(|e| e.main > 0.0 || !e.inside.is_empty()));
+        if !fits {
+            views.iter_mut().for_each(only_parts);
+            views.retain(has_parts);
+        }
         if whole.is_none() && views.is_empty() {
             return None;
         }
@@ -497,15 +511,7 @@ impl Build<'_> {
     }
 
     fn view(&self, value: ValueId, computation: ComputationId, mut events: Vec<Event>, bytes: u64) -> View {
-        let (module, facts) = (self.module, self.facts);
-        let begin = facts.line.range(computation).0;
-        let definition = facts.flow.positions.instruction(facts.flow.values[value].definition);
-        let is_home = module.instructions[definition].parent == computation;
-        let kind = facts.flow.values[value].kind;
-        let earliest = match kind {
-            ValueKind::Written | ValueKind::ExitPhi if is_home => facts.line.time(definition) + 1,
-            _ => begin,
-        };
+        let earliest = exists_from(self.module, self.facts, value, computation);
         for event in &mut events {
             event.start = self.idle.fetch_start(event.uses[0].user, earliest, bytes as f64);
             event.latest = self.idle.latest_start(event.uses[0].user, event.start);
@@ -517,6 +523,18 @@ impl Build<'_> {
         let fetch = self.costs.frequency(computation) * bytes as f64;
         View { value, computation, fetch, wait: self.options.time_weight * fetch, events }
     }
+}
+
+/// Keeps a value in main memory that is too large for fast memory.
+fn only_parts(view: &mut View) {
+    for event in &mut view.events {
+        event.fast = None;
+        event.inside.iter_mut().for_each(only_parts);
+    }
+}
+
+fn has_parts(view: &View) -> bool {
+    view.events.iter().any(|event| !event.parts.is_empty() || event.inside.iter().any(has_parts))
 }
 
 /// Whether an operation is a kernel that reads and writes memory where it finds it.

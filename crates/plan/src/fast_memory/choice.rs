@@ -3,7 +3,10 @@
 use memplan_analysis::{LiveRange, Time};
 use memplan_ir::InstructionId;
 
+use smallvec::SmallVec;
+
 use super::model::{Candidate, Start, View};
+use super::parts::{Part, Way};
 
 /// What is done for a candidate.
 #[derive(Clone, Debug, Default)]
@@ -14,9 +17,18 @@ pub(super) struct Choice {
     /// That and the price of holding fast memory.
     pub(super) cost: f64,
     /// When fast memory is held: in no particular order.
-    pub(super) busy: Vec<LiveRange>,
+    pub(super) busy: Vec<Busy>,
     /// One past the last instant at which the copy out of fast memory is under way; 0 without one.
     pub(super) copied_until: Time,
+}
+
+/// Fast memory that is held.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Busy {
+    pub(super) range: LiveRange,
+    pub(super) bytes: u64,
+    /// By all of the value, not by a part that a kernel reads of it.
+    pub(super) is_whole: bool,
 }
 
 /// Where a candidate lives.
@@ -48,6 +60,18 @@ pub(super) struct Stays {
     pub(super) stays: Vec<Stay>,
     /// Within events that are served from main memory: the event, and the stays inside.
     pub(super) inside: Vec<(usize, Stays)>,
+    /// Parts that are brought for events that are served from main memory.
+    pub(super) parts: Vec<Brought>,
+}
+
+/// A part of a value that is brought for a kernel that reads no more of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Brought {
+    pub(super) event: usize,
+    /// Which part of the event's.
+    pub(super) part: usize,
+    /// Which of the ways to bring it.
+    pub(super) way: usize,
 }
 
 /// A part of a life.
@@ -62,10 +86,10 @@ pub(super) struct Stay {
 }
 
 impl Choice {
-    /// The best choice when holding `bytes` in a range costs `price(bytes, range)`, which is infinite where there is no
-    /// room. Linear in the number of events.
-    pub(super) fn best(candidate: &Candidate, price: &impl Fn(u64, LiveRange) -> f64) -> Choice {
-        let hold = |range: LiveRange| price(candidate.bytes, range);
+    /// The best choice when holding fast memory costs `price(busy)`, which is infinite where there is no room. Linear in
+    /// the number of events.
+    pub(super) fn best(candidate: &Candidate, price: &impl Fn(Busy) -> f64) -> Choice {
+        let hold = Hold { bytes: candidate.bytes, price };
         let mut main = Path::default();
         let mut stays = Vec::new();
         for (i, view) in candidate.views.iter().enumerate() {
@@ -84,14 +108,14 @@ impl Choice {
             }
         }
         if let Some(whole) = &candidate.whole {
-            let held: f64 = whole.busy.iter().map(|&range| hold(range)).sum();
+            let held: f64 = whole.busy.iter().map(|&range| hold.whole(range)).sum();
             // Of two ways that cost the same, the one without copies.
             if whole.cost + held <= best.cost {
                 best = Choice {
                     mode: Mode::Whole,
                     traffic: whole.cost,
                     cost: whole.cost + held,
-                    busy: whole.busy.clone(),
+                    busy: whole.busy.iter().map(|&range| Busy::whole(range, candidate.bytes)).collect(),
                     copied_until: 0,
                 };
             }
@@ -101,7 +125,7 @@ impl Choice {
 
     /// Everything in main memory.
     pub(super) fn main(candidate: &Candidate) -> Choice {
-        Choice::best(candidate, &|_, _| f64::INFINITY)
+        Choice::best(candidate, &|_| f64::INFINITY)
     }
 
     /// What main memory moves, without what it costs to take some of it.
@@ -112,9 +136,47 @@ impl Choice {
         }
     }
 
+    /// When all of the value is in fast memory.
+    pub(super) fn wholes(&self) -> impl Iterator<Item = LiveRange> {
+        self.busy.iter().filter(|busy| busy.is_whole).map(|busy| busy.range)
+    }
+
     /// Whether fast memory is held at all.
     pub(super) fn is_fast(&self) -> bool {
         !self.busy.is_empty()
+    }
+}
+
+impl Busy {
+    pub(super) fn whole(range: LiveRange, bytes: u64) -> Busy {
+        Busy { range, bytes, is_whole: true }
+    }
+
+    /// Bytes times instants.
+    pub(super) fn area(&self) -> f64 {
+        f64::from(self.range.end - self.range.start) * self.bytes as f64
+    }
+}
+
+/// What it costs to hold fast memory.
+struct Hold<'p, P> {
+    /// Bytes of the whole value.
+    bytes: u64,
+    price: &'p P,
+}
+
+impl<P: Fn(Busy) -> f64> Hold<'_, P> {
+    fn whole(&self, range: LiveRange) -> f64 {
+        (self.price)(Busy::whole(range, self.bytes))
+    }
+
+    /// The cheapest way to bring a part, and what it saves; `None` when reading main memory is cheapest.
+    fn bring(&self, part: &Part) -> Option<(usize, f64)> {
+        let held = |way: &Way| part.busy(way).map(self.price).sum::<f64>();
+        let saved = part.ways.iter().map(|way| part.main - way.cost - held(way)).enumerate();
+        // Of ways that save the same, the first.
+        let best = saved.reduce(|best, next| if next.1 > best.1 { next } else { best });
+        best.filter(|&(_, saved)| saved > 0.0)
     }
 }
 
@@ -123,7 +185,7 @@ impl Choice {
 struct Path {
     traffic: f64,
     cost: f64,
-    busy: Vec<LiveRange>,
+    busy: Vec<Busy>,
 }
 
 impl Path {
@@ -143,6 +205,14 @@ impl Path {
     }
 }
 
+/// What happens inside of an event that is served from main memory, and for it.
+#[derive(Default)]
+struct Inner {
+    path: Path,
+    stays: Vec<Stays>,
+    parts: SmallVec<[Brought; 1]>,
+}
+
 /// How an event is reached in fast memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum From {
@@ -156,16 +226,16 @@ enum From {
 
 /// The cheapest way through the events of a view of a value that is in main memory; with `written`, of one that is in
 /// fast memory to begin with, during that range at least.
-fn walk(
+fn walk<P: Fn(Busy) -> f64>(
     view: &View,
     number: usize,
     written: Option<LiveRange>,
-    hold: &impl Fn(LiveRange) -> f64,
+    hold: &Hold<'_, P>,
 ) -> (Path, Stays) {
     let n = view.events.len();
-    let mut inner: Vec<(Path, Vec<Stays>)> = Vec::with_capacity(n);
+    let mut inner: Vec<Inner> = Vec::with_capacity(n);
     // The least cost up to and including an event: with the value in main memory only, and in fast memory too.
-    let start = written.map_or(0.0, hold);
+    let start = written.map_or(0.0, |range| hold.whole(range));
     let (mut main, mut fast) = (start, if written.is_some() { start } else { f64::INFINITY });
     let mut steps: Vec<(bool, From)> = Vec::with_capacity(n);
     let mut held_until: Option<Time> = written.map(|range| range.end);
@@ -177,14 +247,23 @@ fn walk(
             inside.add(path);
             stays.push(inner);
         }
-        let in_main = event.main + inside.cost;
+        // What is copied out of fast memory is read where it was written, so that no part of the copy is brought.
+        let parts = event.parts.iter().enumerate().filter(|_| written.is_none());
+        let parts: SmallVec<[(Brought, f64); 1]> = parts
+            .filter_map(|(p, part)| {
+                let (way, saved) = hold.bring(part)?;
+                Some((Brought { event: inner.len(), part: p, way }, saved))
+            })
+            .collect();
+        let saved: f64 = parts.iter().map(|&(_, saved)| saved).sum();
+        let in_main = event.main + inside.cost - saved;
         let fetched = main.min(fast);
         let came_from_fast = fast < main;
         let mut copied = (f64::INFINITY, From::Copy);
         if let Some(cost) = event.fast {
             for (from, start) in [(From::Copy, event.start), (From::LateCopy, event.latest)] {
                 let range = LiveRange { start: start.time, end: event.range.end };
-                let total = fetched + view.fetch + start.exposed * view.wait + hold(range) + cost;
+                let total = fetched + view.fetch + start.exposed * view.wait + hold.whole(range) + cost;
                 if total < copied.0 {
                     copied = (total, from);
                 }
@@ -193,7 +272,7 @@ fn walk(
         let stayed = match held_until {
             Some(from) if fast.is_finite() => {
                 let gap = LiveRange { start: from, end: from.max(event.range.end) };
-                fast + hold(gap) + event.fast.unwrap_or(in_main)
+                fast + hold.whole(gap) + event.fast.unwrap_or(in_main)
             }
             _ => f64::INFINITY,
         };
@@ -202,7 +281,7 @@ fn walk(
         fast = copied.0.min(stayed);
         held_until = Some(held_until.map_or(event.range.end, |end| end.max(event.range.end)));
         steps.push((came_from_fast, from));
-        inner.push((inside, stays));
+        inner.push(Inner { path: inside, stays, parts: parts.into_iter().map(|(it, _)| it).collect() });
     }
     let mut path = Path { cost: main.min(fast), ..Path::default() };
     let mut stays = Stays { view: number, ..Stays::default() };
@@ -215,10 +294,17 @@ fn walk(
         if served_from_fast {
             path.traffic += event.fast.unwrap_or_default();
         } else {
-            let (inside, inner) = std::mem::take(&mut inner[i]);
-            path.traffic += event.main + inside.traffic;
-            path.busy.extend(inside.busy);
-            let used = inner.into_iter().filter(|stays| !stays.is_empty());
+            let inner = std::mem::take(&mut inner[i]);
+            path.traffic += event.main + inner.path.traffic;
+            path.busy.extend(inner.path.busy);
+            for it in inner.parts {
+                let part = &event.parts[it.part];
+                let way = &part.ways[it.way];
+                path.traffic += way.cost - part.main;
+                path.busy.extend(part.busy(way));
+                stays.parts.push(it);
+            }
+            let used = inner.stays.into_iter().filter(|stays| !stays.is_empty());
             stays.inside.extend(used.map(|stays| (i, stays)));
         }
         if is_fast {
@@ -226,7 +312,8 @@ fn walk(
             if from != From::Stay {
                 let start = if from == From::LateCopy { event.latest } else { event.start };
                 path.traffic += view.fetch + start.exposed * view.wait;
-                path.busy.push(LiveRange { start: start.time, end: view.events[last_event].range.end });
+                let range = LiveRange { start: start.time, end: view.events[last_event].range.end };
+                path.busy.push(Busy::whole(range, hold.bytes));
                 stays.stays.push(Stay { start: Some(start), first: i, last: last_event });
                 last = None;
                 is_fast = came_from_fast;
@@ -237,7 +324,7 @@ fn walk(
     }
     if let Some(range) = written {
         let end = last.map_or(range.end, |i| view.events[i].range.end.max(range.end));
-        path.busy.push(LiveRange { start: range.start, end });
+        path.busy.push(Busy::whole(LiveRange { start: range.start, end }, hold.bytes));
         if let Some(last) = last {
             stays.stays.push(Stay { start: None, first: 0, last });
         }
@@ -249,6 +336,6 @@ fn walk(
 
 impl Stays {
     fn is_empty(&self) -> bool {
-        self.stays.is_empty() && self.inside.is_empty()
+        self.stays.is_empty() && self.inside.is_empty() && self.parts.is_empty()
     }
 }

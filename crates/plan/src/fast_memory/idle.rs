@@ -1,11 +1,14 @@
 //! When main memory has time: how early a transfer starts, so that it is done when its value is needed.
 //!
+//! How long operations take and how much of it main memory is idle depends on what is in fast memory: what a first
+//! assignment chose tells the next.
+//!
 //! A transfer starts as late as it can while main memory still has as much idle time up to the value's first use as
 //! the transfer takes. Where operations leave main memory no time, starting earlier hides nothing; it starts at most
 //! twice the transfer's own time before.
 
 use cranelift_entity::SecondaryMap;
-use memplan_analysis::{Costs, Durations, Facts, Machine, Time};
+use memplan_analysis::{Durations, Facts, Machine, Time};
 use memplan_ir::{ComputationId, InstructionId, Module, Op};
 use memplan_memory::{FastMemory, MemorySpaceId, Target};
 
@@ -31,11 +34,10 @@ impl<'a> IdleTime<'a> {
     pub(super) fn new(
         module: &'a Module,
         facts: &'a Facts,
-        costs: &Costs,
+        durations: &Durations,
         target: &'a Target,
         fast: FastMemory,
     ) -> IdleTime<'a> {
-        let durations = Durations::new(module, &facts.graph, costs, target);
         let (mut index, mut before) = (SecondaryMap::new(), SecondaryMap::new());
         for &computation in facts.graph.sequential() {
             let (mut idle, mut elapsed) = (0.0, 0.0);

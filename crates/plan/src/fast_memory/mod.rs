@@ -33,21 +33,22 @@ mod idle;
 mod model;
 mod naked;
 mod options;
+mod parts;
 mod prices;
 mod resident;
 mod rewrite;
 mod room;
+mod scalars;
 mod search;
 mod sharing;
 
-use memplan_analysis::{Costs, Facts, calls_sequentially};
+use memplan_analysis::{CallGraph, Costs, Durations, Facts, InPlace, calls_sequentially};
 use memplan_ir::{InstructionId, Module, Op, Schedule, Users};
 use memplan_memory::{Bytes, FastMemory, Target};
 
 use crate::{AssignOptions, PlanError};
 use choice::{Choice, Mode};
 use footprint::Footprint;
-use idle::IdleTime;
 use model::Model;
 pub use naked::{NakedReport, naked};
 pub use options::{Objective, Options as FastMemoryOptions};
@@ -61,6 +62,8 @@ pub struct FastMemoryReport {
     pub prefetches: usize,
     /// Those of them that a call need not make when the one before has left their result where it is.
     pub residents: usize,
+    /// Parts that kernels read in fast memory, of arrays that are in main memory.
+    pub parts: usize,
     /// Copies out of it.
     pub evictions: usize,
     /// Bytes of fast memory that the arena takes.
@@ -86,9 +89,10 @@ pub fn assign(
     order_for_transfers(module);
     let facts = Facts::new(module, &Schedule::in_textual_order(module))?;
     let costs = Costs::new(module, &facts.graph, &facts.in_place, target);
-    let idle = IdleTime::new(module, &facts, &costs, target, fast);
-    let model = Model::new(module, &facts, &costs, target, options, &idle);
+    let durations = Durations::new(module, &facts.graph, &costs, target);
+    let model = Model::new(module, &facts, &costs, target, options, &durations, fast);
     let mut solver = Solver { module: &*module, facts: &facts, costs: &costs, target, fast, options, model };
+    solver.look_again()?;
     let plain = solver.solve()?;
     let best = match options.objective {
         Objective::Traffic => plain,
@@ -119,6 +123,21 @@ struct Solver<'a> {
 }
 
 impl Solver<'_> {
+    /// Assigns at a glance, to see how long operations take with that, and how much time that leaves to transfers.
+    fn look_again(&mut self) -> Result<(), PlanError> {
+        let mut glance = Assignment::empty(&self.model, self.options.capacity);
+        let everything = glance.traffic();
+        glance.fill(&Prices::find(&self.model, self.options.capacity, everything, ROUNDS_AT_A_GLANCE));
+        let mut module = self.module.clone();
+        rewrite::rewrite(&mut module, self.facts, self.fast, &self.model.candidates, &glance.choices)?;
+        let graph = CallGraph::new(&module)?;
+        let costs = Costs::new(&module, &graph, &InPlace::new(&module), self.target);
+        let durations = Durations::new(&module, &graph, &costs, self.target);
+        self.model =
+            Model::new(self.module, self.facts, self.costs, self.target, self.options, &durations, self.fast);
+        Ok(())
+    }
+
     /// Assigns, carries out and packs, with less room as long as packing takes more than there is.
     fn solve(&self) -> Result<Solution, PlanError> {
         let capacity = self.options.capacity;
@@ -155,6 +174,9 @@ impl Solver<'_> {
         let candidates = &self.model.candidates;
         let mut module = self.module.clone();
         let inserted = rewrite::rewrite(&mut module, self.facts, self.fast, candidates, &choices)?;
+        if inserted.parts > 0 {
+            module.compact();
+        }
         let facts = Facts::new(&module, &Schedule::in_textual_order(&module))?;
         // The plan that is made in the end packs no worse than this.
         let quick = AssignOptions { pack: memplan_pack::Options::quick(), ..AssignOptions::default() };
@@ -163,6 +185,7 @@ impl Solver<'_> {
         let report = FastMemoryReport {
             prefetches: inserted.prefetches,
             residents: choices.iter().filter(|c| matches!(c.mode, Mode::Resident { .. })).count(),
+            parts: inserted.parts,
             evictions: inserted.evictions,
             height: arena.map_or(Bytes::ZERO, |arena| arena.temp),
             traffic: candidates.iter().zip(&choices).map(|(c, choice)| choice.moved(c)).sum(),
@@ -216,6 +239,9 @@ impl Solver<'_> {
         Ok(if fits && low.total < plain.total { low } else { plain })
     }
 }
+
+/// Rounds of adjusting prices for a first look.
+const ROUNDS_AT_A_GLANCE: usize = 10;
 
 /// Parameters that may have no room before no more are asked.
 const MOST_REFUSALS: usize = 8;

@@ -13,13 +13,14 @@
 //!
 //! The unit of gain is a byte that main memory does not move, weighed by how often it would.
 
-use memplan_analysis::{Costs, Facts, LiveRange, Time, ValueId};
+use memplan_analysis::{Costs, Durations, Facts, LiveRange, Time, ValueId};
 use memplan_ir::{ComputationId, InstructionId, Module};
-use memplan_memory::Target;
+use memplan_memory::{FastMemory, Target};
 use smallvec::SmallVec;
 
 use super::idle::IdleTime;
 use super::options::Options;
+use super::parts::Part;
 use super::sharing::Sharing;
 
 /// Everything that may be in fast memory.
@@ -124,6 +125,8 @@ pub(super) struct Event {
     /// What it costs when the value is in fast memory; `None` when it has to be in main memory.
     pub(super) fast: Option<f64>,
     pub(super) uses: SmallVec<[Use; 2]>,
+    /// Parts of the value that some of the uses make do with.
+    pub(super) parts: SmallVec<[Part; 1]>,
     /// What the computations see that it is handed to.
     pub(super) inside: Vec<View>,
 }
@@ -136,16 +139,18 @@ pub(super) struct Use {
 }
 
 impl Model {
-    /// Lists what may be in fast memory. Close to linear in positions and operands.
+    /// Lists what may be in fast memory, when operations take as long as `durations` says. Close to linear in positions and operands.
     pub(super) fn new(
         module: &Module,
         facts: &Facts,
         costs: &Costs,
         target: &Target,
         options: &Options,
-        idle: &IdleTime<'_>,
+        durations: &Durations,
+        fast: FastMemory,
     ) -> Model {
-        let candidates = super::candidates::candidates(module, facts, costs, target, options, idle);
+        let idle = IdleTime::new(module, facts, durations, target, fast);
+        let candidates = super::candidates::candidates(module, facts, costs, target, options, &idle);
         let sharing = Sharing::new(module, facts, &candidates);
         Model { candidates, sharing, end: facts.line.end() }
     }
@@ -159,6 +164,15 @@ pub(super) fn main_cost(view: &View) -> f64 {
 impl Event {
     pub(super) fn new(range: LiveRange, main: f64, fast: Option<f64>, it: Use) -> Event {
         let start = Start { before: it.user, time: range.start, exposed: 1.0 };
-        Event { range, start, latest: start, main, fast, uses: SmallVec::from_iter([it]), inside: Vec::new() }
+        Event {
+            range,
+            start,
+            latest: start,
+            main,
+            fast,
+            uses: SmallVec::from_iter([it]),
+            parts: SmallVec::new(),
+            inside: Vec::new(),
+        }
     }
 }

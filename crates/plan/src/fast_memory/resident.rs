@@ -8,7 +8,7 @@
 use memplan_analysis::{Costs, Facts, LiveRange, ValueKind};
 use memplan_ir::{InstructionId, Module, Op};
 
-use super::choice::{Choice, Mode};
+use super::choice::{Busy, Choice, Mode};
 use super::model::{Candidate, Event, Model, View};
 
 /// The candidates that may be residents, those first that save most: all that a call moves for them now. Takes
@@ -32,7 +32,8 @@ pub(super) fn wishes(
 /// parameters and constants of the entry, which stand first.
 pub(super) fn choice(module: &Module, model: &Model, candidate: usize, index: usize) -> Choice {
     let before = module.entry_computation().instructions.iter().copied().find(|&id| !is_given(module, id));
-    let traffic = model.candidates[candidate].views[0].fetch;
+    let Candidate { views, bytes, .. } = &model.candidates[candidate];
+    let traffic = views[0].fetch;
     Choice {
         mode: Mode::Resident {
             before: before.expect("something reads the parameter"),
@@ -40,7 +41,7 @@ pub(super) fn choice(module: &Module, model: &Model, candidate: usize, index: us
         },
         traffic,
         cost: traffic,
-        busy: vec![LiveRange { start: 0, end: model.end }],
+        busy: vec![Busy::whole(LiveRange { start: 0, end: model.end }, *bytes)],
         // Nobody takes it over.
         copied_until: model.end,
     }

@@ -10,7 +10,7 @@ use memplan_ir::Module;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::choice::Choice;
+use super::choice::{Busy, Choice};
 use super::model::Candidate;
 
 /// An instruction whose results may take over operands.
@@ -109,9 +109,13 @@ impl Sharing {
         &self,
         candidate: usize,
         candidates: &[Candidate],
-        range: LiveRange,
+        busy: Busy,
         choices: Option<&[Choice]>,
     ) -> LiveRange {
+        let range = busy.range;
+        if !busy.is_whole {
+            return range;
+        }
         let mut own = range;
         let evicted = candidates[candidate].evicted.as_ref().map(|evicted| evicted.busy);
         let may_be_under_way = evicted.is_some_and(|busy| range.start == busy.start && range.end <= busy.end);
@@ -142,11 +146,11 @@ impl Sharing {
 }
 
 fn begins_at(choice: &Choice, time: Time) -> bool {
-    choice.busy.iter().any(|range| range.start == time)
+    choice.wholes().any(|range| range.start == time)
 }
 
 /// Whether an instruction is the last that needs a value in fast memory. A copy that is under way is needed longer.
 fn ends_at(choice: &Choice, time: Time) -> bool {
     choice.copied_until <= time
-        && choice.busy.iter().any(|range| range.end == time + 1 && range.start <= time)
+        && choice.wholes().any(|range| range.end == time + 1 && range.start <= time)
 }

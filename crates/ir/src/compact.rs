@@ -1,14 +1,17 @@
 //! Dropping what a module no longer reaches, and numbering the rest anew.
 
-use cranelift_entity::{EntityRef, EntitySet, PrimaryMap, SecondaryMap};
-use memplan_ir::{ComputationId, Instruction, InstructionId, Module, PackedOption};
+use cranelift_entity::{EntityRef, EntitySet, PrimaryMap, SecondaryMap, packed_option::PackedOption};
 
-/// Drops computations that the entry does not reach, and instructions that stand in no computation. Instruction ids
-/// then follow the text, and callees stand before their callers, otherwise in the order they had. Linear.
-pub(crate) fn compact(module: &mut Module) {
-    let order = reachable_callees_first(module);
-    renumber_computations(module, &order);
-    renumber_instructions(module);
+use crate::{ComputationId, Instruction, InstructionId, Module};
+
+impl Module {
+    /// Drops computations that the entry does not reach, and instructions that stand in no computation. Instruction ids
+    /// then follow the text, and callees stand before their callers, otherwise in the order they had. Linear.
+    pub fn compact(&mut self) {
+        let order = reachable_callees_first(self);
+        renumber_computations(self, &order);
+        renumber_instructions(self);
+    }
 }
 
 fn reachable_callees_first(module: &Module) -> Vec<ComputationId> {

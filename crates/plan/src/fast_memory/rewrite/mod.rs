@@ -2,29 +2,34 @@
 //!
 //! A copy into fast memory starts before one instruction and is done before the first that needs it; whatever it serves
 //! uses its result instead. What is written to fast memory needs no other instruction; what has to be in main memory
-//! later is copied out right after it is written. In the end, every value that lives in fast memory gets `S(n)`
+//! later is copied out right after it is written. Parts come by transfers that cut them out (`bring`). In the end, every value that lives in fast memory gets `S(n)`
 //! wherever it appears: the dataflow of the rewritten module says where that is.
+
+mod bring;
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{CallGraph, CallGraphError, Facts, ValueId, dataflow};
 use memplan_ir::{
     ArrayShape, ComputationId, ElementType, Instruction, InstructionId, Layout, Module, Names, Op, Shape,
-    ShapeId, ShapeIndex,
+    ShapeId, ShapeIndex, Users,
 };
 use memplan_memory::FastMemory;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::choice::{Choice, Mode, Stays};
 use super::model::{Candidate, Event, Start, Use, View};
+use super::scalars::When;
 
 /// What was inserted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Inserted {
     pub(super) prefetches: usize,
     pub(super) evictions: usize,
+    /// Parts that kernels read in place of a whole.
+    pub(super) parts: usize,
 }
 
-/// Carries out the choices, in time linear in the module.
+/// Carries out the choices, in time linear in the module. Old instructions keep their ids; new computations stand last.
 pub(super) fn rewrite(
     module: &mut Module,
     facts: &Facts,
@@ -32,16 +37,23 @@ pub(super) fn rewrite(
     candidates: &[Candidate],
     choices: &[Choice],
 ) -> Result<Inserted, CallGraphError> {
-    let names = Names::new(module);
+    let mut names = Names::new(module);
+    let orders = bring::orders(candidates, choices);
+    bring::own_interiors(module, &orders, &mut names);
     let mut rewrite = Rewrite {
         module,
         facts,
         fast,
         slots: FxHashMap::default(),
         colored: Vec::new(),
+        scalars: FxHashMap::default(),
         names,
         inserted: Inserted::default(),
     };
+    if !orders.is_empty() {
+        let users = Users::new(rewrite.module);
+        orders.iter().for_each(|order| rewrite.bring(&users, order));
+    }
     for (candidate, choice) in candidates.iter().zip(choices) {
         rewrite.carry_out(candidate, choice);
     }
@@ -80,6 +92,8 @@ struct Rewrite<'a> {
     slots: FxHashMap<(InstructionId, Slot), Vec<InstructionId>>,
     /// What is in fast memory.
     colored: Vec<(InstructionId, ShapeIndex)>,
+    /// Scalars that were computed anew: of a kernel, for a place, and for a moment.
+    scalars: FxHashMap<(InstructionId, InstructionId, InstructionId, When), InstructionId>,
     names: Names,
     inserted: Inserted,
 }
@@ -160,7 +174,8 @@ impl Rewrite<'_> {
             if is_fast(view, stays, i) {
                 continue;
             }
-            for &it in &event.uses {
+            let brought = |it: Use| stays.parts.iter().any(|p| p.event == i && event.parts[p.part].it == it);
+            for &it in event.uses.iter().filter(|&&it| !brought(it)) {
                 match main {
                     Version::Copied(done) => self.exchange(it, done),
                     Version::Original if hands_over => self.use_original(view, it),
@@ -272,13 +287,9 @@ impl Rewrite<'_> {
         let Shape::Array(array) = self.module.shape(source).clone() else {
             unreachable!("only arrays are candidates");
         };
-        let flags = ArrayShape {
-            layout: Some(Layout { memory_space: i64::from(self.fast.flags.0), ..Layout::default() }),
-            ..ArrayShape::new(ElementType::U32, [])
-        };
-        let ends = [to, from].map(|space| Shape::Array(in_space(&array, space)));
-        let [to, from] = ends;
-        let shape = self.module.intern(Shape::Tuple(vec![to, from, flags.into()]));
+        let [to, from] = [to, from].map(|space| Shape::Array(in_space(&array, space)));
+        let flag = flag(ElementType::U32, self.fast);
+        let shape = self.module.intern(Shape::Tuple(vec![to, from, flag]));
         self.push("copy-start", shape, Op::CopyStart { cross_program_prefetch_index: None }, source, slot)
     }
 
@@ -346,6 +357,12 @@ impl Rewrite<'_> {
 fn is_fast(view: &View, stays: &Stays, event: usize) -> bool {
     view.events[event].fast.is_some()
         && stays.stays.iter().any(|stay| stay.first <= event && event <= stay.last)
+}
+
+/// What a transfer sets when it is done.
+fn flag(element_type: ElementType, fast: FastMemory) -> Shape {
+    let layout = Layout { memory_space: i64::from(fast.flags.0), ..Layout::default() };
+    ArrayShape { layout: Some(layout), ..ArrayShape::new(element_type, []) }.into()
 }
 
 fn in_space(array: &ArrayShape, space: u32) -> ArrayShape {

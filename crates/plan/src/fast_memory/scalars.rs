@@ -1,0 +1,175 @@
+//! Where scalars come from that say which part to bring: now, in the next iteration of a loop, and in its first.
+//!
+//! An offset inside of a kernel is computed from scalars among the kernel's operands, and those, in a loop, from the
+//! loop's state. So it can be computed elsewhere from copies of the same few operations: with what the body returns in
+//! place of the state for the next iteration, with the initial state for the first.
+
+use memplan_analysis::{CallGraph, calls_sequentially};
+use memplan_ir::{ComputationId, InstructionId, Module, Op, Users};
+
+/// A loop whose state may get another element.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Loop {
+    /// The `while`.
+    pub(super) id: InstructionId,
+    /// The tuple that it begins with.
+    pub(super) init: InstructionId,
+    /// The body's and the condition's parameter.
+    pub(super) states: [InstructionId; 2],
+    /// The tuple that the body returns.
+    pub(super) root: InstructionId,
+}
+
+impl Loop {
+    /// The loop that a computation is the body of. Nothing but `get-tuple-element` may look at its state, and nothing
+    /// else at the tuples that it is made of.
+    pub(super) fn around(
+        module: &Module,
+        graph: &CallGraph,
+        users: &Users,
+        body: ComputationId,
+    ) -> Option<Loop> {
+        let id = graph.caller(body)?;
+        let &[first, condition] = module.instructions[id].called.as_slice() else { return None };
+        if module.instructions[id].op != Op::While || first != body {
+            return None;
+        }
+        let init = module.instructions[id].operands[0];
+        let states = [body, condition].map(|c| module.computations[c].parameters[0]);
+        let root = module.computations[body].root;
+        let is_taken_apart = |id: InstructionId| {
+            let is_element = |&user: &InstructionId| {
+                matches!(module.instructions[user].op, Op::GetTupleElement { .. })
+            };
+            users.of(id).iter().all(is_element)
+        };
+        let outer = &module.computations[module.instructions[id].parent];
+        let is_plain = module.instructions[init].op == Op::Tuple
+            && users.of(init) == [id]
+            && module.instructions[root].op == Op::Tuple
+            && users.of(root).is_empty()
+            && outer.root != id
+            && [id, states[0], states[1]].into_iter().all(is_taken_apart);
+        is_plain.then_some(Loop { id, init, states, root })
+    }
+
+    /// Which element of the state an instruction of the body takes out.
+    pub(super) fn element(&self, module: &Module, id: InstructionId) -> Option<u32> {
+        let instruction = &module.instructions[id];
+        match instruction.op {
+            Op::GetTupleElement { index } if instruction.operands[0] == self.states[0] => Some(index),
+            _ => None,
+        }
+    }
+}
+
+/// For which moment a scalar is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum When {
+    /// Where the kernel runs.
+    Now,
+    /// In this iteration, from the loop's state alone.
+    This,
+    /// In the next iteration, as seen from this one.
+    Next,
+    /// In the first iteration, as seen from before the loop.
+    First,
+}
+
+/// How to come by a scalar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// It exists.
+    Existing(InstructionId),
+    /// As the result of the same operation as this instruction's, on its operands, all for that moment.
+    Computed(InstructionId, When),
+}
+
+/// What a kernel's scalars are made from.
+#[derive(Clone, Copy)]
+pub(super) struct Scope<'a> {
+    pub(super) kernel: InstructionId,
+    /// The loop whose body the kernel stands in; asked for whenever the moment is not now.
+    pub(super) around: Option<&'a Loop>,
+}
+
+impl Scope<'_> {
+    /// How to come by a scalar that stands in the kernel, or beside it. `None` when that takes more than scalars, or
+    /// the loop is not known.
+    pub(super) fn origin(&self, module: &Module, id: InstructionId, when: When) -> Option<Origin> {
+        let kernel = &module.instructions[self.kernel];
+        let instruction = &module.instructions[id];
+        if instruction.parent != kernel.parent {
+            return match instruction.op {
+                Op::Parameter { number } => self.origin(module, kernel.operands[number as usize], when),
+                _ => is_computable(module, id).then_some(Origin::Computed(id, when)),
+            };
+        }
+        if when == When::Now {
+            return Some(Origin::Existing(id));
+        }
+        let around = self.around?;
+        match (around.element(module, id), when) {
+            (None, _) => is_computable(module, id).then_some(Origin::Computed(id, when)),
+            (Some(_), When::Now | When::This) => Some(Origin::Existing(id)),
+            (Some(element), When::First) => {
+                Some(Origin::Existing(module.instructions[around.init].operands[element as usize]))
+            }
+            (Some(element), When::Next) => {
+                self.origin(module, module.instructions[around.root].operands[element as usize], When::This)
+            }
+        }
+    }
+
+    /// The existing scalars that some others come from; `None` when one cannot be come by, or not by a few operations.
+    pub(super) fn sources(
+        &self,
+        module: &Module,
+        ids: &[InstructionId],
+        when: When,
+    ) -> Option<Vec<InstructionId>> {
+        let mut open: Vec<(InstructionId, When)> = ids.iter().map(|&id| (id, when)).collect();
+        let mut sources = Vec::new();
+        let mut visits = 0;
+        while let Some((id, when)) = open.pop() {
+            visits += 1;
+            if visits > MOST_OPERATIONS {
+                return None;
+            }
+            match self.origin(module, id, when)? {
+                Origin::Existing(source) => sources.push(source),
+                Origin::Computed(id, when) => {
+                    open.extend(module.instructions[id].operands.iter().map(|&operand| (operand, when)));
+                }
+            }
+        }
+        Some(sources)
+    }
+}
+
+/// The most operations that are repeated for one part.
+const MOST_OPERATIONS: usize = 64;
+
+/// Whether an instruction makes a scalar of scalars and of nothing else, always the same.
+fn is_computable(module: &Module, id: InstructionId) -> bool {
+    let is_scalar = |id: InstructionId| module.shape(id).as_array().is_some_and(|array| array.rank() == 0);
+    let instruction = &module.instructions[id];
+    let is_pure = match instruction.op {
+        Op::Constant(_)
+        | Op::Unary(_)
+        | Op::Binary(_)
+        | Op::Compare { .. }
+        | Op::Select
+        | Op::Clamp
+        | Op::Convert
+        | Op::Copy
+        | Op::Bitcast
+        | Op::Reshape { .. }
+        | Op::Fusion(_) => true,
+        _ => false,
+    };
+    is_pure
+        && !calls_sequentially(&instruction.op)
+        && is_scalar(id)
+        && instruction.operands.iter().all(|&operand| is_scalar(operand))
+}
