@@ -42,9 +42,9 @@ mod scalars;
 mod search;
 mod sharing;
 
-use memplan_analysis::{CallGraph, Costs, Durations, Facts, InPlace, calls_sequentially};
+use memplan_analysis::{CallGraph, Costs, Durations, Facts, InPlace, Machine, RunEstimate, calls_sequentially};
 use memplan_ir::{InstructionId, Module, Op, Schedule, Users};
-use memplan_memory::{Bytes, FastMemory, Target};
+use memplan_memory::{Bytes, FastMemory, MemorySpaceId, Target};
 
 use crate::{AssignOptions, PlanError};
 use choice::{Choice, Mode};
@@ -92,8 +92,8 @@ pub fn assign(
     let durations = Durations::new(module, &facts.graph, &costs, target);
     let model = Model::new(module, &facts, &costs, target, options, &durations, fast);
     let mut solver = Solver { module: &*module, facts: &facts, costs: &costs, target, fast, options, model };
-    solver.look_again()?;
     let plain = solver.solve()?;
+    let plain = solver.look_again(plain)?;
     let best = match options.objective {
         Objective::Traffic => plain,
         Objective::Footprint => solver.lower_footprint(plain)?,
@@ -110,6 +110,8 @@ struct Solution {
     choices: Vec<Choice>,
     /// Bytes of main memory that the program takes.
     total: Bytes,
+    /// What a run of it costs.
+    price: f64,
 }
 
 struct Solver<'a> {
@@ -123,19 +125,38 @@ struct Solver<'a> {
 }
 
 impl Solver<'_> {
-    /// Assigns at a glance, to see how long operations take with that, and how much time that leaves to transfers.
-    fn look_again(&mut self) -> Result<(), PlanError> {
-        let mut glance = Assignment::empty(&self.model, self.options.capacity);
-        let everything = glance.traffic();
-        glance.fill(&Prices::find(&self.model, self.options.capacity, everything, ROUNDS_AT_A_GLANCE));
+    /// Looks again at what may be done, now that it is known how long operations take with what was assigned, and how
+    /// much time that leaves to transfers. Gives the better of the two assignments, and leaves its model.
+    fn look_again(&mut self, first: Solution) -> Result<Solution, PlanError> {
+        let durations = self.durations(&first.choices)?;
+        let model =
+            Model::new(self.module, self.facts, self.costs, self.target, self.options, &durations, self.fast);
+        let model = std::mem::replace(&mut self.model, model);
+        let second = self.solve()?;
+        if second.price < first.price {
+            return Ok(second);
+        }
+        self.model = model;
+        Ok(first)
+    }
+
+    /// How long operations take when choices are carried out.
+    fn durations(&self, choices: &[Choice]) -> Result<Durations, PlanError> {
         let mut module = self.module.clone();
-        rewrite::rewrite(&mut module, self.facts, self.fast, &self.model.candidates, &glance.choices)?;
+        rewrite::rewrite(&mut module, self.facts, self.fast, &self.model.candidates, choices)?;
         let graph = CallGraph::new(&module)?;
         let costs = Costs::new(&module, &graph, &InPlace::new(&module), self.target);
-        let durations = Durations::new(&module, &graph, &costs, self.target);
-        self.model =
-            Model::new(self.module, self.facts, self.costs, self.target, self.options, &durations, self.fast);
-        Ok(())
+        Ok(Durations::new(&module, &graph, &costs, self.target))
+    }
+
+    /// What a run of a module moves, in bytes, and how long it takes, in the bytes that main memory could move
+    /// meanwhile.
+    fn price(&self, module: &Module, facts: &Facts) -> f64 {
+        let costs = Costs::new(module, &facts.graph, &facts.in_place, self.target);
+        let run = RunEstimate::new(module, &facts.graph, &costs, self.target);
+        let per_byte = Machine::new(self.target).memory_seconds(MemorySpaceId::MAIN, 1.0);
+        let time = if per_byte > 0.0 { run.seconds / per_byte } else { 0.0 };
+        run.main_memory_bytes + self.options.time_weight * time
     }
 
     /// Assigns, carries out and packs, with less room as long as packing takes more than there is.
@@ -191,7 +212,8 @@ impl Solver<'_> {
             traffic: candidates.iter().zip(&choices).map(|(c, choice)| choice.moved(c)).sum(),
             lower_bound,
         };
-        Ok(Solution { module, report, choices, total: plan.totals.total })
+        let price = self.price(&module, &facts);
+        Ok(Solution { module, report, choices, total: plan.totals.total, price })
     }
 
     /// Lets parameters stay in fast memory from call to call, where nothing else has to leave for them.
@@ -239,9 +261,6 @@ impl Solver<'_> {
         Ok(if fits && low.total < plain.total { low } else { plain })
     }
 }
-
-/// Rounds of adjusting prices for a first look.
-const ROUNDS_AT_A_GLANCE: usize = 10;
 
 /// Parameters that may have no room before no more are asked.
 const MOST_REFUSALS: usize = 8;
