@@ -163,7 +163,7 @@ impl Build<'_> {
             // What is overwritten is where the result is.
             let fast = if merges { None } else { Some(0.0) };
             let mut event = Event::new(range, cost, fast, it);
-            if !merges {
+            if !merges && self.options.parts {
                 event.parts.extend(self.parts.find(it, value, cost));
             }
             self.add(value, id, event);

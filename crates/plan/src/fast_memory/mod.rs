@@ -35,6 +35,7 @@ mod naked;
 mod options;
 mod parts;
 mod prices;
+mod repair;
 mod resident;
 mod rewrite;
 mod room;
@@ -43,7 +44,7 @@ mod search;
 mod sharing;
 
 use memplan_analysis::{CallGraph, Costs, Durations, Facts, InPlace, Machine, RunEstimate, calls_sequentially};
-use memplan_ir::{InstructionId, Module, Op, Schedule, Users};
+use memplan_ir::{InstructionId, Module, Op, Position, Schedule, Users};
 use memplan_memory::{Bytes, FastMemory, MemorySpaceId, Target};
 
 use crate::{AssignOptions, PlanError};
@@ -53,6 +54,7 @@ use model::Model;
 pub use naked::{NakedReport, naked};
 pub use options::{Objective, Options as FastMemoryOptions};
 use prices::Prices;
+use repair::Place;
 use search::Assignment;
 
 /// What was assigned.
@@ -90,9 +92,11 @@ pub fn assign(
     let facts = Facts::new(module, &Schedule::in_textual_order(module))?;
     let costs = Costs::new(module, &facts.graph, &facts.in_place, target);
     let durations = Durations::new(module, &facts.graph, &costs, target);
-    let model = Model::new(module, &facts, &costs, target, options, &durations, fast);
+    // How much time there is for parts shows only when everything else has its place.
+    let without_parts = FastMemoryOptions { parts: false, ..options.clone() };
+    let model = Model::new(module, &facts, &costs, target, &without_parts, &durations, fast);
     let mut solver = Solver { module: &*module, facts: &facts, costs: &costs, target, fast, options, model };
-    let plain = solver.solve()?;
+    let plain = solver.solve(f64::INFINITY)?.expect("nothing costs more than everything");
     let plain = solver.look_again(plain)?;
     let best = match options.objective {
         Objective::Traffic => plain,
@@ -100,6 +104,9 @@ pub fn assign(
     };
     let best = solver.keep_for_next_call(best)?;
     *module = best.module;
+    if best.report.parts > 0 {
+        module.compact();
+    }
     Ok(best.report)
 }
 
@@ -112,6 +119,8 @@ struct Solution {
     total: Bytes,
     /// What a run of it costs.
     price: f64,
+    /// Where in fast memory candidates are.
+    places: Vec<Place>,
 }
 
 struct Solver<'a> {
@@ -132,12 +141,11 @@ impl Solver<'_> {
         let model =
             Model::new(self.module, self.facts, self.costs, self.target, self.options, &durations, self.fast);
         let model = std::mem::replace(&mut self.model, model);
-        let second = self.solve()?;
-        if second.price < first.price {
-            return Ok(second);
+        let second = self.solve(first.price)?;
+        if second.is_none() {
+            self.model = model;
         }
-        self.model = model;
-        Ok(first)
+        Ok(second.unwrap_or(first))
     }
 
     /// How long operations take when choices are carried out.
@@ -159,20 +167,41 @@ impl Solver<'_> {
         run.main_memory_bytes + self.options.time_weight * time
     }
 
-    /// Assigns, carries out and packs, with less room as long as packing takes more than there is.
-    fn solve(&self) -> Result<Solution, PlanError> {
+    /// Assigns, carries out and packs.
+    /// `None` when a run would cost `limit` or more.
+    fn solve(&self, limit: f64) -> Result<Option<Solution>, PlanError> {
+        let (assignment, prices) = self.choose();
+        self.settle(assignment, &prices, limit)
+    }
+
+    /// Carries out and packs. What the packing puts beyond the memory's end, or what is in its way, chooses anew, a few
+    /// times; then everything has less room as long as packing takes more than there is. `None` when a run would cost
+    /// `limit` or more.
+    fn settle(
+        &self,
+        mut assignment: Assignment<'_>,
+        prices: &Prices,
+        limit: f64,
+    ) -> Result<Option<Solution>, PlanError> {
         let capacity = self.options.capacity;
-        let (mut assignment, prices) = self.choose();
-        let mut limit = capacity;
-        loop {
+        let mut room = capacity;
+        for round in 0.. {
             let solution = self.carry_out(assignment.choices.clone(), prices.lower_bound)?;
             let height = solution.report.height.0;
-            if height <= capacity || limit == 0 {
-                return Ok(solution);
+            if solution.price >= limit {
+                return Ok(None);
             }
-            limit = limit.saturating_sub((height - capacity).max(capacity / LEAST_RETREAT));
-            assignment.shrink(&prices, limit);
+            if height <= capacity || room == 0 {
+                return Ok(Some(solution));
+            }
+            if round < MOST_REPAIRS {
+                assignment.repair(prices, solution.places);
+            } else {
+                room = room.saturating_sub((height - capacity).max(capacity / LEAST_RETREAT));
+                assignment.shrink(prices, room);
+            }
         }
+        unreachable!("the room comes down to nothing")
     }
 
     /// Choices that together hold no more than there is at any moment, and the prices that led to them.
@@ -195,9 +224,6 @@ impl Solver<'_> {
         let candidates = &self.model.candidates;
         let mut module = self.module.clone();
         let inserted = rewrite::rewrite(&mut module, self.facts, self.fast, candidates, &choices)?;
-        if inserted.parts > 0 {
-            module.compact();
-        }
         let facts = Facts::new(&module, &Schedule::in_textual_order(&module))?;
         // The plan that is made in the end packs no worse than this.
         let quick = AssignOptions { pack: memplan_pack::Options::quick(), ..AssignOptions::default() };
@@ -213,7 +239,14 @@ impl Solver<'_> {
             lower_bound,
         };
         let price = self.price(&module, &facts);
-        Ok(Solution { module, report, choices, total: plan.totals.total, price })
+        let place = |(candidate, position): &(usize, Position)| {
+            let slice = plan.slices.get(position)?;
+            let value = facts.flow.find(position.instruction, &position.index)?;
+            let (offset, end) = (slice.offset.0, slice.end().0);
+            Some(Place { candidate: *candidate, offset, end, range: facts.live.of(value) })
+        };
+        let places = inserted.placed.iter().filter_map(place).collect();
+        Ok(Solution { module, report, choices, total: plan.totals.total, price, places })
     }
 
     /// Lets parameters stay in fast memory from call to call, where nothing else has to leave for them.
@@ -249,21 +282,25 @@ impl Solver<'_> {
                 break;
             }
             footprint.raise(&mut self.model.candidates, &choices);
-            choices = self.choose().0.choices;
+            let (assignment, prices) = self.choose();
+            choices = assignment.choices;
             let peak = footprint.peak(&self.model.candidates, &choices);
             if peak < lowest.0 {
-                lowest = (peak, Some(choices.clone()));
+                lowest = (peak, Some((choices.clone(), prices)));
             }
         }
-        let Some(choices) = lowest.1 else { return Ok(plain) };
-        let low = self.carry_out(choices, plain.report.lower_bound)?;
-        let fits = low.report.height.0 <= self.options.capacity;
-        Ok(if fits && low.total < plain.total { low } else { plain })
+        let Some((choices, prices)) = lowest.1 else { return Ok(plain) };
+        let assignment = Assignment::of(&self.model, self.options.capacity, &choices);
+        let low = self.settle(assignment, &prices, f64::INFINITY)?;
+        Ok(low.filter(|low| low.total < plain.total).unwrap_or(plain))
     }
 }
 
 /// Parameters that may have no room before no more are asked.
 const MOST_REFUSALS: usize = 8;
+
+/// Attempts to mend a packing that is too high.
+const MOST_REPAIRS: usize = 4;
 
 /// The part of the capacity by which at least the next attempt takes less, so that there are not many.
 const LEAST_RETREAT: u64 = 64;

@@ -9,6 +9,7 @@ use memplan_analysis::LiveRange;
 use super::choice::{Busy, Choice};
 use super::model::Model;
 use super::prices::Prices;
+use super::repair::{Place, repair};
 use super::room::Room;
 
 /// A choice for every candidate such that together they fit.
@@ -17,6 +18,8 @@ pub(super) struct Assignment<'m> {
     capacity: u64,
     room: Room,
     pub(super) choices: Vec<Choice>,
+    /// What main memory moves for each candidate as long as it is not in fast memory.
+    unserved: Vec<f64>,
     /// Bytes that are counted twice at each site of sharing.
     twice: Vec<u64>,
 }
@@ -27,9 +30,10 @@ const RESERVE: f64 = 1e-3;
 impl<'m> Assignment<'m> {
     /// Nothing in fast memory.
     pub(super) fn empty(model: &'m Model, capacity: u64) -> Assignment<'m> {
-        let choices = model.candidates.iter().map(Choice::main).collect();
+        let choices: Vec<Choice> = model.candidates.iter().map(Choice::main).collect();
+        let unserved = choices.iter().map(|choice| choice.traffic).collect();
         let twice = vec![0; model.sharing.len()];
-        Assignment { model, capacity, room: Room::new(model.end), choices, twice }
+        Assignment { model, capacity, room: Room::new(model.end), choices, unserved, twice }
     }
 
     /// Choices that are made already.
@@ -156,11 +160,16 @@ impl<'m> Assignment<'m> {
         false
     }
 
+    /// What fast memory saves for a candidate.
+    fn saved(&self, k: usize) -> f64 {
+        self.unserved[k] - self.choices[k].traffic
+    }
+
     /// What a candidate saves for the price of what it holds.
     fn worth_of(&self, k: usize, prices: &Prices) -> f64 {
         let choice = &self.choices[k];
         let held: f64 = choice.busy.iter().map(|&busy| price(prices, busy)).sum();
-        (Choice::main(&self.model.candidates[k]).traffic - choice.traffic) / (held + f64::MIN_POSITIVE)
+        self.saved(k) / (held + f64::MIN_POSITIVE)
     }
 
     /// Lets one candidate choose anew: what has no room cannot be held.
@@ -177,6 +186,22 @@ impl<'m> Assignment<'m> {
             if has_room { price(busy.bytes, own) } else { f64::INFINITY }
         });
         self.set(i, if new.traffic <= old.traffic { new } else { old });
+    }
+
+    /// Lets candidates choose anew that a packing had no place for, without being where those are that they go for.
+    pub(super) fn repair(&mut self, prices: &Prices, places: Vec<Place>) {
+        let losses = repair(places, self.capacity, |k| self.saved(k));
+        let ranges = |k: usize| self.choices[k].busy.iter().map(|busy| busy.range).collect();
+        let taken: Vec<Vec<LiveRange>> = losses.iter().map(|loss| ranges(loss.to)).collect();
+        for loss in &losses {
+            self.set(loss.candidate, Choice::main(&self.model.candidates[loss.candidate]));
+        }
+        for (loss, taken) in losses.iter().zip(taken) {
+            let is_taken = |range: LiveRange| taken.iter().any(|other| range.interferes(other));
+            self.choose(loss.candidate, |bytes, range| {
+                if is_taken(range) { f64::INFINITY } else { RESERVE * prices.of(bytes, range) }
+            });
+        }
     }
 
     /// Lowers what may be held at any moment: candidates that save least for the price of what they hold choose again,

@@ -15,6 +15,7 @@ use crate::fast_memory::scalars::{Loop, Origin, Scope, When};
 
 /// A part that is to be brought.
 pub(super) struct Order<'a> {
+    candidate: usize,
     view: &'a View,
     part: &'a Part,
     arrival: Arrival,
@@ -23,15 +24,15 @@ pub(super) struct Order<'a> {
 /// The parts that choices ask for.
 pub(super) fn orders<'a>(candidates: &'a [Candidate], choices: &[Choice]) -> Vec<Order<'a>> {
     let mut orders = Vec::new();
-    for (candidate, choice) in candidates.iter().zip(choices) {
+    for (i, (candidate, choice)) in candidates.iter().zip(choices).enumerate() {
         let Mode::Main(all) = &choice.mode else { continue };
         let mut open: Vec<(&View, &Stays)> = all.iter().map(|s| (&candidate.views[s.view], s)).collect();
         while let Some((view, stays)) = open.pop() {
             for it in &stays.parts {
                 let part = &view.events[it.event].parts[it.part];
-                orders.push(Order { view, part, arrival: part.ways[it.way].arrival });
+                orders.push(Order { candidate: i, view, part, arrival: part.ways[it.way].arrival });
             }
-            open.extend(stays.inside.iter().map(|(i, inner)| (&view.events[*i].inside[inner.view], inner)));
+            open.extend(stays.inside.iter().map(|(e, inner)| (&view.events[*e].inside[inner.view], inner)));
         }
     }
     orders
@@ -61,7 +62,8 @@ pub(super) fn own_interiors(module: &mut Module, orders: &[Order<'_>], names: &m
 
 impl Rewrite<'_> {
     pub(super) fn bring(&mut self, users: &Users, order: &Order<'_>) {
-        let &Order { view, part, arrival } = order;
+        let &Order { candidate, view, part, arrival } = order;
+        self.candidate = candidate;
         let cut = Cut::of(self.module, users, part.it).expect("an interior of its own is cut as before");
         let kernel = part.it.user;
         let body = self.module.instructions[kernel].parent;
@@ -108,6 +110,7 @@ impl Rewrite<'_> {
         let operands: Operands = std::iter::once(source).chain(offsets.collect::<Operands>()).collect();
         let op = self.module.instructions[cut.slice].op.clone();
         let start = self.start_slice(op, operands, &cut.array, slot);
+        self.is_fast(start, [1].into());
         let called = self.module.instructions[start].called.clone();
         let shape = self.module.intern(in_space(&cut.array, self.fast.space.0).into());
         let done = Op::AsyncDone(Box::default());

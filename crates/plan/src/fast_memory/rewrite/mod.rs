@@ -10,7 +10,7 @@ mod bring;
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{CallGraph, CallGraphError, Facts, ValueId, dataflow};
 use memplan_ir::{
-    ArrayShape, ComputationId, ElementType, Instruction, InstructionId, Layout, Module, Names, Op, Shape,
+    ArrayShape, ComputationId, ElementType, Instruction, InstructionId, Layout, Module, Names, Op, Position, Shape,
     ShapeId, ShapeIndex, Users,
 };
 use memplan_memory::FastMemory;
@@ -21,12 +21,14 @@ use super::model::{Candidate, Event, Start, Use, View};
 use super::scalars::When;
 
 /// What was inserted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Inserted {
     pub(super) prefetches: usize,
     pub(super) evictions: usize,
     /// Parts that kernels read in place of a whole.
     pub(super) parts: usize,
+    /// What is in fast memory now, by candidate.
+    pub(super) placed: Vec<(usize, Position)>,
 }
 
 /// Carries out the choices, in time linear in the module. Old instructions keep their ids; new computations stand last.
@@ -45,7 +47,7 @@ pub(super) fn rewrite(
         facts,
         fast,
         slots: FxHashMap::default(),
-        colored: Vec::new(),
+        candidate: 0,
         scalars: FxHashMap::default(),
         names,
         inserted: Inserted::default(),
@@ -54,12 +56,13 @@ pub(super) fn rewrite(
         let users = Users::new(rewrite.module);
         orders.iter().for_each(|order| rewrite.bring(&users, order));
     }
-    for (candidate, choice) in candidates.iter().zip(choices) {
+    for (i, (candidate, choice)) in candidates.iter().zip(choices).enumerate() {
+        rewrite.candidate = i;
         rewrite.carry_out(candidate, choice);
     }
     rewrite.insert();
-    let (colored, inserted) = (std::mem::take(&mut rewrite.colored), rewrite.inserted);
-    color(module, fast, &colored)?;
+    let inserted = rewrite.inserted;
+    color(module, fast, &inserted.placed)?;
     Ok(inserted)
 }
 
@@ -90,8 +93,8 @@ struct Rewrite<'a> {
     facts: &'a Facts,
     fast: FastMemory,
     slots: FxHashMap<(InstructionId, Slot), Vec<InstructionId>>,
-    /// What is in fast memory.
-    colored: Vec<(InstructionId, ShapeIndex)>,
+    /// The candidate whose choice is carried out.
+    candidate: usize,
     /// Scalars that were computed anew: of a kernel, for a place, and for a moment.
     scalars: FxHashMap<(InstructionId, InstructionId, InstructionId, When), InstructionId>,
     names: Names,
@@ -253,7 +256,7 @@ impl Rewrite<'_> {
         let first = uses.iter().map(|it| it.user).min_by_key(|&user| self.facts.line.time(user))?;
         self.inserted.prefetches += 1;
         let start = self.start(source, self.fast.space.0, 0, (before, Slot::Started));
-        self.colored.push((start, [0].into()));
+        self.is_fast(start, [0].into());
         let done = self.done(start, (first, Slot::Fetched));
         uses.iter().for_each(|&it| self.exchange(it, done));
         Some(start)
@@ -335,7 +338,12 @@ impl Rewrite<'_> {
     fn color(&mut self, value: ValueId) {
         let positions = &self.facts.flow.positions;
         let definition = self.facts.flow.values[value].definition;
-        self.colored.push((positions.instruction(definition), positions.shape_index(definition).clone()));
+        self.is_fast(positions.instruction(definition), positions.shape_index(definition).clone());
+    }
+
+    /// Notes that a part of a result is in fast memory.
+    fn is_fast(&mut self, instruction: InstructionId, index: ShapeIndex) {
+        self.inserted.placed.push((self.candidate, Position { instruction, index }));
     }
 
     /// Puts new instructions where they belong.
@@ -375,13 +383,13 @@ fn in_space(array: &ArrayShape, space: u32) -> ArrayShape {
 fn color(
     module: &mut Module,
     fast: FastMemory,
-    colored: &[(InstructionId, ShapeIndex)],
+    placed: &[(usize, Position)],
 ) -> Result<(), CallGraphError> {
     let flow = dataflow(module, &CallGraph::new(module)?);
     let mut parts: SecondaryMap<InstructionId, Vec<ShapeIndex>> = SecondaryMap::new();
     let mut seen = FxHashSet::default();
-    for (id, index) in colored {
-        let value = flow.find(*id, index).expect("what is colored is in a sequential computation");
+    for (_, Position { instruction, index }) in placed {
+        let value = flow.find(*instruction, index).expect("what is colored is in a sequential computation");
         if seen.insert(value) {
             for &position in flow.positions_of(value) {
                 let id = flow.positions.instruction(position);
