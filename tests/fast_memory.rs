@@ -10,7 +10,7 @@ use memplan::ir::{Literal, Module};
 use memplan::memory::{Bytes, FastMemory, MemorySpace, MemorySpaceId, Target, Transfer};
 use memplan::plan::fast_memory::{self, FastMemoryOptions, FastMemoryReport, Objective};
 use memplan::{LEGALIZE, plan};
-use memplan_testkit::{Fixture, GenerateOptions, first_difference, generate, random_inputs, shared};
+use memplan_testkit::{Fixture, GenerateOptions, Random, first_difference, generate, random_inputs, shared};
 
 use crate::support::{evaluate, explain, plan_to_run, run_in_arena, run_passes};
 
@@ -209,4 +209,106 @@ fn corpus_programs_move_no_more_than_libtpu_lets_them() {
         let planned = plan::plan(&module, &target, &plan::PlanOptions::default()).unwrap();
         crate::support::prove(&module, &planned, &target).unwrap_or_else(|error| panic!("{name}: {error}"));
     }
+}
+
+/// Loops that read slices of stacks at all kinds of places, inside of kernels and by themselves, from offsets that are
+/// computed in many ways; stacks that change and stacks that do not.
+#[test]
+fn random_loops_over_stacks() {
+    let (mut parts, mut carried, mut failures) = (0, 0, Vec::new());
+    for seed in 0..160u64 {
+        let text = loop_over_stacks(&mut Random::new(seed));
+        let source = hlo::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let target = machine([20_000, 40_000, 80_000][seed as usize % 3]);
+        let objective = if seed % 4 == 0 { Objective::Footprint } else { Objective::Traffic };
+        match assigned(&source, &target, objective, 1, &[random_inputs(&source, seed)]) {
+            Ok((_, report)) => {
+                parts += report.parts;
+                carried += report.carried;
+            }
+            Err(error) => failures.push(format!("seed {seed}: {error}\n{text}")),
+        }
+    }
+    assert!(failures.is_empty(), "{} modules fail:\n{}", failures.len(), failures.join("\n"));
+    assert!(parts > 100 && carried > 20, "{parts} parts, {carried} of them carried: hardly a test");
+}
+
+/// A loop of eight iterations over two stacks of eight rows, one of which it may change.
+fn loop_over_stacks(rng: &mut Random) -> String {
+    let state = "(s32[], f32[8,2048]{1,0}, f32[8,2048]{1,0}, f32[2048]{0}, s32[])";
+    let mut kernels = String::new();
+    let mut body = String::new();
+    let mut x = "x".to_owned();
+    for k in 0..3 + rng.below(4) {
+        let offset = match rng.below(5) {
+            0 => "  j = s32[] add(i, zero)\n",
+            1 => "  j = s32[] subtract(seven, i)\n",
+            2 => "  t = s32[] add(i, i)\n  j = s32[] remainder(t, seven)\n",
+            3 => {
+                "  t = s32[] subtract(i, m)\n  n = pred[] compare(t, zero), direction=LT\n  u = s32[] add(t, seven)\n  \
+                 j = s32[] select(n, u, t)\n"
+            }
+            _ => "  j = s32[] multiply(m, seven)\n",
+        };
+        let stack = if rng.below(2) == 0 { "a" } else { "b" };
+        let scalars = "  zero = s32[] constant(0)\n  seven = s32[] constant(7)\n";
+        match rng.below(4) {
+            0 | 1 => {
+                let reads = if rng.below(4) == 0 {
+                    "slice(stack), slice={[2:3], [0:2048]}"
+                } else {
+                    "dynamic-slice(stack, j, zero), dynamic_slice_sizes={1,2048}"
+                };
+                writeln!(
+                    kernels,
+                    "kernel.{k} {{\n  stack = f32[8,2048]{{1,0}} parameter(0)\n  i = s32[] parameter(1)\n  m = s32[] parameter(2)\n  \
+                     v = f32[2048]{{0}} parameter(3)\n{scalars}{offset}  row = f32[1,2048]{{1,0}} {reads}\n  \
+                     flat = f32[2048]{{0}} bitcast(row)\n  ROOT r = f32[2048]{{0}} subtract(flat, v)\n}}\n"
+                )
+                .unwrap();
+                writeln!(
+                    body,
+                    "  y.{k} = f32[2048]{{0}} fusion({stack}, i, m, {x}), kind=kLoop, calls=kernel.{k}"
+                )
+                .unwrap();
+            }
+            2 => {
+                writeln!(body, "  row.{k} = f32[1,2048]{{1,0}} dynamic-slice({stack}, i, m), dynamic_slice_sizes={{1,2048}}").unwrap();
+                writeln!(body, "  flat.{k} = f32[2048]{{0}} bitcast(row.{k})").unwrap();
+                writeln!(body, "  y.{k} = f32[2048]{{0}} add({x}, flat.{k})").unwrap();
+            }
+            _ => {
+                writeln!(
+                    kernels,
+                    "kernel.{k} {{\n  v = f32[2048]{{0}} parameter(0)\n  a = f32[2048]{{0}} sine(v)\n  b = f32[2048]{{0}} cosine(a)\n  \
+                     c = f32[2048]{{0}} tanh(b)\n  d = f32[2048]{{0}} sine(c)\n  ROOT r = f32[2048]{{0}} cosine(d)\n}}\n"
+                )
+                .unwrap();
+                writeln!(body, "  y.{k} = f32[2048]{{0}} fusion({x}), kind=kLoop, calls=kernel.{k}").unwrap();
+            }
+        }
+        x = format!("y.{k}");
+    }
+    let changed = if rng.below(3) == 0 {
+        writeln!(body, "  new = f32[1,2048]{{1,0}} bitcast({x})").unwrap();
+        writeln!(body, "  changed = f32[8,2048]{{1,0}} dynamic-update-slice(b, new, i, zero)").unwrap();
+        "changed"
+    } else {
+        "b"
+    };
+    let next_m = if rng.below(2) == 0 { "m" } else { "i" };
+    format!(
+        "HloModule stacks\n\n{kernels}body {{\n  s = {state} parameter(0)\n  i = s32[] get-tuple-element(s), index=0\n  \
+         a = f32[8,2048]{{1,0}} get-tuple-element(s), index=1\n  b = f32[8,2048]{{1,0}} get-tuple-element(s), index=2\n  \
+         x = f32[2048]{{0}} get-tuple-element(s), index=3\n  m = s32[] get-tuple-element(s), index=4\n  \
+         zero = s32[] constant(0)\n  one = s32[] constant(1)\n{body}  next = s32[] add(i, one)\n  \
+         ROOT r = {state} tuple(next, a, {changed}, {x}, {next_m})\n}}\n\n\
+         condition {{\n  s = {state} parameter(0)\n  i = s32[] get-tuple-element(s), index=0\n  n = s32[] constant(8)\n  \
+         ROOT c = pred[] compare(i, n), direction=LT\n}}\n\n\
+         ENTRY main {{\n  a = f32[8,2048]{{1,0}} parameter(0)\n  p = f32[8,2048]{{1,0}} parameter(1)\n  \
+         b = f32[8,2048]{{1,0}} negate(p)\n  x = f32[2048]{{0}} parameter(2)\n  zero = s32[] constant(0)\n  \
+         init = {state} tuple(zero, a, b, x, zero)\n  loop = {state} while(init), condition=condition, body=body\n  \
+         y = f32[2048]{{0}} get-tuple-element(loop), index=3\n  z = f32[8,2048]{{1,0}} get-tuple-element(loop), index=2\n  \
+         ROOT out = (f32[2048]{{0}}, f32[8,2048]{{1,0}}) tuple(y, z)\n}}\n"
+    )
 }

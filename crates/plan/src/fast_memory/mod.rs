@@ -43,7 +43,9 @@ mod scalars;
 mod search;
 mod sharing;
 
-use memplan_analysis::{CallGraph, Costs, Durations, Facts, InPlace, Machine, RunEstimate, calls_sequentially};
+use memplan_analysis::{
+    CallGraph, Costs, Durations, Facts, InPlace, Machine, RunEstimate, calls_sequentially,
+};
 use memplan_ir::{InstructionId, Module, Op, Position, Schedule, Users};
 use memplan_memory::{Bytes, FastMemory, MemorySpaceId, Target};
 
@@ -66,6 +68,8 @@ pub struct FastMemoryReport {
     pub residents: usize,
     /// Parts that kernels read in fast memory, of arrays that are in main memory.
     pub parts: usize,
+    /// Those of them that a loop brings one iteration ahead.
+    pub carried: usize,
     /// Copies out of it.
     pub evictions: usize,
     /// Bytes of fast memory that the arena takes.
@@ -233,6 +237,7 @@ impl Solver<'_> {
             prefetches: inserted.prefetches,
             residents: choices.iter().filter(|c| matches!(c.mode, Mode::Resident { .. })).count(),
             parts: inserted.parts,
+            carried: inserted.carried,
             evictions: inserted.evictions,
             height: arena.map_or(Bytes::ZERO, |arena| arena.temp),
             traffic: candidates.iter().zip(&choices).map(|(c, choice)| choice.moved(c)).sum(),

@@ -14,7 +14,7 @@
 use cranelift_entity::{EntityRef, SecondaryMap};
 use memplan_analysis::{BufferId, Facts, LiveRange, ValueId, ValueKind};
 use memplan_ir::{
-    EntitySet, Instruction, InstructionId, Module, Op, PackedOption, Schedule, Shape, ShapeIndex,
+    EntitySet, Instruction, InstructionId, Module, Op, Operands, PackedOption, Schedule, Shape, ShapeIndex,
 };
 use memplan_memory::{MemorySpaceId, Target};
 use petgraph::unionfind::UnionFind;
@@ -54,14 +54,15 @@ pub fn naked(module: &mut Module, target: &Target) -> Result<NakedReport, PlanEr
             gone.insert(*done);
         } else {
             report.kept += 1;
-            become_plain(&mut module.instructions[*done], Op::Copy, *source);
+            become_plain(&mut module.instructions[*done], Op::Copy, [*source].into_iter().collect());
         }
     }
-    for Move { source, done, starts, slice, .. } in moves.iter().filter(|m| !m.is_whole) {
+    for Move { done, starts, slice, .. } in moves.iter().filter(|m| !m.is_whole) {
         report.slices += 1;
         gone.extend(starts.iter().copied());
         let op = module.instructions[slice.expect("a move of a part has a slice")].op.clone();
-        become_plain(&mut module.instructions[*done], op, *source);
+        let operands = module.instructions[starts[0]].operands.clone();
+        become_plain(&mut module.instructions[*done], op, operands);
     }
     replace(module, &replaced, &gone);
     Ok(report)
@@ -112,17 +113,17 @@ fn moves(module: &Module, fast: MemorySpaceId) -> Vec<Move> {
     moves
 }
 
-/// An asynchronous slice: `async-start` of a computation that only cuts something out of its parameter.
+/// An asynchronous slice: `async-start` of a computation that only cuts something out of its first parameter.
 fn part(module: &Module, done: InstructionId) -> Option<Move> {
     let start = module.instructions[done].operands[0];
     let started = &module.instructions[start];
-    let (Op::AsyncStart(_), &[wrapped], &[source]) =
+    let (Op::AsyncStart(_), &[wrapped], &[source, ..]) =
         (&started.op, started.called.as_slice(), started.operands.as_slice())
     else {
         return None;
     };
     let root = module.computations[wrapped].root;
-    let is_slice = matches!(module.instructions[root].op, Op::Slice { .. })
+    let is_slice = matches!(module.instructions[root].op, Op::Slice { .. } | Op::DynamicSlice { .. })
         && module.instructions[root].operands.as_slice() == module.computations[wrapped].parameters;
     is_slice.then_some(Move { source, done, starts: vec![start], slice: Some(root), is_whole: false })
 }
@@ -191,9 +192,9 @@ fn strip(shape: &mut Shape, fast: i64) {
     }
 }
 
-fn become_plain(instruction: &mut Instruction, op: Op, source: InstructionId) {
+fn become_plain(instruction: &mut Instruction, op: Op, operands: Operands) {
     instruction.op = op;
-    instruction.operands = [source].into_iter().collect();
+    instruction.operands = operands;
     instruction.called.clear();
     instruction.backend_config = None;
 }

@@ -119,7 +119,7 @@ impl<'a> Parts<'a> {
 
     /// The part is brought in the computation that needs it.
     fn in_time(&mut self, it: Use, value: ValueId, cut: &Cut, bytes: u64) -> Option<Way> {
-        let scope = Scope { kernel: it.user, around: None };
+        let scope = Scope { facts: self.facts, kernel: it.user, around: None };
         let body = self.module.instructions[it.user].parent;
         let earliest = self.earliest(value, body, cut, scope, When::Now)?;
         let queued = self.queue(it.user, bytes);
@@ -143,14 +143,14 @@ impl<'a> Parts<'a> {
         if facts.flow.value_of(given) != Some(value) || cut.offsets(module).is_empty() {
             return None;
         }
-        let scope = Scope { kernel: it.user, around: Some(&around) };
+        let read = facts.line.time(it.user) + 1;
+        let queued = self.queue(around.root, bytes);
+        let next = self.idle.fetch_start(around.root, read, queued);
+        let scope = Scope { facts, kernel: it.user, around: Some((&around, next.time)) };
+        scope.sources(module, cut.offsets(module), When::Next)?;
         let outer = module.instructions[around.id].parent;
         let earliest = self.earliest(value, outer, cut, scope, When::First)?;
         let first = self.idle.fetch_start(around.init, earliest, bytes as f64);
-        let read = facts.line.time(it.user) + 1;
-        let again = self.earliest(value, body, cut, scope, When::Next)?.max(read);
-        let queued = self.queue(around.root, bytes);
-        let next = self.idle.fetch_start(around.root, again, queued);
         let before = LiveRange { start: first.time, end: read };
         let after = LiveRange { start: next.time, end: facts.line.time(around.id) + 1 };
         Some(Way {
@@ -194,7 +194,12 @@ impl<'a> Parts<'a> {
 }
 
 /// The first instant at which a computation can read a value.
-pub(super) fn exists_from(module: &Module, facts: &Facts, value: ValueId, computation: ComputationId) -> Time {
+pub(super) fn exists_from(
+    module: &Module,
+    facts: &Facts,
+    value: ValueId,
+    computation: ComputationId,
+) -> Time {
     let definition = &facts.flow.values[value];
     let id = facts.flow.positions.instruction(definition.definition);
     match definition.kind {
@@ -222,8 +227,10 @@ impl Cut {
             Op::Fusion(_) => {
                 let parameter = module.computations[kernel.called[0]].parameters[it.operand as usize];
                 let &[slice] = users.of(parameter) else { return None };
-                let reads = module.instructions[slice].operands.iter().filter(|&&operand| operand == parameter);
-                (module.instructions[slice].operands[0] == parameter && reads.count() == 1).then_some(slice)?
+                let reads =
+                    module.instructions[slice].operands.iter().filter(|&&operand| operand == parameter);
+                (module.instructions[slice].operands[0] == parameter && reads.count() == 1)
+                    .then_some(slice)?
             }
             _ => (it.operand == 0).then_some(it.user)?,
         };
@@ -235,11 +242,14 @@ impl Cut {
             _ => false,
         };
         let same_order = |a: &ArrayShape, b: &ArrayShape| {
-            let order = |shape: &ArrayShape| shape.layout.as_ref().map(|l| (l.minor_to_major.clone(), l.tiles.clone()));
+            let order = |shape: &ArrayShape| {
+                shape.layout.as_ref().map(|l| (l.minor_to_major.clone(), l.tiles.clone()))
+            };
             order(a) == order(b)
         };
         let array = ArrayShape { dimensions: result.dimensions.clone(), ..source.clone() };
-        (moves_rows && same_order(source, result) && is_of_whole_tiles(source, &array)).then_some(Cut { slice, array })
+        (moves_rows && same_order(source, result) && is_of_whole_tiles(source, &array))
+            .then_some(Cut { slice, array })
     }
 
     /// The scalars that say where a dynamic slice begins.
@@ -255,7 +265,9 @@ fn is_of_whole_tiles(source: &ArrayShape, part: &ArrayShape) -> bool {
     source.dimensions != part.dimensions
         && source.element_type == part.element_type
         && !source.is_dynamic()
-        && layout.minor_to_major.iter().take(spanned).all(|&d| {
-            source.dimensions[d as usize] == part.dimensions[d as usize]
-        })
+        && layout
+            .minor_to_major
+            .iter()
+            .take(spanned)
+            .all(|&d| source.dimensions[d as usize] == part.dimensions[d as usize])
 }

@@ -50,7 +50,8 @@ impl Prices {
                 let scarce: Vec<f64> =
                     load.iter().map(|&load| f64::from(u8::from(load > capacity))).collect();
                 let scarce = Prices { sums: prefix_sums(&scarce), lower_bound: 0.0 };
-                let competes = |choice: &Choice| choice.busy.iter().any(|busy| scarce.of(1, busy.range) > 0.0);
+                let competes =
+                    |choice: &Choice| choice.busy.iter().any(|busy| scarce.of(1, busy.range) > 0.0);
                 let mut choices = choices.iter();
                 active.retain(|&i| {
                     let choice = choices.next().expect("there is a choice for each");

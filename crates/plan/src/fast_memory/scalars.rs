@@ -2,9 +2,11 @@
 //!
 //! An offset inside of a kernel is computed from scalars among the kernel's operands, and those, in a loop, from the
 //! loop's state. So it can be computed elsewhere from copies of the same few operations: with what the body returns in
-//! place of the state for the next iteration, with the initial state for the first.
+//! place of the state for the next iteration, with the initial state for the first. What the body returns for an
+//! element of the state takes that element's memory: before it is made it is computed from the state, afterwards it is
+//! there, and the state is not.
 
-use memplan_analysis::{CallGraph, calls_sequentially};
+use memplan_analysis::{CallGraph, Facts, Time, ValueKind};
 use memplan_ir::{ComputationId, InstructionId, Module, Op, Users};
 
 /// A loop whose state may get another element.
@@ -38,9 +40,8 @@ impl Loop {
         let states = [body, condition].map(|c| module.computations[c].parameters[0]);
         let root = module.computations[body].root;
         let is_taken_apart = |id: InstructionId| {
-            let is_element = |&user: &InstructionId| {
-                matches!(module.instructions[user].op, Op::GetTupleElement { .. })
-            };
+            let is_element =
+                |&user: &InstructionId| matches!(module.instructions[user].op, Op::GetTupleElement { .. });
             users.of(id).iter().all(is_element)
         };
         let outer = &module.computations[module.instructions[id].parent];
@@ -88,9 +89,10 @@ pub(super) enum Origin {
 /// What a kernel's scalars are made from.
 #[derive(Clone, Copy)]
 pub(super) struct Scope<'a> {
+    pub(super) facts: &'a Facts,
     pub(super) kernel: InstructionId,
-    /// The loop whose body the kernel stands in; asked for whenever the moment is not now.
-    pub(super) around: Option<&'a Loop>,
+    /// The loop whose body the kernel stands in, and the instant in it at which the next iteration is asked for.
+    pub(super) around: Option<(&'a Loop, Time)>,
 }
 
 impl Scope<'_> {
@@ -108,16 +110,36 @@ impl Scope<'_> {
         if when == When::Now {
             return Some(Origin::Existing(id));
         }
-        let around = self.around?;
-        match (around.element(module, id), when) {
-            (None, _) => is_computable(module, id).then_some(Origin::Computed(id, when)),
-            (Some(_), When::Now | When::This) => Some(Origin::Existing(id)),
-            (Some(element), When::First) => {
-                Some(Origin::Existing(module.instructions[around.init].operands[element as usize]))
-            }
-            (Some(element), When::Next) => {
-                self.origin(module, module.instructions[around.root].operands[element as usize], When::This)
-            }
+        let (around, at) = self.around?;
+        let Some(element) = around.element(module, id) else {
+            return is_computable(module, id).then_some(Origin::Computed(id, when));
+        };
+        let [first, next] =
+            [around.init, around.root].map(|tuple| module.instructions[tuple].operands[element as usize]);
+        let is_made = self.is_made(id, next, at)?;
+        match when {
+            When::First => Some(Origin::Existing(first)),
+            When::Next if is_made => Some(Origin::Existing(next)),
+            When::Next => self.origin(module, next, When::This),
+            When::Now | When::This => (!is_made || self.is_kept(id, next)).then_some(Origin::Existing(id)),
+        }
+    }
+
+    /// Whether an element of the loop's state is what the body returns for it.
+    fn is_kept(&self, element: InstructionId, next: InstructionId) -> bool {
+        let flow = &self.facts.flow;
+        flow.value_of(element) == flow.value_of(next)
+    }
+
+    /// Whether what the body returns for an element of the state exists at an instant; `None` for another element.
+    fn is_made(&self, element: InstructionId, next: InstructionId, at: Time) -> Option<bool> {
+        let flow = &self.facts.flow;
+        let value = &flow.values[flow.value_of(next)?];
+        let made = self.facts.line.time(flow.positions.instruction(value.definition));
+        match value.kind {
+            _ if self.is_kept(element, next) => Some(true),
+            ValueKind::Written | ValueKind::ExitPhi => Some(made < at),
+            _ => None,
         }
     }
 
@@ -154,22 +176,19 @@ const MOST_OPERATIONS: usize = 64;
 fn is_computable(module: &Module, id: InstructionId) -> bool {
     let is_scalar = |id: InstructionId| module.shape(id).as_array().is_some_and(|array| array.rank() == 0);
     let instruction = &module.instructions[id];
-    let is_pure = match instruction.op {
+    let is_pure = matches!(
+        instruction.op,
         Op::Constant(_)
-        | Op::Unary(_)
-        | Op::Binary(_)
-        | Op::Compare { .. }
-        | Op::Select
-        | Op::Clamp
-        | Op::Convert
-        | Op::Copy
-        | Op::Bitcast
-        | Op::Reshape { .. }
-        | Op::Fusion(_) => true,
-        _ => false,
-    };
-    is_pure
-        && !calls_sequentially(&instruction.op)
-        && is_scalar(id)
-        && instruction.operands.iter().all(|&operand| is_scalar(operand))
+            | Op::Unary(_)
+            | Op::Binary(_)
+            | Op::Compare { .. }
+            | Op::Select
+            | Op::Clamp
+            | Op::Convert
+            | Op::Copy
+            | Op::Bitcast
+            | Op::Reshape { .. }
+            | Op::Fusion(_)
+    );
+    is_pure && is_scalar(id) && instruction.operands.iter().all(|&operand| is_scalar(operand))
 }

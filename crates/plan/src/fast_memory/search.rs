@@ -115,7 +115,8 @@ impl<'m> Assignment<'m> {
         let mut gain = self.choices[i].traffic - wish.traffic;
         let needs: Vec<LiveRange> = wish.busy.iter().map(|busy| busy.range).collect();
         self.set(i, wish);
-        let overlaps = |choice: &Choice| choice.busy.iter().any(|a| needs.iter().any(|b| a.range.interferes(b)));
+        let overlaps =
+            |choice: &Choice| choice.busy.iter().any(|a| needs.iter().any(|b| a.range.interferes(b)));
         let mut others: Vec<(f64, usize)> = (0..candidates.len())
             .filter(|&k| k != i && self.choices[k].is_fast() && overlaps(&self.choices[k]))
             .map(|k| (self.worth_of(k, prices), k))

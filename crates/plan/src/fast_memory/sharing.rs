@@ -151,6 +151,5 @@ fn begins_at(choice: &Choice, time: Time) -> bool {
 
 /// Whether an instruction is the last that needs a value in fast memory. A copy that is under way is needed longer.
 fn ends_at(choice: &Choice, time: Time) -> bool {
-    choice.copied_until <= time
-        && choice.wholes().any(|range| range.end == time + 1 && range.start <= time)
+    choice.copied_until <= time && choice.wholes().any(|range| range.end == time + 1 && range.start <= time)
 }

@@ -69,15 +69,16 @@ impl Rewrite<'_> {
         let body = self.module.instructions[kernel].parent;
         let brought = match arrival {
             Arrival::InTime(start) => {
-                let scope = Scope { kernel, around: None };
+                let scope = Scope { facts: self.facts, kernel, around: None };
                 self.transfer(view, &cut, part.it, scope, (start, When::Now), kernel)
             }
             Arrival::Carried { first, next } => {
                 let around = Loop::around(self.module, &self.facts.graph, users, body);
                 let around = around.expect("a loop stays what it is");
-                let scope = Scope { kernel, around: Some(&around) };
+                let scope = Scope { facts: self.facts, kernel, around: Some((&around, next.time)) };
                 let first = self.transfer(view, &cut, part.it, scope, (first, When::First), around.init);
                 let next = self.transfer(view, &cut, part.it, scope, (next, When::Next), around.root);
+                self.inserted.carried += 1;
                 let element = self.carry(&around, first, next);
                 let shape = self.module.instructions[next].shape;
                 let op = Op::GetTupleElement { index: element };
@@ -180,7 +181,13 @@ impl Rewrite<'_> {
         let parameter = |(number, &operand): (usize, &InstructionId)| {
             let op = Op::Parameter { number: number as u32 };
             let name = self.names.unique("async_param");
-            module.add_instruction(Instruction::new(name, module.instructions[operand].shape, op, [], wrapped))
+            module.add_instruction(Instruction::new(
+                name,
+                module.instructions[operand].shape,
+                op,
+                [],
+                wrapped,
+            ))
         };
         let parameters: Vec<InstructionId> = operands.iter().enumerate().map(parameter).collect();
         let shape = module.intern(result.clone());

@@ -10,8 +10,8 @@ mod bring;
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{CallGraph, CallGraphError, Facts, ValueId, dataflow};
 use memplan_ir::{
-    ArrayShape, ComputationId, ElementType, Instruction, InstructionId, Layout, Module, Names, Op, Position, Shape,
-    ShapeId, ShapeIndex, Users,
+    ArrayShape, ComputationId, ElementType, Instruction, InstructionId, Layout, Module, Names, Op, Position,
+    Shape, ShapeId, ShapeIndex, Users,
 };
 use memplan_memory::FastMemory;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -27,6 +27,8 @@ pub(super) struct Inserted {
     pub(super) evictions: usize,
     /// Parts that kernels read in place of a whole.
     pub(super) parts: usize,
+    /// Those of them that loops carry.
+    pub(super) carried: usize,
     /// What is in fast memory now, by candidate.
     pub(super) placed: Vec<(usize, Position)>,
 }
@@ -380,11 +382,7 @@ fn in_space(array: &ArrayShape, space: u32) -> ArrayShape {
 }
 
 /// Names the memory in the layouts of values, wherever they appear.
-fn color(
-    module: &mut Module,
-    fast: FastMemory,
-    placed: &[(usize, Position)],
-) -> Result<(), CallGraphError> {
+fn color(module: &mut Module, fast: FastMemory, placed: &[(usize, Position)]) -> Result<(), CallGraphError> {
     let flow = dataflow(module, &CallGraph::new(module)?);
     let mut parts: SecondaryMap<InstructionId, Vec<ShapeIndex>> = SecondaryMap::new();
     let mut seen = FxHashSet::default();
