@@ -4,7 +4,8 @@
  *     cc -std=c99 -DPROGRAM=\"program.h\" -DPREFIX=JIT_ATTENTION -o embed examples/embed.c
  *     ./embed program.bin
  *
- * Gets every allocation, fills the constants, and says where parameters and results are.
+ * Gets every allocation, fills the constants, says where parameters and results are, and goes through the launches
+ * as a runtime would, except that it says what each reads and writes instead of starting a kernel.
  */
 #include PROGRAM
 
@@ -21,6 +22,13 @@
 #define RESULTS JOIN(PREFIX, RESULTS)
 #define RESULT_TABLE JOIN(PREFIX, RESULT_TABLE)
 #define TOTAL_SIZE JOIN(PREFIX, TOTAL_SIZE)
+#define ADDRESS_TABLE JOIN(PREFIX, ADDRESS_TABLE)
+#define COMPUTATIONS JOIN(PREFIX, COMPUTATIONS)
+#define COMPUTATION_TABLE JOIN(PREFIX, COMPUTATION_TABLE)
+#define LAUNCHES JOIN(PREFIX, LAUNCHES)
+#define LAUNCH_TABLE JOIN(PREFIX, LAUNCH_TABLE)
+#define TRANSFERS JOIN(PREFIX, TRANSFERS)
+#define TRANSFER_TABLE JOIN(PREFIX, TRANSFER_TABLE)
 
 /* An allocation, at a multiple of its alignment. */
 typedef struct {
@@ -69,22 +77,72 @@ static int check(const memplan_port *ports, size_t n, const memory *memories) {
     return 1;
 }
 
+#if LAUNCHES > 0
+/* Says where some arrays are; those that take no memory are left out. */
+static void list(const char *what, uint32_t first, uint32_t end) {
+    int any = 0;
+    for (uint32_t i = first; i < end; i++) {
+        const memplan_address *address = &ADDRESS_TABLE[i];
+        if (address->allocation == MEMPLAN_NONE) continue;
+        printf("%s %u+%llu:%llu", any ? "" : what, (unsigned)address->allocation,
+               (unsigned long long)address->offset, (unsigned long long)address->size);
+        any = 1;
+    }
+}
+
+/* Says which transfer a launch starts, and which launch waits for it. */
+static void list_transfer(uint32_t launch) {
+#if TRANSFERS > 0
+    for (size_t i = 0; i < TRANSFERS; i++) {
+        const memplan_transfer *transfer = &TRANSFER_TABLE[i];
+        if (transfer->start != launch || transfer->done == MEMPLAN_NONE) continue;
+        printf(" from space %u to %u until %s", (unsigned)transfer->from, (unsigned)transfer->to,
+               LAUNCH_TABLE[transfer->done].name);
+    }
+#else
+    (void)launch;
+#endif
+}
+
+/* Goes through a computation, once through the body of a loop and through every branch. */
+static void run(uint32_t computation, int depth) {
+    for (uint32_t i = COMPUTATION_TABLE[computation].first; i < COMPUTATION_TABLE[computation].end; i++) {
+        const memplan_launch *launch = &LAUNCH_TABLE[i];
+        if (launch->computation != computation) continue;
+        printf("%*s%s %s", 2 * depth, "", launch->operation, launch->name);
+        list(" reads", launch->operands, launch->results);
+        list(" writes", launch->results, launch->end);
+        list_transfer(i);
+        printf("\n");
+        if (launch->kind == MEMPLAN_WHILE || launch->kind == MEMPLAN_CONDITIONAL || launch->kind == MEMPLAN_CALL) {
+            for (uint32_t called = 0; called < COMPUTATIONS; called++) {
+                if (COMPUTATION_TABLE[called].called_by == i) run(called, depth + 1);
+            }
+        }
+    }
+}
+#endif
+
 int main(int argc, char **argv) {
     static memory memories[ALLOCATIONS];
     FILE *constants = argc > 1 ? fopen(argv[1], "rb") : NULL;
-    uint64_t main_memory = 0;
+    uint64_t total = 0;
     for (size_t i = 0; i < ALLOCATIONS; i++) {
         const memplan_allocation *allocation = &ALLOCATION_TABLE[i];
         memories[i] = get(allocation);
         if (memories[i].block == NULL) return fail("out of memory");
         if ((uintptr_t)memories[i].start % allocation->alignment != 0) return fail("not aligned");
         if (!fill(allocation, memories[i], constants)) return fail("a constant is not in the file");
-        if (allocation->space == 0) main_memory += allocation->size;
+        /* Arenas of other memory spaces have their own figures. */
+        if (allocation->kind != MEMPLAN_TEMP || allocation->space == 0) total += allocation->size;
     }
-    if (main_memory != TOTAL_SIZE) return fail("the allocations are not the total");
+    if (total != TOTAL_SIZE) return fail("the allocations are not the total");
     if (!check(PARAMETER_TABLE, PARAMETERS, memories)) return fail("a parameter is not in its allocation");
     if (!check(RESULT_TABLE, RESULTS, memories)) return fail("a result is not in its allocation");
-    printf("%llu bytes in %u allocations\n", (unsigned long long)main_memory, (unsigned)ALLOCATIONS);
+#if LAUNCHES > 0
+    run(0, 0);
+#endif
+    printf("%llu bytes in %u allocations\n", (unsigned long long)total, (unsigned)ALLOCATIONS);
     for (size_t i = 0; i < ALLOCATIONS; i++) free(memories[i].block);
     if (constants != NULL) fclose(constants);
     return EXIT_SUCCESS;

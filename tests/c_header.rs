@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use memplan::codegen::layout::layout;
+use memplan::codegen::layout::{Address, Argument, ProgramLayout, layout};
 use memplan::codegen::{c_header, write_constants};
 use memplan::hlo;
 use memplan::memory::Target;
@@ -18,9 +18,11 @@ fn compilers_take_the_header() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).display().to_string();
-    for (case, prefix) in
-        [("prefetch_in_loop", "PREFETCH_IN_LOOP"), ("branches_with_table", "BRANCHES_WITH_TABLE")]
-    {
+    for (case, prefix) in [
+        ("prefetch_in_loop", "PREFETCH_IN_LOOP"),
+        ("branches_with_table", "BRANCHES_WITH_TABLE"),
+        ("memory_spaces", "MEMORY_SPACES"),
+    ] {
         let fixture = Fixture::read(&root.join(format!("tests/hlo/layout/{case}.hlo"))).unwrap();
         let target = Target::find(fixture.target.as_deref().unwrap()).unwrap();
         let mut module = hlo::parse(&fixture.source).unwrap();
@@ -42,7 +44,13 @@ fn compilers_take_the_header() {
             &source,
         ]));
         let said = run(Command::new(at("embed")).arg(at("program.bin")));
-        let end = format!("{} bytes in {} allocations\n", layout.totals.total.0, layout.allocations.len());
+        let mut end = String::new();
+        walk(&layout, &layout.computations[0].name, 0, &mut end);
+        end.push_str(&format!(
+            "{} bytes in {} allocations\n",
+            layout.totals.total.0,
+            layout.allocations.len()
+        ));
         assert!(said.ends_with(&end), "{said}");
         run(Command::new(cc)
             .args(["-std=c11", "-fsyntax-only"])
@@ -53,6 +61,28 @@ fn compilers_take_the_header() {
             command.args(["-std=c++11", "-fsyntax-only", "-x", "c++"]).args(strict);
             run(command.args([&include, &prefix, &source]));
         }
+    }
+}
+
+/// What the example says of the launches of a computation, from the layout itself.
+fn walk(layout: &ProgramLayout, name: &str, depth: usize, text: &mut String) {
+    let places = |what: &str, arguments: &[Argument]| {
+        let place = |Address { allocation, offset, size }| format!(" {allocation}+{}:{}", offset.0, size.0);
+        let places: String = arguments.iter().filter_map(|argument| argument.address.map(place)).collect();
+        if places.is_empty() { places } else { format!(" {what}{places}") }
+    };
+    let launches = layout.launches_in_order();
+    let computation = layout.computations.iter().find(|computation| computation.name == name).unwrap();
+    for launch in &computation.launches {
+        let (reads, writes) = (places("reads", &launch.operands), places("writes", &launch.results));
+        let transfer = layout.transfers.iter().find(|transfer| transfer.start == launch.index);
+        let transfer = transfer.map_or_else(String::new, |transfer| {
+            let done = &launches[transfer.done.unwrap() as usize].1.name;
+            format!(" from space {} to {} until {done}", transfer.from.0, transfer.to.0)
+        });
+        let indent = "  ".repeat(depth);
+        text.push_str(&format!("{indent}{} {}{reads}{writes}{transfer}\n", launch.opcode, launch.name));
+        launch.calls.iter().for_each(|call| walk(layout, &call.computation, depth + 1, text));
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use memplan::codegen::layout::{
-    Address, Argument, Buffer, Computation, LaunchKind, Layout, Transfer, layout,
+    Address, Argument, Buffer, Computation, LaunchKind, ProgramLayout, Transfer, layout,
 };
 use memplan::codegen::{c_header, write_constants};
 use memplan::hlo;
@@ -130,7 +130,7 @@ fn layouts_of_what_xla_compiled() {
 
 /// The layout of a plan, after everything in it has been found again in the plan file.
 #[track_caller]
-fn checked(module: &Module, planned: &Planned, target: &Target) -> Layout {
+fn checked(module: &Module, planned: &Planned, target: &Target) -> ProgramLayout {
     let layout = layout(module, &planned.facts, target, &planned.plan);
     let file = PlanFile::new(module, &planned.schedule, &planned.plan);
     addresses_are_those_of(&file, module, &layout);
@@ -138,7 +138,7 @@ fn checked(module: &Module, planned: &Planned, target: &Target) -> Layout {
     buffers_are_apart(&layout);
     transfers_are_whole(&layout);
     let text = serde_json::to_string(&layout).unwrap();
-    let again: Layout = serde_json::from_str(&text).unwrap();
+    let again: ProgramLayout = serde_json::from_str(&text).unwrap();
     assert!(again == layout, "{}: read back, it is another layout", module.name);
     layout
 }
@@ -146,7 +146,7 @@ fn checked(module: &Module, planned: &Planned, target: &Target) -> Layout {
 /// Where the plan file has each (computation, instruction, shape index).
 type Places<'a> = HashMap<(&'a str, &'a str, &'a [u32]), Address>;
 
-fn addresses_are_those_of(file: &PlanFile, module: &Module, layout: &Layout) {
+fn addresses_are_those_of(file: &PlanFile, module: &Module, layout: &ProgramLayout) {
     let places: Places<'_> = file
         .values
         .iter()
@@ -200,7 +200,7 @@ fn addresses_are_those_of(file: &PlanFile, module: &Module, layout: &Layout) {
 }
 
 /// What a launch touches begins where the buffer does, and the buffer is alive then.
-fn in_its_buffer(layout: &Layout, argument: &Argument) {
+fn in_its_buffer(layout: &ProgramLayout, argument: &Argument) {
     if let (Some(address), Some(buffer)) = (argument.address, argument.buffer) {
         let buffer = &layout.buffers[buffer as usize];
         assert_eq!((address.allocation, address.offset), (buffer.address.allocation, buffer.address.offset));
@@ -209,7 +209,7 @@ fn in_its_buffer(layout: &Layout, argument: &Argument) {
     }
 }
 
-fn launches_are_numbered(layout: &Layout) {
+fn launches_are_numbered(layout: &ProgramLayout) {
     let launches = layout.launches_in_order();
     assert!(launches.iter().enumerate().all(|(i, (_, launch))| launch.index as usize == i));
     assert_eq!(launches.len(), layout.launches as usize);
@@ -239,7 +239,7 @@ fn launches_are_numbered(layout: &Layout) {
 }
 
 /// Sweeps over launches with the buffers that are alive, by address.
-fn buffers_are_apart(layout: &Layout) {
+fn buffers_are_apart(layout: &ProgramLayout) {
     // Ends before beginnings.
     let mut events: Vec<(u32, bool, &Buffer)> = Vec::new();
     for buffer in layout.buffers.iter().filter(|buffer| buffer.live.from < buffer.live.to) {
@@ -269,7 +269,7 @@ fn buffers_are_apart(layout: &Layout) {
     }
 }
 
-fn transfers_are_whole(layout: &Layout) {
+fn transfers_are_whole(layout: &ProgramLayout) {
     let launches = layout.launches_in_order();
     for transfer in &layout.transfers {
         let (_, start) = launches[transfer.start as usize];

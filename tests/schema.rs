@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use memplan::codegen::layout::{Layout, layout};
+use memplan::codegen::layout::{ProgramLayout, layout};
 use memplan::hlo;
 use memplan::memory::{PlanFile, Target, TargetField};
 use schemars::{Schema, schema_for};
@@ -14,7 +14,7 @@ use crate::support::plan_and_prove;
 fn schemas() -> [(&'static str, Schema); 3] {
     [
         ("schema/plan.schema.json", schema_for!(PlanFile)),
-        ("schema/layout.schema.json", schema_for!(Layout)),
+        ("schema/layout.schema.json", schema_for!(ProgramLayout)),
         ("schema/target.schema.json", schema_for!(Target)),
     ]
 }
@@ -85,7 +85,7 @@ fn plan_files_agree_with_the_schema() {
 /// A layout with a loop, transfers and constants agrees with its schema.
 #[test]
 fn layouts_agree_with_the_schema() {
-    let schema = serde_json::to_value(schema_for!(Layout)).unwrap();
+    let schema = serde_json::to_value(schema_for!(ProgramLayout)).unwrap();
     let target = Target::find("tpu-v5e").unwrap();
     let mut module = hlo::parse(include_str!("hlo/layout/prefetch_in_loop.hlo")).unwrap();
     let planned = plan_and_prove(&mut module, &target).unwrap();

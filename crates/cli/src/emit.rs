@@ -5,7 +5,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use clap::Args;
-use memplan::codegen::layout::{Layout, layout};
+use memplan::codegen::layout::{ProgramLayout, layout};
 use memplan::codegen::{c_header, write_constants};
 use memplan::hlo;
 use memplan::ir::Module;
@@ -73,7 +73,7 @@ pub(crate) struct Program<'a> {
     pub(crate) planned: &'a Planned,
     /// How full the tiles are, of a machine that has tiles.
     pub(crate) tiles: Option<TileReport>,
-    layout: OnceCell<Layout>,
+    layout: OnceCell<ProgramLayout>,
 }
 
 impl<'a> Program<'a> {
@@ -88,7 +88,7 @@ impl<'a> Program<'a> {
         json(&file)
     }
 
-    fn layout(&self) -> &Layout {
+    fn layout(&self) -> &ProgramLayout {
         let Planned { facts, plan, .. } = self.planned;
         self.layout.get_or_init(|| layout(self.module, facts, self.target, plan))
     }

@@ -107,7 +107,7 @@ pub enum DefragmentError {
 /// # Errors
 /// [`DefragmentError::Overlap`].
 pub fn compact(buffers: &[Buffer], region: u64, options: &Options) -> Result<Compaction, DefragmentError> {
-    let free = Layout::new(buffers, region, options)?.free_when_slid();
+    let free = Occupancy::new(buffers, region, options)?.free_when_slid();
     make_hole(buffers, region, free, options)
 }
 
@@ -124,7 +124,7 @@ pub fn make_hole(
     wanted: u64,
     options: &Options,
 ) -> Result<Compaction, DefragmentError> {
-    let layout = Layout::new(buffers, region, options)?;
+    let layout = Occupancy::new(buffers, region, options)?;
     let free = layout.free_when_slid();
     if wanted > free {
         return Err(DefragmentError::TooLarge { wanted: Bytes(wanted), free: Bytes(free) });
@@ -167,8 +167,8 @@ pub fn order(
         address: targets.get(&buffer.id).copied().unwrap_or(buffer.address),
         ..*buffer
     };
-    Layout::new(buffers, region, options)?;
-    Layout::new(&buffers.iter().map(new).collect::<Vec<_>>(), region, options)?;
+    Occupancy::new(buffers, region, options)?;
+    Occupancy::new(&buffers.iter().map(new).collect::<Vec<_>>(), region, options)?;
     let mut mover = Mover {
         options,
         region,
@@ -186,7 +186,7 @@ pub fn order(
 }
 
 /// Live buffers by address.
-struct Layout {
+struct Occupancy {
     buffers: Vec<Buffer>,
     region: u64,
     alignment: Alignment,
@@ -209,8 +209,8 @@ struct Window {
     bytes: u64,
 }
 
-impl Layout {
-    fn new(buffers: &[Buffer], region: u64, options: &Options) -> Result<Layout, DefragmentError> {
+impl Occupancy {
+    fn new(buffers: &[Buffer], region: u64, options: &Options) -> Result<Occupancy, DefragmentError> {
         let mut buffers = buffers.to_vec();
         buffers.retain(|buffer| buffer.size > 0);
         buffers.sort_unstable_by_key(|buffer| (buffer.address, buffer.id));
@@ -224,7 +224,7 @@ impl Layout {
                 return Err(DefragmentError::Overlap(buffer.id));
             }
         }
-        Ok(Layout { buffers, region, alignment: options.alignment })
+        Ok(Occupancy { buffers, region, alignment: options.alignment })
     }
 
     fn align(&self, address: u64) -> u64 {

@@ -8,12 +8,12 @@ use memplan_ir::{
     ComputationId, EntityRef, InstructionId, Literal, Module, Op, PackedOption, Position, PositionId,
     SecondaryMap, Shape, Tile,
 };
-use memplan_memory::{AllocationKind, Bytes, KindName, MemoryPlan, MemorySpaceId, Slice, Target};
+use memplan_memory::{Alignment, AllocationKind, Bytes, KindName, MemoryPlan, MemorySpaceId, Slice, Target};
 
 use super::transfer::transfers;
 use super::{
-    Address, Allocation, Argument, Buffer, Call, CallRole, Computation, Launch, LaunchKind, Layout, Lifetime,
-    Port, Space, padding,
+    Address, Allocation, Argument, Buffer, Call, CallRole, Computation, Launch, LaunchKind, Lifetime, Port,
+    ProgramLayout, Space, padding,
 };
 use crate::constants::constant_offsets;
 
@@ -48,11 +48,11 @@ use crate::constants::constant_offsets;
 /// assert_eq!((sum.live.from, sum.live.to, sum.address.size.0), (0, 2, 64));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn layout(module: &Module, facts: &Facts, target: &Target, plan: &MemoryPlan) -> Layout {
+pub fn layout(module: &Module, facts: &Facts, target: &Target, plan: &MemoryPlan) -> ProgramLayout {
     let program = Program::new(module, facts, target, plan);
     let buffers = program.buffers();
     let (file_offsets, constants_file) = constant_offsets(plan);
-    Layout {
+    ProgramLayout {
         format: "memplan.layout".into(),
         version: 1,
         module: module.name.to_string(),
@@ -267,6 +267,7 @@ impl<'a> Program<'a> {
                     used: Bytes::ZERO,
                     temp: Bytes::ZERO,
                     alignment: self.target.alignment(id),
+                    granule: known.map_or(Alignment::ONE, |space| space.granule),
                 }
             })
             .collect();

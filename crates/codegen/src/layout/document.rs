@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// The layout of one program. All sizes and offsets are in bytes; launches, buffers and allocations are named by their
 /// number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Layout {
+pub struct ProgramLayout {
     /// Always `memplan.layout`.
     pub format: String,
     /// Always 1. Keys may be added within a version, never renamed.
@@ -61,6 +61,8 @@ pub struct Space {
     pub temp: Bytes,
     /// Alignment of values within an allocation.
     pub alignment: Alignment,
+    /// What the machine maps this memory in: allocations take whole multiples of it.
+    pub granule: Alignment,
 }
 
 /// A contiguous region of one memory space, asked for once and held for the whole run.
@@ -223,7 +225,7 @@ pub struct Launch {
 pub enum LaunchKind {
     /// A kernel reads the operands and writes the results.
     Kernel,
-    /// Begins work that goes on beside the following launches; see [`Layout::transfers`].
+    /// Begins work that goes on beside the following launches; see [`ProgramLayout::transfers`].
     Start,
     /// Waits for such work.
     Done,
@@ -368,7 +370,7 @@ impl Buffer {
     }
 }
 
-impl Layout {
+impl ProgramLayout {
     /// All launches by number.
     pub fn launches_in_order(&self) -> Vec<(&Computation, &Launch)> {
         let mut all: Vec<_> =

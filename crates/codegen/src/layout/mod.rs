@@ -1,6 +1,6 @@
 //! The layout of a program: what a runtime needs to run it in the memory that the plan gives it.
 //!
-//! A plan says where each value lives. A [`Layout`] says the same in the order of execution: memory spaces and
+//! A plan says where each value lives. A [`ProgramLayout`] says the same in the order of execution: memory spaces and
 //! allocations to ask for, buffers with their addresses and lifetimes, launches with the addresses that they read and
 //! write, transfers with the launches at which they start and must be done. Nothing is decided here: every address is a
 //! slice of the plan, every lifetime a live range of the analysis, in launches instead of instants.
@@ -30,6 +30,6 @@ mod transfer;
 
 pub use build::layout;
 pub use document::{
-    Address, Allocation, Argument, Buffer, Call, CallRole, Computation, Launch, LaunchKind, Layout, Lifetime,
-    Padding, Port, Remedy, RemedyKind, Space, Transfer,
+    Address, Allocation, Argument, Buffer, Call, CallRole, Computation, Launch, LaunchKind, Lifetime,
+    Padding, Port, ProgramLayout, Remedy, RemedyKind, Space, Transfer,
 };

@@ -11,7 +11,7 @@ use std::fmt::{Formatter, Result};
 
 use memplan_memory::Bytes;
 
-use super::{Allocation, Layout};
+use super::{Allocation, ProgramLayout};
 
 /// Characters across and lines down, at most.
 const WIDTH: u64 = 96;
@@ -21,7 +21,7 @@ const HEIGHT: u64 = 16;
 const SHADES: [char; 5] = [' ', '░', '▒', '▓', '█'];
 
 /// Draws what is taken in an allocation, and when.
-pub(super) fn draw(f: &mut Formatter<'_>, layout: &Layout, allocation: &Allocation) -> Result {
+pub(super) fn draw(f: &mut Formatter<'_>, layout: &ProgramLayout, allocation: &Allocation) -> Result {
     let (bytes, launches) = (allocation.size.0, u64::from(layout.launches));
     if bytes == 0 || launches == 0 {
         return Ok(());
@@ -50,7 +50,7 @@ pub(super) fn draw(f: &mut Formatter<'_>, layout: &Layout, allocation: &Allocati
 
 /// For each cell, row by row from the bottom, the bytes times launches taken in it, times `width * height`. Buffers that
 /// share bytes and a launch count twice, which the shade does not show.
-fn taken(layout: &Layout, allocation: &Allocation, width: u64, height: u64) -> Vec<u128> {
+fn taken(layout: &ProgramLayout, allocation: &Allocation, width: u64, height: u64) -> Vec<u128> {
     let mut area = vec![0u128; (width * height) as usize];
     let (bytes, launches) = (allocation.size.0, u64::from(layout.launches));
     for buffer in layout.buffers.iter().filter(|buffer| buffer.address.allocation == allocation.index) {

@@ -5,10 +5,10 @@ use std::fmt::{self, Display, Formatter};
 use memplan_memory::{Bytes, KindName};
 
 use super::table::Table;
-use super::{Address, Argument, Buffer, Layout, Remedy, RemedyKind, picture};
+use super::{Address, Argument, Buffer, ProgramLayout, Remedy, RemedyKind, picture};
 
 /// Spaces, allocations, buffers with a picture of each arena, launches, transfers, padding: each a table.
-impl Display for Layout {
+impl Display for ProgramLayout {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} on {}: {} launches\n", self.module, self.target, self.launches)?;
         write!(f, "memory spaces\n{}\n", self.spaces_table())?;
@@ -33,7 +33,7 @@ fn section<const N: usize>(f: &mut Formatter<'_>, title: &str, table: &Table<N>)
     }
 }
 
-impl Layout {
+impl ProgramLayout {
     fn spaces_table(&self) -> Table<6> {
         let mut table = Table::new(["space", "name", ">capacity", ">used", ">arena", ">align"]);
         for space in &self.spaces {

@@ -11,69 +11,33 @@
 //! #define STEP_BUFFER_FUSION_3_OFFSET UINT64_C(512)
 //! ```
 //!
-//! The header asserts at compile time that each buffer is inside its allocation, and that `size_t` can hold the sizes.
+//! Then tables say what runs: computations, their launches in order with the addresses that they read and write, and
+//! transfers with the launches that start them and wait for them. The header asserts at compile time that the buffers
+//! are inside their allocations, and that `size_t` can hold the sizes. Strings are UTF-8.
+
+mod launches;
+mod names;
 
 use std::fmt::{self, Write};
 
 use memplan_ir::ShapeIndex;
 use memplan_memory::KindName;
-use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::layout::{Address, Layout, Port};
+use crate::layout::{Address, Buffer, Port, ProgramLayout};
+use names::{Names, comment, prefix, string};
 
 /// The header of a layout. Linear in the layout.
-pub fn c_header(layout: &Layout) -> String {
+pub fn c_header(layout: &ProgramLayout) -> String {
     let mut header = Header { layout, prefix: prefix(&layout.module), out: String::new() };
     header.write().expect("a string takes everything");
     header.out
 }
 
 /// What all headers share, once however many are included.
-const TYPES: &str = r#"#ifndef MEMPLAN_TYPES
-#define MEMPLAN_TYPES
-
-/* What an allocation is for. */
-enum memplan_kind { MEMPLAN_ARGUMENT, MEMPLAN_OUTPUT, MEMPLAN_CONSTANT, MEMPLAN_TEMP };
-
-/* The number of no allocation, and the offset of what is not in the file of constants. */
-#define MEMPLAN_NONE UINT32_MAX
-#define MEMPLAN_NOT_IN_FILE UINT64_MAX
-
-/* A region of one memory space, to be had before the first run. */
-typedef struct memplan_allocation {
-    const char *name;
-    enum memplan_kind kind;
-    uint32_t space;
-    uint64_t size;
-    uint64_t alignment;
-    uint64_t file_offset; /* of constants: where `--emit constants=FILE` has the bytes */
-} memplan_allocation;
-
-/* A part of a parameter or of the result. */
-typedef struct memplan_port {
-    const char *name;
-    const char *shape;
-    uint32_t parameter; /* MEMPLAN_NONE for results */
-    const char *index;  /* path into the parameter or the result */
-    uint32_t allocation;
-    uint64_t offset;
-    uint64_t size;
-    int donated; /* whether the program may write over it */
-} memplan_port;
-
-#if defined(__cplusplus)
-#define MEMPLAN_ASSERT(condition, name) static_assert(condition, #name)
-#elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
-#define MEMPLAN_ASSERT(condition, name) _Static_assert(condition, #name)
-#else
-#define MEMPLAN_ASSERT(condition, name) typedef char name[(condition) ? 1 : -1]
-#endif
-
-#endif
-"#;
+const TYPES: &str = include_str!("types.h");
 
 struct Header<'a> {
-    layout: &'a Layout,
+    layout: &'a ProgramLayout,
     prefix: String,
     out: String,
 }
@@ -86,18 +50,18 @@ impl Header<'_> {
         self.ports("PARAMETER", "Parts of the parameters, by number and position.", &self.layout.parameters)?;
         self.ports("RESULT", "Parts of the result, by position.", &self.layout.results)?;
         self.buffers()?;
+        self.launches()?;
         write!(self.out, "\n#endif\n")
     }
 
     fn begin(&mut self) -> fmt::Result {
-        let Layout { module, target, fingerprint, launches, constants_file, totals, .. } = self.layout;
+        let ProgramLayout { module, target, fingerprint, constants_file, totals, .. } = self.layout;
         let prefix = &self.prefix;
         let (module, target) = (comment(module), comment(target));
         writeln!(self.out, "/* Memory of {module} on {target}. Written by memplan; do not edit. */")?;
         writeln!(self.out, "#ifndef MEMPLAN_{prefix}_H\n#define MEMPLAN_{prefix}_H\n")?;
         writeln!(self.out, "#include <stdint.h>\n\n{TYPES}")?;
         writeln!(self.out, "#define {prefix}_FINGERPRINT UINT64_C(0x{fingerprint})")?;
-        writeln!(self.out, "#define {prefix}_LAUNCHES {launches}")?;
         writeln!(self.out, "#define {prefix}_TOTAL_SIZE UINT64_C({})", totals.total.0)?;
         writeln!(self.out, "#define {prefix}_CONSTANTS_FILE_SIZE UINT64_C({})", constants_file.0)
     }
@@ -106,15 +70,16 @@ impl Header<'_> {
         let (layout, prefix) = (self.layout, &self.prefix);
         writeln!(
             self.out,
-            "\n/* Memory spaces: their numbers, all allocations in them, the arena among those. */"
+            "\n/* Memory spaces: their numbers, all allocations in them, the arena among those; what they are mapped in. */"
         )?;
         let mut names = Names::default();
         for space in &layout.spaces {
-            let name = names.unique(&space.name, &["", "_SIZE", "_ARENA_SIZE", "_ALIGNMENT"]);
+            let name = names.unique(&space.name, &["", "_SIZE", "_ARENA_SIZE", "_ALIGNMENT", "_GRANULE"]);
             writeln!(self.out, "#define {prefix}_SPACE_{name} {}", space.id.0)?;
             writeln!(self.out, "#define {prefix}_SPACE_{name}_SIZE UINT64_C({})", space.used.0)?;
             writeln!(self.out, "#define {prefix}_SPACE_{name}_ARENA_SIZE UINT64_C({})", space.temp.0)?;
             writeln!(self.out, "#define {prefix}_SPACE_{name}_ALIGNMENT UINT64_C({})", space.alignment)?;
+            writeln!(self.out, "#define {prefix}_SPACE_{name}_GRANULE UINT64_C({})", space.granule)?;
         }
         Ok(())
     }
@@ -148,17 +113,16 @@ impl Header<'_> {
             "\nstatic const memplan_allocation {prefix}_ALLOCATION_TABLE[{prefix}_ALLOCATIONS] = {{"
         )?;
         for allocation in &layout.allocations {
-            let file_offset = allocation
-                .file_offset
-                .map_or("MEMPLAN_NOT_IN_FILE".into(), |offset| format!("UINT64_C({})", offset.0));
+            let file_offset =
+                allocation.file_offset.map_or("MEMPLAN_NOT_IN_FILE".into(), |offset| number(offset.0));
             writeln!(
                 self.out,
-                "    {{{}, {}, {}, UINT64_C({}), UINT64_C({}), {file_offset}}},",
+                "    {{{}, {}, {}, {}, {}, {file_offset}}},",
                 string(&allocation.name),
                 kind(allocation.kind),
                 allocation.space.0,
-                allocation.size.0,
-                allocation.alignment,
+                number(allocation.size.0),
+                number(allocation.alignment.bytes()),
             )?;
         }
         writeln!(self.out, "}};\n")?;
@@ -203,7 +167,7 @@ impl Header<'_> {
         for port in ports {
             let address = port.address.map_or_else(
                 || "MEMPLAN_NONE, 0, 0".into(),
-                |a| format!("{}, UINT64_C({}), UINT64_C({})", a.allocation, a.offset.0, a.size.0),
+                |a| format!("{}, {}, {}", a.allocation, number(a.offset.0), number(a.size.0)),
             );
             writeln!(
                 self.out,
@@ -225,7 +189,8 @@ impl Header<'_> {
             "\n/* Where each value lives, and at which launches: from the first, to before the last. */"
         )?;
         let mut names = Names::default();
-        let mut asserts = String::new();
+        // Where the buffers of each allocation end: its last one, by a name that has been defined.
+        let mut ends: Vec<Option<(&Buffer, String)>> = vec![None; layout.allocations.len()];
         for buffer in &layout.buffers {
             let full_name = buffer.full_name();
             let name = names.unique(&full_name, &["_ALLOCATION", "_OFFSET", "_SIZE"]);
@@ -237,14 +202,20 @@ impl Header<'_> {
                 comment(&full_name)
             )?;
             self.define_address(&format!("BUFFER_{name}"), &buffer.address)?;
-            let size = layout.allocations[buffer.address.allocation as usize].size.0;
-            let define = format!("{prefix}_BUFFER_{name}");
+            let end = &mut ends[buffer.address.allocation as usize];
+            if end.as_ref().is_none_or(|(last, _)| last.address.end() < buffer.address.end()) {
+                *end = Some((buffer, name));
+            }
+        }
+        writeln!(self.out)?;
+        for (i, (_, name)) in ends.iter().enumerate().filter_map(|(i, end)| Some((i, end.as_ref()?))) {
+            let (define, size) = (format!("{prefix}_BUFFER_{name}"), layout.allocations[i].size.0);
             writeln!(
-                asserts,
-                "MEMPLAN_ASSERT({define}_OFFSET + {define}_SIZE <= UINT64_C({size}), {define}_is_inside);"
+                self.out,
+                "MEMPLAN_ASSERT({define}_OFFSET + {define}_SIZE <= UINT64_C({size}), {prefix}_allocation_{i}_is_large_enough);"
             )?;
         }
-        write!(self.out, "\n{asserts}")
+        Ok(())
     }
 
     fn define_address(&mut self, name: &str, address: &Address) -> fmt::Result {
@@ -264,96 +235,7 @@ fn kind(kind: KindName) -> &'static str {
     }
 }
 
-/// Identifiers that are taken.
-#[derive(Default)]
-struct Names {
-    /// With their suffixes.
-    taken: FxHashSet<String>,
-    /// The last number given to identifiers that would be equal.
-    numbers: FxHashMap<String, u32>,
-}
-
-impl Names {
-    /// An identifier like a name, numbered where with one of the suffixes it would be another one: the size of `x` is
-    /// called what `x.size` is.
-    fn unique(&mut self, name: &str, suffixes: &[&str]) -> String {
-        let base = identifier(name);
-        let mut unique = base.clone();
-        let with =
-            |unique: &str| suffixes.iter().map(|suffix| format!("{unique}{suffix}")).collect::<Vec<_>>();
-        while with(&unique).iter().any(|full| self.taken.contains(full)) {
-            let number = self.numbers.entry(base.clone()).or_insert(1);
-            *number += 1;
-            unique = format!("{base}_{number}");
-        }
-        self.taken.extend(with(&unique));
-        unique
-    }
-}
-
-/// What all names of a module begin with: never a digit, nor an underscore, which C keeps for itself.
-fn prefix(module: &str) -> String {
-    let name = identifier(module);
-    if name.starts_with(|c: char| c.is_ascii_digit()) { format!("M_{name}") } else { name }
-}
-
-/// A name in capitals, with one underscore for every run of characters that identifiers cannot have; none at the ends.
-fn identifier(name: &str) -> String {
-    let words = name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
-    let joined = words.collect::<Vec<_>>().join("_").to_ascii_uppercase();
-    if joined.is_empty() { "X".into() } else { joined }
-}
-
-/// Text that does not end the comment that it is in.
-fn comment(text: &str) -> String {
-    text.replace("*/", "* /").replace("/*", "/ *").replace(['\n', '\r', '\\'], " ")
-}
-
-/// A string literal. Question marks are escaped for the sake of trigraphs.
-fn string(text: &str) -> String {
-    let mut literal = String::from("\"");
-    for byte in text.bytes() {
-        match byte {
-            b'"' | b'\\' | b'?' => literal.extend(['\\', char::from(byte)]),
-            b' '..=b'~' => literal.push(char::from(byte)),
-            _ => literal.push_str(&format!("\\{byte:03o}")),
-        }
-    }
-    literal + "\""
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_become_identifiers() {
-        for (name, expected) in
-            [("fusion.3{0,1}", "FUSION_3_0_1"), ("__x__y", "X_Y"), ("größe", "GR_E"), ("%%", "X"), ("", "X")]
-        {
-            assert_eq!(identifier(name), expected, "{name}");
-        }
-        assert_eq!(prefix("3d_conv"), "M_3D_CONV");
-    }
-
-    #[test]
-    fn equal_identifiers_are_numbered() {
-        let mut names = Names::default();
-        let all = ["a.b", "a_b", "a b 2", "a-b"].map(|name| names.unique(name, &["_SIZE"]));
-        assert_eq!(all, ["A_B", "A_B_2", "A_B_2_2", "A_B_3"]);
-    }
-
-    #[test]
-    fn suffixes_make_no_identifier_of_another_name() {
-        let mut names = Names::default();
-        let all = ["x", "x.size", "y.size", "y"].map(|name| names.unique(name, &["", "_SIZE"]));
-        assert_eq!(all, ["X", "X_SIZE_2", "Y_SIZE", "Y_2"]);
-    }
-
-    #[test]
-    fn strings_and_comments_end_where_they_should() {
-        assert_eq!(string("a\"\\??\u{e9}1\n"), r#""a\"\\\?\?\303\2511\012""#);
-        assert_eq!(comment("a*/b/*c\\\nd*/"), "a* /b/ *c  d* /");
-        assert_eq!(comment("*/*/"), "* / * /");
-    }
+/// A number of 64 bits, where one is initialized.
+fn number(value: u64) -> String {
+    if value <= u64::from(u32::MAX) { value.to_string() } else { format!("UINT64_C({value})") }
 }
