@@ -27,7 +27,7 @@ pub(crate) struct CompileArgs {
     #[arg(long)]
     target: String,
     /// Fail (status 3) when the program needs more than this, e.g. 16GiB
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, allow_negative_numbers = true)]
     memory_limit: Option<Bytes>,
     /// For people or for programs
     #[arg(long, value_enum, default_value_t)]

@@ -36,6 +36,9 @@ pub(crate) fn parse_bytes(text: &str) -> Result<Bytes, String> {
     let text = text.trim();
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = (&text[..split], text[split..].trim());
+    if number.is_empty() {
+        return Err(format!("`{text}` is not a number of bytes"));
+    }
     let factor: u64 = match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 1,
         "kib" | "k" => 1 << 10,

@@ -20,7 +20,7 @@ pub(crate) struct PackArgs {
     /// CSV with `id,lower,upper,size` and optionally `alignment` and `offset` (fixed); `-` is standard input
     problem: String,
     /// Ask whether everything fits this many bytes, instead of for the lowest height
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, allow_negative_numbers = true)]
     capacity: Option<Bytes>,
     /// Stop improving after this long
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]

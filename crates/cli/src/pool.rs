@@ -14,13 +14,13 @@ pub(crate) struct PoolOptions {
     #[arg(long, value_name = "KIND", value_parser = parse_allocator)]
     allocator: Option<AllocatorKind>,
     /// On GPUs: share of the memory that the process may have, as XLA_CLIENT_MEM_FRACTION (default 0.75)
-    #[arg(long, value_name = "FRACTION")]
+    #[arg(long, value_name = "FRACTION", allow_negative_numbers = true)]
     memory_fraction: Option<MemoryFraction>,
     /// On GPUs: take memory as it is needed instead of at the start, as XLA_PYTHON_CLIENT_PREALLOCATE=false
     #[arg(long)]
     no_preallocate: bool,
     /// On GPUs: set this much aside for collective memory at the start
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, allow_negative_numbers = true)]
     collective_memory: Option<Bytes>,
 }
 
@@ -40,8 +40,8 @@ impl PoolOptions {
     /// The failure of a program that does not fit, where the flags ask whether it does.
     pub(crate) fn verdict(&self, placement: Option<&Placement>) -> Result<(), Failure> {
         match placement {
-            Some(placement) if self.is_asked() && placement.shortage.is_some() => {
-                Err(Failure::DoesNotFit(placement.to_string()))
+            Some(Placement { shortage: Some(shortage), .. }) if self.is_asked() => {
+                Err(Failure::DoesNotFit(format!("the program does not fit into the process: {shortage}")))
             }
             _ => Ok(()),
         }

@@ -5,6 +5,7 @@ use std::path::Path;
 use clap::{Args, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
 use memplan::codegen::bfc::{Bfc, End, Growth, Options};
+use memplan::codegen::pool::MemoryFraction;
 use memplan::codegen::replay::{Outcome, Platform, RETRY_TIME, Replay, Sample, replay, smallest_pool};
 use memplan::codegen::trace::{Event, Trace};
 use memplan::memory::{Bytes, Target};
@@ -32,11 +33,11 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_enum, default_value_t)]
     allocator: AllocatorChoice,
     /// Size of the pool; without it, a share of the target's memory
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, allow_negative_numbers = true)]
     limit: Option<Bytes>,
     /// Share of the target's memory that the pool may have
-    #[arg(long, value_name = "FRACTION", default_value = "0.75", value_parser = parse_fraction)]
-    memory_fraction: f64,
+    #[arg(long, value_name = "FRACTION", default_value_t, allow_negative_numbers = true)]
+    memory_fraction: MemoryFraction,
     /// Take memory as it is needed, in regions of doubling sizes, instead of all at once
     #[arg(long)]
     growth: bool,
@@ -49,7 +50,8 @@ pub(crate) struct ReplayArgs {
     /// Let requests that do not fit wait up to 10 seconds of the trace's time
     #[arg(long)]
     retry: bool,
-    /// Keep what is freed apart until the device has come that far (`sync`)
+    /// Keep what is freed apart from its neighbors until the device has come that far: a `sync` event of the trace. What
+    /// no `sync` follows is merged only when a request would fail otherwise
     #[arg(long)]
     timestamps: bool,
     /// Split off a rest of this share of the pool however large the request was (default: of 128 MiB)
@@ -59,7 +61,7 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "EVENT", conflicts_with_all = ["growth", "two_ended"])]
     defragment_at: Option<usize>,
     /// Make a hole of this size only
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, requires = "defragment_at")]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, allow_negative_numbers = true, requires = "defragment_at")]
     hole: Option<Bytes>,
     /// Copy in pieces that do not overlap what they read
     #[arg(long, requires = "defragment_at")]
@@ -158,10 +160,7 @@ fn of_module(args: &ReplayArgs, target: &Target) -> Result<Subject, Failure> {
 }
 
 fn options(args: &ReplayArgs, target: Option<&Target>) -> Result<Options, Failure> {
-    let share = |target: &Target| {
-        let capacity = target.spaces[0].capacity?;
-        Some(Bytes((capacity.0 as f64 * args.memory_fraction) as u64))
-    };
+    let share = |target: &Target| Some(args.memory_fraction.of(target.spaces[0].capacity?));
     let limit = args.limit.or_else(|| target.and_then(share)).ok_or_else(|| {
         Failure::Usage("how large is the pool? --limit says it, or --target with a capacity".to_string())
     })?;

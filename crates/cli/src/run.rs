@@ -6,13 +6,14 @@ use std::path::Path;
 
 use clap::Args;
 use memplan::interp::{self, Devices, Options, npz};
-use memplan::ir::{Literal, Module};
+use memplan::ir::{Instruction, Literal, Module, Op};
 use memplan::memory::Target;
 use memplan::plan::{AssignOptions, PlanOptions, plan};
 use memplan::{CompileOptions, LEGALIZE, compile, passes};
 
 use crate::failure::Failure;
 use crate::input::{read_module, target};
+use crate::output::say;
 
 #[derive(Args)]
 pub(crate) struct RunArgs {
@@ -53,6 +54,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     let options = Options { seed: args.seed, ..Options::default() };
     let inputs = npz::read_inputs_on(&module, devices.count(), file)
         .map_err(|error| Failure::Input(format!("error: `{}`: {error}", args.inputs)))?;
+    warn_of_elided_constants(&module);
     let mut module = interp::with_meaningful_layouts(&module).into_owned();
     if args.optimize {
         // The plan is made again below, with the working memory of the kernels.
@@ -68,6 +70,23 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         Some(path) => write(path, &results),
         None => Ok(()),
     }
+}
+
+/// Text may leave the elements of constants out, `constant({...})`. Then the results are right for the module as XLA's
+/// parser fills it in, but they are not those of the program it was printed from.
+fn warn_of_elided_constants(module: &Module) {
+    let is_elided = |instruction: &&Instruction| matches!(&instruction.op, Op::Constant(c) if c.is_elided());
+    let mut elided = module.instructions.values().filter(is_elided);
+    let Some(first) = elided.next() else { return };
+    let others = match elided.count() {
+        0 => String::new(),
+        n => format!(" and of {n} more"),
+    };
+    say(&format!(
+        "warning: the elements of constant `{}`{others} are not in the module (`{{...}}`): the results are not those of \
+         the program that it was printed from",
+        first.name
+    ));
 }
 
 /// Plans the module and runs it inside the plan.

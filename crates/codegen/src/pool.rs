@@ -15,6 +15,9 @@ use crate::replay::Allocator as _;
 /// Collective memory, as layouts number it.
 const COLLECTIVE: MemorySpaceId = MemorySpaceId(1);
 
+/// Memory of the device too, where temporaries are apart from everything else.
+const TEMP: MemorySpaceId = MemorySpaceId(2);
+
 /// Pinned host memory.
 const HOST: MemorySpaceId = MemorySpaceId(5);
 
@@ -47,24 +50,32 @@ impl AllocatorKind {
     }
 }
 
-/// How much of the device's memory a pool takes, as `XLA_CLIENT_MEM_FRACTION` says it: `0.75`, or `0.75-0.9` and `0.75+`
-/// for pools that may grow from one share to another, or to everything.
+/// The share of a device's memory that a pool may have, above 0 and at most 1: the client's `XLA_CLIENT_MEM_FRACTION`,
+/// without the shares above 1 that it takes where memory is unified with the host's. The default is 0.75.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MemoryFraction {
-    /// What is taken at the start.
-    pub start: f64,
-    /// What the pool may grow to. Only pools with two ends do.
-    pub cap: f64,
-}
+pub struct MemoryFraction(f64);
 
 /// A text that is no [`MemoryFraction`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no share of memory: expected 0.75, 0.75-0.9 or 0.75+, above 0 and at most 1")]
+#[error("`{0}` is no share of a device's memory: a number above 0 and at most 1 is expected")]
 pub struct NotAFraction(pub String);
+
+impl MemoryFraction {
+    /// The share of a number of bytes, rounded down.
+    pub fn of(self, bytes: Bytes) -> Bytes {
+        Bytes((bytes.0 as f64 * self.0) as u64)
+    }
+}
 
 impl Default for MemoryFraction {
     fn default() -> MemoryFraction {
-        MemoryFraction { start: 0.75, cap: 0.75 }
+        MemoryFraction(0.75)
+    }
+}
+
+impl fmt::Display for MemoryFraction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 
@@ -72,20 +83,8 @@ impl FromStr for MemoryFraction {
     type Err = NotAFraction;
 
     fn from_str(text: &str) -> Result<MemoryFraction, NotAFraction> {
-        let share = |part: &str| {
-            let share = part.trim().parse::<f64>().ok()?;
-            (share > 0.0 && share <= 1.0).then_some(share)
-        };
-        let trimmed = text.trim();
-        let parsed = match (trimmed.strip_suffix('+'), trimmed.split_once('-')) {
-            (Some(start), _) => share(start).zip(Some(1.0)),
-            (None, Some((start, cap))) => share(start).zip(share(cap)),
-            (None, None) => share(trimmed).map(|share| (share, share)),
-        };
-        match parsed {
-            Some((start, cap)) if start <= cap => Ok(MemoryFraction { start, cap }),
-            _ => Err(NotAFraction(text.to_string())),
-        }
+        let share = text.trim().parse().ok().filter(|&share| share > 0.0 && share <= 1.0);
+        share.map(MemoryFraction).ok_or_else(|| NotAFraction(text.to_string()))
     }
 }
 
@@ -154,7 +153,7 @@ pub struct Shortage {
     pub largest_free: Bytes,
     /// The least share of the device, in hundredths rounded up, with which a pool takes everything; `None`: the device
     /// is too small.
-    pub enough: Option<f64>,
+    pub enough: Option<MemoryFraction>,
 }
 
 /// Puts a plan into a process: `None` for targets without a capacity.
@@ -163,13 +162,13 @@ pub struct Shortage {
 /// arguments take nothing.
 pub fn place(target: &Target, plan: &MemoryPlan, settings: &Settings) -> Option<Placement> {
     let device = target.spaces.first()?.capacity?;
-    let share = |share: f64| Bytes((device.0 as f64 * share) as u64);
     let granule = |space| target.space(space).map_or(Alignment::ONE, |space| space.granule);
     let in_space = |space| plan.allocations.values().filter(move |a| a.space == space);
     let paged = |a: &Allocation| a.size.align_up(granule(a.space));
     let sum = |sizes: &mut dyn Iterator<Item = Bytes>| sizes.fold(Bytes::ZERO, Bytes::saturating_add);
     let collective = sum(&mut in_space(COLLECTIVE).map(paged));
-    let mut main: Vec<&Allocation> = in_space(MemorySpaceId::MAIN).filter(|a| a.size > Bytes::ZERO).collect();
+    let main = in_space(MemorySpaceId::MAIN).chain(in_space(TEMP));
+    let mut main: Vec<&Allocation> = main.filter(|a| a.size > Bytes::ZERO).collect();
     main.sort_by_key(|allocation| rank(&allocation.kind));
 
     let is_pool = matches!(settings.allocator, AllocatorKind::Default | AllocatorKind::Bfc);
@@ -177,7 +176,7 @@ pub fn place(target: &Target, plan: &MemoryPlan, settings: &Settings) -> Option<
     // Collective memory is mapped beside the pool.
     let apart = collective.max(settings.collective);
     let left = device.saturating_sub(apart);
-    let limit = if has_share { share(settings.fraction.start).min(left) } else { left };
+    let limit = if has_share { settings.fraction.of(device).min(left) } else { left };
     let options = Options {
         device: left,
         ..if is_pool && settings.preallocate { Options::preallocated(limit) } else { Options::growing(limit) }
@@ -234,13 +233,19 @@ fn name(kind: &AllocationKind) -> &'static str {
 }
 
 /// The least hundredths of a device with which everything has a place.
-fn enough(main: &[&Allocation], left: Bytes, device: Bytes, allocator: AllocatorKind) -> Option<f64> {
-    let fits = |hundredths: &u64| {
-        let limit = Bytes((device.0 as f64 * (*hundredths as f64 / 100.0)) as u64);
+fn enough(
+    main: &[&Allocation],
+    left: Bytes,
+    device: Bytes,
+    allocator: AllocatorKind,
+) -> Option<MemoryFraction> {
+    let share = |hundredths: u64| MemoryFraction(hundredths as f64 / 100.0);
+    let fits = |&hundredths: &u64| {
+        let limit = share(hundredths).of(device);
         let mut server = Server::new(allocator, Options::preallocated(limit));
         limit <= left && main.iter().all(|allocation| server.serve(allocation))
     };
-    (1..=100).find(fits).map(|hundredths| hundredths as f64 / 100.0)
+    (1..=100).find(fits).map(share)
 }
 
 /// Whoever serves allocations: the simulated pool, or a sum of rounded sizes where nobody outside knows the rules.
@@ -306,28 +311,46 @@ impl Server {
     }
 }
 
+impl Placement {
+    /// What the process has before the program is in it.
+    fn beginning(&self) -> String {
+        let Placement { settings, device, limit, .. } = self;
+        let aside = match settings.collective {
+            Bytes::ZERO => String::new(),
+            collective => format!(" {collective} are set aside for collective memory."),
+        };
+        let whose = match settings.allocator {
+            AllocatorKind::Platform | AllocatorKind::Vmm => {
+                let ignored = match settings.fraction == MemoryFraction::default() {
+                    true => "",
+                    false => " XLA_CLIENT_MEM_FRACTION is for pools and changes nothing.",
+                };
+                return format!(
+                    "The process has no pool: every buffer is asked of the device, which has {device}, and given \
+                     back.{ignored}{aside}"
+                );
+            }
+            AllocatorKind::CudaAsync => "the driver's pool",
+            AllocatorKind::Default | AllocatorKind::Bfc => "its pool",
+        };
+        let how = match settings.preallocate {
+            true => format!("When the process starts, {whose} takes {limit}"),
+            false => {
+                format!("The process starts with nothing, and {whose} grows as it is needed, up to {limit}")
+            }
+        };
+        let left = device.saturating_sub(*limit);
+        let fraction = settings.fraction;
+        format!(
+            "{how} of the device's {device} (XLA_CLIENT_MEM_FRACTION is {fraction}), which leaves {left} to everything \
+             else.{aside}"
+        )
+    }
+}
+
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Placement { settings, device, limit, .. } = self;
-        let percent = |part: Bytes| 100.0 * part.0 as f64 / device.0.max(1) as f64;
-        match (settings.allocator, settings.preallocate) {
-            (AllocatorKind::Platform | AllocatorKind::Vmm, _) => write!(
-                f,
-                "The process reserves nothing: every buffer is asked of the device, which has {device}, and given back."
-            )?,
-            (allocator, preallocate) => {
-                let whose =
-                    if allocator == AllocatorKind::CudaAsync { "the driver's pool" } else { "its pool" };
-                let how = if preallocate { "takes" } else { "starts empty and may grow to" };
-                write!(
-                    f,
-                    "When the process starts, {whose} {how} {limit} of the device's {device} ({:.0} %: XLA_CLIENT_MEM_FRACTION), \
-                     which leaves {} to everything else.",
-                    percent(*limit),
-                    device.saturating_sub(*limit),
-                )?;
-            }
-        }
+        f.write_str(&self.beginning())?;
         let count = match self.allocations {
             1 => "one allocation".to_string(),
             n => format!("{n} allocations"),
@@ -346,18 +369,23 @@ impl fmt::Display for Placement {
             write!(f, " {} are pinned on the host.", self.host)?;
         }
         match &self.shortage {
-            None => write!(f, " It fits, and the largest piece left free is {}.", self.largest_free),
-            Some(shortage) => {
-                write!(
-                    f,
-                    " It does NOT fit: for {} of {}, the largest free piece is {}.",
-                    shortage.what, shortage.bytes, shortage.largest_free
-                )?;
-                match shortage.enough {
-                    Some(share) => write!(f, " A share of {share:.2} would do."),
-                    None => write!(f, " The device is too small."),
-                }
-            }
+            Some(shortage) => write!(f, " It does NOT fit: {shortage}"),
+            None => write!(
+                f,
+                " It fits: the process holds {} then, and the largest piece left free is {}.",
+                self.held, self.largest_free
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Shortage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shortage { what, bytes, largest_free, enough } = self;
+        write!(f, "for {what} of {bytes}, the largest free piece is {largest_free}.")?;
+        match enough {
+            Some(share) => write!(f, " A share of {share} would do."),
+            None => write!(f, " The device is too small."),
         }
     }
 }

@@ -214,6 +214,9 @@ pub fn smallest_pool(trace: &Trace, options: bfc::Options) -> Option<Bytes> {
     };
     let most = options.limit.0 / GRANULE;
     let live = replay(&mut Platform::new(options.limit), trace, None).peak(|sample| sample.in_use).1;
+    if live == Bytes::ZERO && is_enough(0) {
+        return Some(Bytes::ZERO);
+    }
     let mut too_small = (live.0 / GRANULE).saturating_sub(1).min(most);
     // Up in doubling steps, then down by halving.
     let mut step = 1;

@@ -245,6 +245,24 @@ fn a_miss_extends_then_merges_unsafe_chunks_then_releases_regions() {
     assert_eq!(pool.regions().count(), 2);
 }
 
+/// The original asks only what merged into the chunk before it again: what stayed alone is no start of a merge any more,
+/// though it becomes a part of one.
+#[test]
+fn unsafe_chunks_are_tried_once() {
+    let mut pool = Bfc::new(Options { timestamps: true, ..Options::preallocated(Bytes(8 * KIB)) });
+    let chunks = [(); 4].map(|()| take(&mut pool, 2 * KIB));
+    assert!(pool.free(chunks[0]));
+    assert_eq!(pool.allocate(Request::new(Bytes(4 * KIB))), None, "nothing to merge with");
+    pool.set_safe_frontier(pool.frees() + 1);
+    assert!(pool.free(chunks[1]));
+    pool.set_safe_frontier(pool.frees() + 1);
+    // The second is safe, but the first has still its time.
+    take(&mut pool, 256);
+    assert_eq!(pool.chunks().filter(|(_, chunk)| chunk.requested.is_none()).count(), 2);
+    // A miss looks at all that is in the queue, and the queue is empty.
+    assert_eq!(pool.allocate(Request::new(Bytes(4 * KIB))), None);
+}
+
 fn timed_options() -> Options {
     Options { timestamps: true, release_regions: true, ..Options::growing(Bytes(8 * MIB)) }
 }

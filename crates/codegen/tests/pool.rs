@@ -55,9 +55,9 @@ fn three_quarters_are_taken_at_the_start() {
     );
     assert_eq!(
         found.to_string(),
-        "When the process starts, its pool takes 750.00 MiB of the device's 1000.00 MiB (75 %: \
-         XLA_CLIENT_MEM_FRACTION), which leaves 250.00 MiB to everything else. The program needs 300.00 MiB in 3 \
-         allocations. It fits, and the largest piece left free is 450.00 MiB."
+        "When the process starts, its pool takes 750.00 MiB of the device's 1000.00 MiB (XLA_CLIENT_MEM_FRACTION is \
+         0.75), which leaves 250.00 MiB to everything else. The program needs 300.00 MiB in 3 allocations. It fits: the \
+         process holds 750.00 MiB then, and the largest piece left free is 450.00 MiB."
     );
 }
 
@@ -65,9 +65,9 @@ fn three_quarters_are_taken_at_the_start() {
 fn what_does_not_fit_is_named_with_what_would_do() {
     let found = with(Settings::default(), [500, 100, 200]);
     assert!(found.to_string().ends_with(
-        "It does NOT fit: for the arena of 200.00 MiB, the largest free piece is 150.00 MiB. A share of 0.80 would do."
+        "It does NOT fit: for the arena of 200.00 MiB, the largest free piece is 150.00 MiB. A share of 0.8 would do."
     ));
-    let fraction = MemoryFraction { start: 0.8, cap: 0.8 };
+    let fraction = "0.8".parse().unwrap();
     assert_eq!(with(Settings { fraction, ..Settings::default() }, [500, 100, 200]).shortage, None);
     let found = with(Settings::default(), [800, 100, 200]);
     assert_eq!(found.shortage.as_ref().map(|s| (s.what, s.enough)), Some(("an argument", None)));
@@ -91,7 +91,10 @@ fn a_pool_may_start_empty() {
     assert_eq!((found.at_start, found.limit, found.shortage), (Bytes(0), Bytes(750 * MIB), None));
     // Regions of 128, 256 and 366 MiB: each request asks for a larger one than the last left.
     assert!(found.held >= Bytes(300 * MIB) && found.held <= Bytes(750 * MIB));
-    assert!(found.to_string().contains("its pool starts empty and may grow to 750.00 MiB"));
+    assert!(found.to_string().starts_with(
+        "The process starts with nothing, and its pool grows as it is needed, up to 750.00 MiB of the device's"
+    ));
+    assert!(found.to_string().contains(&format!("the process holds {} then", found.held)));
 }
 
 #[test]
@@ -99,13 +102,20 @@ fn the_platform_reserves_nothing() {
     let found = with(allocator(AllocatorKind::Platform), [500, 200, 200]);
     assert_eq!((found.at_start, found.limit, found.shortage), (Bytes(0), Bytes(1000 * MIB), None));
     assert!(
-        found.to_string().starts_with("The process reserves nothing: every buffer is asked of the device")
+        found
+            .to_string()
+            .starts_with("The process has no pool: every buffer is asked of the device, which has")
     );
+    assert!(!found.to_string().contains("XLA_CLIENT_MEM_FRACTION"));
+    let settings = Settings { fraction: "0.5".parse().unwrap(), ..allocator(AllocatorKind::Platform) };
+    let found = with(settings, [500, 200, 200]);
+    assert_eq!(found.shortage, None);
+    assert!(found.to_string().contains("XLA_CLIENT_MEM_FRACTION is for pools and changes nothing."));
     let found = with(allocator(AllocatorKind::Vmm), [1, 1, 1]);
     assert_eq!(found.taken, Bytes(6 * MIB), "whole pages");
     let found = with(allocator(AllocatorKind::CudaAsync), [500, 200, 200]);
     assert!(found.to_string().starts_with("When the process starts, the driver's pool takes 750.00 MiB"));
-    assert_eq!(found.shortage.map(|s| s.enough), Some(Some(0.9)));
+    assert_eq!(found.shortage.map(|s| s.enough), Some("0.9".parse().ok()));
 }
 
 #[test]
@@ -124,18 +134,28 @@ fn collective_and_host_memory_lie_beside_the_pool() {
         (Bytes(488 * MIB), Bytes(1000 * MIB)),
         "what is set aside is gone"
     );
+    assert!(found.to_string().contains("else. 512.00 MiB are set aside for collective memory. The program"));
 }
 
 #[test]
-fn fractions_as_the_client_reads_them() {
-    let of = |start, cap| Ok(MemoryFraction { start, cap });
-    assert_eq!("0.75".parse(), of(0.75, 0.75));
-    assert_eq!(" 0.5+ ".parse(), of(0.5, 1.0));
-    assert_eq!("0.75-0.85".parse(), of(0.75, 0.85));
-    for text in ["", "0", "-0.5", "1.5", "0.8-0.7", "0.75-1.5", "nan", "half", "0.5-"] {
-        assert!(text.parse::<MemoryFraction>().is_err(), "{text}");
+fn temporaries_of_their_own_space_are_in_the_pool_too() {
+    let found = place(&target(), &plan([100, 100, 100], &[(2, 50 * MIB)]), &Settings::default()).unwrap();
+    assert_eq!((found.program, found.taken), (Bytes(350 * MIB), Bytes(350 * MIB)));
+}
+
+#[test]
+fn fractions_are_shares() {
+    let of = |text: &str| text.parse::<MemoryFraction>().map(|fraction| fraction.of(Bytes(1000)));
+    assert_eq!(of("0.75"), Ok(Bytes(750)));
+    assert_eq!(of(" 1 "), Ok(Bytes(1000)));
+    assert_eq!(MemoryFraction::default().of(Bytes(1001)), Bytes(750));
+    for text in ["", "0", "-0.5", "1.5", "0.5-0.9", "0.75+", "nan", "half"] {
+        let message = of(text).unwrap_err().to_string();
+        assert_eq!(
+            message,
+            format!("`{text}` is no share of a device's memory: a number above 0 and at most 1 is expected")
+        );
     }
-    assert_eq!(MemoryFraction::default(), MemoryFraction { start: 0.75, cap: 0.75 });
 }
 
 #[test]

@@ -153,6 +153,14 @@ fn what_ends_is_freed_before_what_begins() {
     assert_eq!(events, ["+a", "+out", "-a", "+b", "-b"]);
 }
 
+#[test]
+fn nothing_needs_no_pool() {
+    let most = Options::preallocated(Bytes(KIB));
+    for text in ["event,id,size\n", "event,id,size\nalloc,a,0\nfree,a,\n"] {
+        assert_eq!(smallest_pool(&parse(text), most), Some(Bytes(0)));
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 

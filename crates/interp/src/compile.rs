@@ -97,7 +97,10 @@ fn stage<'m>(
             Box::new(loop_kernel(lower, &[(source, results[0].0, results[0].1)])?)
         }
         // An annotation, but the library may insist on another layout than the result has.
-        Op::CustomCall(call) if &*call.target == "Sharding" && !results.is_empty() => {
+        Op::CustomCall(call)
+            if kernels::PARTITION_MARKERS.contains(&&*call.target)
+                && is_one_array(module, id, operands, results) =>
+        {
             let source = Name { instruction: module.instructions[id].operands[0], ..name };
             Box::new(loop_kernel(lower, &[(source, results[0].0, results[0].1)])?)
         }
@@ -118,6 +121,19 @@ fn stage<'m>(
             None => Box::new(loop_kernel(lower, &[(name, results[0].0, results[0].1)])?),
         },
     })
+}
+
+/// Whether an instruction makes one array of one array of the same type and extents.
+fn is_one_array(
+    module: &Module,
+    id: InstructionId,
+    operands: &[Operand],
+    results: &[(usize, &ArrayShape)],
+) -> bool {
+    let (1, [operand], [(_, result)]) = (module.instructions[id].operands.len(), operands, results) else {
+        return false;
+    };
+    operand.shape.element_type == result.element_type && operand.shape.dimensions == result.dimensions
 }
 
 /// A fusion's kernels, in order.

@@ -80,3 +80,35 @@ fn a_dynamic_result_has_its_extents() {
     let found = run(text).expect("it is evaluated");
     assert_eq!(found, Literal::array(ElementType::F32, [2], vec![0; 8]));
 }
+
+#[test]
+fn calls_to_topk_have_their_shapes() {
+    for call in [
+        "f32[3] custom-call(), custom_call_target=\"TopK\"",
+        "f32[3] custom-call(p), custom_call_target=\"TopK\"",
+        "(f32[3,9], s32[3,9]) custom-call(p), custom_call_target=\"TopK\"",
+        "(f32[2], s32[2]) custom-call(p), custom_call_target=\"TopK\"",
+    ] {
+        let text = format!("HloModule m\n\nENTRY e {{\n  p = f32[3,3] parameter(0)\n  ROOT r = {call}\n}}\n");
+        check(&text, "do not fit together");
+    }
+}
+
+#[test]
+fn programs_to_be_partitioned_are_not_evaluated() {
+    let text = |shape: &str, operands: &str, target: &str| {
+        format!(
+            "HloModule m\n\nENTRY e {{\n  p = f32[4] parameter(0)\n  \
+             ROOT r = {shape} custom-call({operands}), custom_call_target=\"{target}\"\n}}\n"
+        )
+    };
+    for target in ["SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.GlobalToLocalShape", "Sharding"] {
+        for (shape, operands) in
+            [("f32[2]", "p"), ("f32[8]", "p"), ("f32[4]", ""), ("(f32[4], f32[2])", "p, p")]
+        {
+            check(&text(shape, operands, target), "the program has yet to be partitioned");
+        }
+        assert!(run(&text("f32[4]", "p", target)).is_ok());
+        assert!(run(&text("(f32[4], f32[4])", "p, p", target)).is_ok());
+    }
+}

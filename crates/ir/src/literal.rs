@@ -103,6 +103,15 @@ impl Literal {
         Literal::array(ElementType::Pred, [], [value as u8])
     }
 
+    /// Whether elements of it are not there, because the text left them out.
+    pub fn is_elided(&self) -> bool {
+        match self {
+            Literal::Array(array) => array.data == LiteralData::Elided,
+            Literal::Tuple(elements) => elements.iter().any(Literal::is_elided),
+            Literal::Token => false,
+        }
+    }
+
     /// The array, if it is one.
     pub fn as_array(&self) -> Option<&ArrayLiteral> {
         match self {

@@ -185,7 +185,9 @@ impl Bfc {
             self.unfile(address);
             let merged = self.coalesce(address, true);
             let chunk = self.chunks[&merged];
-            if chunk.freed_at > 0 {
+            // As in the original, a chunk that did not become part of the one before it is not looked at again: it
+            // merges when a neighbor does.
+            if chunk.freed_at > 0 && merged != address {
                 self.pending.push_back(merged);
             }
             is_satisfied = chunk.size >= size;

@@ -21,7 +21,7 @@ mod scan;
 pub(crate) mod scatter;
 mod sort;
 
-use memplan_ir::{ArrayShape, EntityRef, InstructionId, Module, Op};
+use memplan_ir::{ArrayShape, ElementType, EntityRef, InstructionId, Module, Op};
 
 use crate::Error;
 use crate::lambda::Lambda;
@@ -53,6 +53,15 @@ pub(crate) struct Operand {
     /// Its shape, layout included.
     pub(crate) shape: ArrayShape,
 }
+
+/// Calls that say how arrays lie on devices. In a program that is not partitioned they do nothing.
+pub(crate) const PARTITION_MARKERS: [&str; 5] = [
+    "Sharding",
+    "SPMDFullToShardShape",
+    "SPMDShardToFullShape",
+    "xla.sdy.GlobalToLocalShape",
+    "xla.sdy.LocalToGlobalShape",
+];
 
 /// The kernel of an operation that reads its operands as they lie in memory; `None` for those that are loops.
 pub(crate) fn whole_array_kernel(
@@ -126,9 +135,12 @@ pub(crate) fn whole_array_kernel(
         Op::RngGetAndUpdateState { delta } => Box::new(rng::StateKernel::new(result(0), *delta)?),
         Op::ReplicaId | Op::PartitionId => Box::new(bytes::ZeroKernel),
         Op::CustomCall(call) => match &*call.target {
-            "TopK" | "topk" => Box::new(sort::TopKKernel::new(&operands[0], results, true)?),
-            "SPMDFullToShardShape" | "SPMDShardToFullShape" => {
-                Box::new(bytes::CopyKernel { pairs: vec![(operands[0].number, 0)] })
+            "TopK" | "topk" => match is_top_k(operands, results) {
+                true => Box::new(sort::TopKKernel::new(&operands[0], results, true)?),
+                false => return Err(Error::invalid(module, id, "its arrays do not fit together")),
+            },
+            target if PARTITION_MARKERS.contains(&target) => {
+                Box::new(partition_marker(module, id, operands, results)?)
             }
             target => {
                 if let Some(kernel) = lapack::LapackKernel::new(module, id, target, operands, results)? {
@@ -140,4 +152,37 @@ pub(crate) fn whole_array_kernel(
         },
         _ => return Ok(None),
     }))
+}
+
+/// Whether a custom call has the arrays of a `topk`: one, and for each of its lines the largest elements and where they
+/// were.
+fn is_top_k(operands: &[Operand], results: &[(usize, &ArrayShape)]) -> bool {
+    let ([operand], [(_, values), (_, indices)]) = (operands, results) else { return false };
+    let Some((line, lines)) = operand.shape.dimensions.split_last() else { return false };
+    let has_lines =
+        |of: &ArrayShape| of.dimensions.split_last().is_some_and(|(k, rest)| rest == lines && k <= line);
+    has_lines(values)
+        && values.dimensions == indices.dimensions
+        && values.element_type == operand.shape.element_type
+        && indices.element_type == ElementType::S32
+}
+
+/// A copy, as long as every array stays whole and as it lies.
+fn partition_marker(
+    module: &Module,
+    id: InstructionId,
+    operands: &[Operand],
+    results: &[(usize, &ArrayShape)],
+) -> Result<bytes::CopyKernel, Error> {
+    let is_same = |(operand, (_, result)): (&Operand, &(usize, &ArrayShape))| operand.shape == **result;
+    match operands.len() == results.len() && operands.iter().zip(results).all(is_same) {
+        true => Ok(bytes::CopyKernel {
+            pairs: operands.iter().zip(results).map(|(operand, result)| (operand.number, result.0)).collect(),
+        }),
+        false => Err(Error::unsupported(
+            module,
+            id,
+            "it is between whole arrays and their parts on each device, so the program has yet to be partitioned",
+        )),
+    }
 }

@@ -121,7 +121,11 @@ fn check_layout(layout: &Layout, array: &ArrayShape) -> Result<(), ShapeError> {
         ("tail padding alignment", rare.map_or(1, |r| r.tail_padding_alignment_in_elements) - 1),
         ("dynamic shape metadata prefix bytes", rare.map_or(0, |r| r.dynamic_shape_metadata_prefix_bytes)),
     ];
-    if let Some(&(attribute, value)) = attributes.iter().find(|(_, value)| *value < 0) {
+    // Memory spaces are numbered with 32 bits.
+    let is_wrong = |&&(attribute, value): &&(&str, i64)| {
+        value < 0 || attribute == "memory space" && u32::try_from(value).is_err()
+    };
+    if let Some(&(attribute, value)) = attributes.iter().find(is_wrong) {
         return Err(ShapeError::Attribute { attribute, value, shape: shape() });
     }
     for SplitConfig { dimension, split_indices } in rare.map_or(&[][..], |r| &r.split_configs) {

@@ -254,6 +254,10 @@ fn shapes_and_layouts() {
     };
     check_shape(tile, "a tile of f32[4] has extents [0], which must be positive or *");
     check_shape(|a| a.layout.as_mut().unwrap().memory_space = -1, "the layout of f32[4] has memory space -1");
+    check_shape(
+        |a| a.layout.as_mut().unwrap().memory_space = 1 << 32,
+        "the layout of f32[4] has memory space 4294967296",
+    );
     let split = |a: &mut ArrayShape| {
         let config = SplitConfig { dimension: 0, split_indices: [5].into_iter().collect() };
         let rare = RareLayout { split_configs: vec![config], ..RareLayout::default() };
