@@ -1,4 +1,5 @@
-//! The allocator simulator: a test for each rule of DEVICES.md section 4.1, and what holds after any trace.
+//! The allocator simulator: a test for each rule of `xla/tsl/framework/bfc_allocator.cc`, and what holds after
+//! any trace.
 
 use std::collections::BTreeMap;
 

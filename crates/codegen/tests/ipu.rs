@@ -1,11 +1,11 @@
-//! The linear mapping: vectors of DEVICES.md section 5, and what holds for every tensor.
+//! The linear mapping: vectors worked out by the rule of PopLibs (`mapTensorLinearly`), and what holds for every tensor.
 
 use memplan_codegen::ipu::{Grain, LinearMapping, Mapping, Overflow, imbalance, linear_mapping, start_tile};
 use memplan_memory::{Bytes, Target};
 use proptest::prelude::*;
 
 #[test]
-fn vectors_of_the_fact_sheet() {
+fn known_vectors() {
     let f32 = Grain { elements: 2, minimum: 32 };
     assert_eq!(Grain::of(4), f32);
     assert_eq!(Grain::of(2), Grain { elements: 4, minimum: 64 });

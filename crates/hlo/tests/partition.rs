@@ -1,4 +1,4 @@
-//! Shardings by mesh axes as arrays of devices, and local shapes: the rows of DEVICES.md section 6.
+//! Shardings by mesh axes as arrays of devices, and local shapes, as JAX 0.10.2 prints them for a mesh of 2 by 4.
 
 use memplan_hlo::{parse, print};
 use memplan_ir::{ArrayShape, ElementType, Module, Sharding, ShardingKind, ShardingSpec};
@@ -29,7 +29,7 @@ fn tiled(rank: usize, named: &str) -> Option<String> {
 }
 
 #[test]
-fn rows_of_the_fact_sheet() {
+fn rows_as_jax_prints_them() {
     let mesh = "mesh['a'=2,'b'=4]";
     let rows = [
         (2, "[{'a'},{'b'}]", "{devices=[2,4]<=[8]}"),

@@ -188,7 +188,7 @@ impl TransformerLayer {
 mod tests {
     use super::*;
 
-    /// DEVICES.md section 6, for a thousand parameters and eight devices.
+    /// Two bytes of weight, two of gradient and twelve of Adam, for a thousand parameters and eight devices.
     #[test]
     fn state_bytes_per_parameter() {
         let (devices, gathered) = (8, 100);

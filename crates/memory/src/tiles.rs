@@ -1,7 +1,7 @@
 //! Machines whose main memory is cut into tiles: how many, how large, and what a program costs on a tile besides its
 //! data.
 //!
-//! Sizes of fields in vertex state are from DEVICES.md section 5. Sizes of code are assumptions, since no library
+//! Sizes of fields in vertex state are those of PopLibs' vertices. Sizes of code are assumptions, since no library
 //! publishes them: they have the order of magnitude of hand-written vertices, and stand in target files so that whoever
 //! has measured better ones can say so.
 

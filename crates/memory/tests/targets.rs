@@ -42,7 +42,7 @@ fn built_in_targets_are_sound() {
 }
 
 #[test]
-fn figures_of_the_fact_sheet() {
+fn known_figures() {
     let find = |name| Target::find(name).unwrap();
     let v5e = find("tpu-v5e");
     assert_eq!(v5e.spaces[0].usable(), Some(Bytes(63 << 28)), "15.75 GiB");
@@ -53,9 +53,9 @@ fn figures_of_the_fact_sheet() {
     assert_eq!(find("ipu-gc200").tiles.unwrap().bytes, Bytes(638_976));
 }
 
-/// DEVICES.md section 4.4: bytes and bytes a second; and alignment and granules of section 4.3.
+/// Bytes and bytes a second as XLA's target files and, for AMD, the vendor's data sheets have them; and what XLA aligns to.
 #[test]
-fn gpus_of_the_fact_sheet() {
+fn known_figures_of_gpus() {
     let rows: [(&str, u64, f64); 10] = [
         ("gpu-a100-40gb", 42_331_013_120, 1.5552e12),
         ("gpu-a100", 85_100_068_864, 2.03904e12),

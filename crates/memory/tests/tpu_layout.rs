@@ -19,7 +19,7 @@ fn array(target: &Target, element_type: ElementType, dimensions: &[i64]) -> Arra
 }
 
 #[test]
-fn vectors_of_the_fact_sheet() {
+fn known_vectors() {
     let v5e = [
         ("f32[]{:T(128)}", 512),
         ("f32[1025]{0:T(1024)}", 8192),

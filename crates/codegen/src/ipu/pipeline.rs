@@ -12,7 +12,7 @@
 //! ```
 //!
 //! While a micro-batch is on its way through later stages, others follow: what the forward pass leaves for the backward
-//! pass is kept for `2 * (chips to the end) + 1` micro-batches (DEVICES.md section 5), on the last chip for one. With
+//! pass is kept for `2 * (chips to the end) + 1` micro-batches (as PopART stashes), on the last chip for one. With
 //! recomputation only what a stage receives from others is kept that often.
 //!
 //! Only the instructions of the entry are divided; a loop is on one chip as a whole.
