@@ -1,0 +1,94 @@
+//! Operations that are spelled as one and are two: `slice-start` is an async-start around a slice.
+
+use memplan_ir::{Async, Instruction, Op, Opcode, Operands, Shape};
+use smallvec::smallvec;
+
+use super::{A, Attributes, Called, Head, Parsed, Parser};
+use crate::error::ParseErrorKind;
+
+impl<'s> Parser<'s> {
+    /// `slice-start(x), slice={...}`: an async-start of a computation that holds one slice.
+    pub(super) fn wrap(
+        &mut self,
+        head: &Head,
+        wrapped: Opcode,
+        operands: &Operands,
+        attributes: &mut Attributes<'s>,
+    ) -> Parsed<(Op, Called)> {
+        let Some(known) = head.shape else {
+            let kind = ParseErrorKind::ShapeRequired { opcode: head.opcode };
+            return Err(self.cursor.error_at(head.span.clone(), kind));
+        };
+        let parts = match self.shape_at(known) {
+            Shape::Tuple(parts) => match parts.as_slice() {
+                [Shape::Tuple(inputs), output, ..] => Some((inputs.clone(), output.clone())),
+                _ => None,
+            },
+            _ => None,
+        };
+        let Some((inputs, output)) = parts else { return Err(self.bad_shape(head, known)) };
+        if inputs.len() != operands.len() {
+            let kind = ParseErrorKind::Count { expected: inputs.len(), found: operands.len() };
+            return Err(self.cursor.error_at(head.span.clone(), kind));
+        }
+        let mut scope = self.new_scope();
+        let span = head.span.clone();
+        let mut inner_operands = Operands::new();
+        for (number, shape) in inputs.into_iter().enumerate() {
+            let shape = self.module.intern(shape);
+            let name = if number == 0 { "async_param".to_owned() } else { format!("async_param.{number}") };
+            let op = Op::Parameter { number: number as u32 };
+            let parameter = Instruction::new(name, shape, op, [], scope.id);
+            inner_operands.push(self.add(&mut scope, parameter, span.clone()));
+        }
+        let inner_head = Head { shape: None, opcode: wrapped, wrapped: None, span: span.clone() };
+        let aliases = attributes.aliases_unless(wrapped);
+        let thread = attributes.string(A::AsyncExecutionThread);
+        let (op, called) = self.op(&inner_head, &inner_operands, attributes)?;
+        let shape = self.module.intern(output);
+        let mut inner = Instruction::new("async_op", shape, op, inner_operands, scope.id);
+        inner.called = called;
+        self.add(&mut scope, inner, span.clone());
+        let computation = self.finish_nameless("async_wrapped", span, scope)?;
+        let execution_thread = thread.unwrap_or_default();
+        self.module.computations[computation].execution_thread = execution_thread.clone();
+        let op = Op::AsyncStart(Box::new(Async { execution_thread, output_operand_aliasing: aliases }));
+        Ok((op, smallvec![computation]))
+    }
+
+    /// `slice-update(start)`, `slice-done(start)`: what is called is what the start calls.
+    pub(super) fn async_continuation(
+        &mut self,
+        head: &Head,
+        operands: &Operands,
+        attributes: &mut Attributes<'s>,
+    ) -> Parsed<(Op, Called)> {
+        let given = attributes.string(A::AsyncExecutionThread);
+        let called = attributes.computation(A::Calls);
+        let start = operands.first().map(|&id| &self.module.instructions[id]);
+        let start = start.filter(|start| matches!(start.op, Op::AsyncStart(_) | Op::AsyncUpdate(_)));
+        let Some(start) = start else {
+            let kind = ParseErrorKind::NotAsync { opcode: head.opcode };
+            return Err(self.cursor.error_at(head.span.clone(), kind));
+        };
+        let execution_thread = match (&start.op, given) {
+            (_, Some(thread)) => thread,
+            (Op::AsyncStart(start) | Op::AsyncUpdate(start), None) => start.execution_thread.clone(),
+            _ => unreachable!("just filtered"),
+        };
+        let called = called.map_or_else(|| start.called.clone(), |called| smallvec![called]);
+        let attributes = Box::new(Async { execution_thread, output_operand_aliasing: Vec::new() });
+        let op = match head.opcode {
+            Opcode::AsyncUpdate => Op::AsyncUpdate(attributes),
+            _ => Op::AsyncDone(attributes),
+        };
+        Ok((op, called))
+    }
+
+    fn bad_shape(&self, head: &Head, known: usize) -> Box<crate::ParseError> {
+        let shape = crate::printer::shape_text(self.shape_at(known));
+        let expected = "((operands), result, contexts...)";
+        let kind = ParseErrorKind::ResultShape { opcode: head.opcode, shape, expected };
+        self.cursor.error_at(head.span.clone(), kind)
+    }
+}
