@@ -14,18 +14,25 @@
 //! else reads by the callee, other arguments by the caller. Parameters that the caller of the program keeps, and
 //! constants, are there under every order and count nowhere.
 
-use cranelift_entity::{EntityRef, SecondaryMap};
+mod calls;
+mod storages;
+mod take_overs;
+mod values;
+
+use cranelift_entity::SecondaryMap;
 use memplan_analysis::{
-    BufferId, Buffers, CallGraph, Dataflow, InPlace, ValueId, ValueKind, buffers, calls_sequentially,
-    dataflow, only_passes_on,
+    BufferId, Buffers, CallGraph, Dataflow, InPlace, ValueId, buffers, calls_sequentially, dataflow,
+    only_passes_on,
 };
-use memplan_ir::{ComputationId, InstructionId, Module, Op, Shape, ShapeIndex};
+use memplan_ir::{ComputationId, InstructionId, Module, Op};
 use memplan_memory::Target;
 use rustc_hash::FxHashSet;
 
-use super::graph::{Graph, Node, Parts, Storage, StorageIndex, Table, TakeOver};
-use super::{Role, ScheduleOptions};
-use crate::storage::may_ever_take_over;
+use self::calls::Call;
+use self::storages::{LocalValue, Neighbors};
+use self::values::value_bytes;
+use super::ScheduleOptions;
+use super::graph::{Graph, Node, Parts, StorageIndex};
 
 /// What the problems of all computations are built from.
 pub(crate) struct Source<'a> {
@@ -77,17 +84,6 @@ pub(crate) struct Problem {
     calls: Vec<Call>,
     /// Bytes of all storages that begin in this computation.
     own_bytes: u64,
-}
-
-/// A node that runs other computations.
-struct Call {
-    node: Node,
-    /// The callees, each with the bytes that are live beside it but counted neither by it nor by the caller.
-    callees: Vec<(ComputationId, u64)>,
-    /// Bytes of the operands that the callees count.
-    handed_over: u64,
-    /// For an asynchronous call: where what is live until it is done is counted, and how much of it is results.
-    scratch: Option<(StorageIndex, u64)>,
 }
 
 impl<'a> Source<'a> {
@@ -167,81 +163,11 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The most bytes that a value asks for at any position; constants and parameters that the caller keeps none.
-fn value_bytes(
-    module: &Module,
-    target: &Target,
-    options: &ScheduleOptions,
-    flow: &Dataflow,
-) -> SecondaryMap<ValueId, u64> {
-    // Clipped so that the sum over all values stays within 64 bits.
-    let limit = (u64::MAX >> 2) / (flow.values.len() as u64 + 1);
-    let mut part_sizes = Vec::with_capacity(module.shapes.len());
-    for shape in &module.shapes {
-        let mut sizes = Vec::new();
-        shape.for_each_subshape(|_, part| {
-            sizes.push(if part.is_tuple() { 0 } else { target.size_of(part).0.min(limit) });
-        });
-        part_sizes.push(sizes);
-    }
-    let given = given_parameters(module, flow);
-    let entry = module.entry_computation();
-    let results: FxHashSet<ValueId> =
-        flow.positions.of(entry.root).filter_map(|position| flow.value_at(position)).collect();
-    let mut bytes = SecondaryMap::new();
-    bytes.resize(flow.values.len());
-    for (id, value) in flow.values.iter() {
-        let instruction = flow.positions.instruction(value.definition);
-        let is_constant = matches!(module.instructions[instruction].op, Op::Constant(_));
-        if is_constant || value.kind == ValueKind::Parameter && !given.contains(&id) {
-            continue;
-        }
-        let role = match value.kind {
-            ValueKind::Parameter => Role::Argument,
-            _ if results.contains(&id) => Role::Output,
-            _ => Role::Temp,
-        };
-        let sizes = flow.positions_of(id).iter().map(|&position| {
-            let shape = module.instructions[flow.positions.instruction(position)].shape;
-            part_sizes[shape.index()][flow.positions.preorder(position)]
-        });
-        let size = memplan_memory::Bytes(sizes.max().unwrap_or_default());
-        bytes[id] = (options.weigh)(role, size).0.min(limit);
-    }
-    bytes
-}
-
-/// Parameters whose memory the caller gives up.
-fn given_parameters(module: &Module, flow: &Dataflow) -> FxHashSet<ValueId> {
-    let config = &module.config;
-    let parameters = &module.entry_computation().parameters;
-    let find = |number: u32, index: &ShapeIndex| flow.find(*parameters.get(number as usize)?, index);
-    let aliased = config.input_output_alias.iter().filter_map(|a| find(a.parameter, &a.parameter_index));
-    aliased.chain(config.buffer_donors.iter().filter_map(|d| find(d.parameter, &d.index))).collect()
-}
-
 /// Which node must have run before what an instruction shows is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum After {
     Nothing,
     Node(Node),
-}
-
-/// A value within one computation.
-struct LocalValue {
-    value: ValueId,
-    /// The node that defines it; `None` for what comes in through a parameter.
-    node: Option<Node>,
-    readers: Vec<Node>,
-    returned: bool,
-    storage: StorageIndex,
-}
-
-/// The storages that come before and after one in its buffer.
-#[derive(Clone, Copy, Debug, Default)]
-struct Neighbors {
-    previous: Option<StorageIndex>,
-    next: Option<StorageIndex>,
 }
 
 struct Build<'s, 'a> {
@@ -344,315 +270,6 @@ impl<'s, 'a> Build<'s, 'a> {
                 self.parts.edges.extend(last_pinned.replace(node).map(|last| (last, node)));
             }
         }
-    }
-
-    /// Lists the values that appear here, each at its first appearance.
-    fn find_values(&mut self) {
-        for &id in self.body() {
-            // What neither a parameter nor a node shows first is a constant.
-            let is_parameter = matches!(self.source.module.instructions[id].op, Op::Parameter { .. });
-            let node = if is_parameter { None } else { self.node(id) };
-            let values: Vec<ValueId> = self.source.values_of(id).collect();
-            for value in values {
-                let local = &mut self.source.local[value];
-                if local.stamp != self.source.stamp {
-                    *local = Local { stamp: self.source.stamp, index: self.values.len() as u32 };
-                    self.values.push(LocalValue {
-                        value,
-                        node,
-                        readers: vec![],
-                        returned: false,
-                        storage: 0,
-                    });
-                }
-            }
-        }
-    }
-
-    /// The local values that an instruction shows.
-    fn locals_of(&self, id: InstructionId) -> Vec<u32> {
-        let source = &self.source;
-        let locals = source.values_of(id).map(|value| source.local[value]);
-        locals.filter(|local| local.stamp == source.stamp).map(|local| local.index).collect()
-    }
-
-    /// Every node reads all parts of its operands, unless it only passes them on.
-    fn find_readers(&mut self) {
-        let module = self.source.module;
-        for (node, &id) in self.instructions.iter().enumerate() {
-            let instruction = &module.instructions[id];
-            if passes_on(&instruction.op) {
-                continue;
-            }
-            for &operand in &instruction.operands {
-                for value in self.locals_of(operand) {
-                    let readers = &mut self.values[value as usize].readers;
-                    if readers.last() != Some(&(node as Node)) {
-                        readers.push(node as Node);
-                    }
-                }
-            }
-        }
-        for value in self.locals_of(module.computations[self.computation].root) {
-            self.values[value as usize].returned = true;
-        }
-    }
-
-    /// Gives each value a storage: that of the value it is written over, or a new one.
-    fn form_storages(&mut self) {
-        let reads = self.values.iter().zip(0..);
-        let reads: Vec<(Node, u32)> =
-            reads.flat_map(|(v, i)| v.readers.iter().map(move |&node| (node, i))).collect();
-        let reads = Table::new(self.instructions.len(), reads.iter().copied());
-        let mut last_node = None;
-        for i in 0..self.values.len() {
-            let LocalValue { value, node, .. } = self.values[i];
-            if let Some(node) = node.filter(|_| node != last_node) {
-                self.source.ticket += 1;
-                for &read in reads.row(node) {
-                    let buffer = self.source.buffers.of(self.values[read as usize].value);
-                    self.source.read[buffer] = (self.source.ticket, read);
-                }
-            }
-            last_node = node;
-            let (ticket, overwritten) = self.source.read[self.source.buffers.of(value)];
-            self.values[i].storage = if node.is_some() && ticket == self.source.ticket {
-                self.values[overwritten as usize].storage
-            } else {
-                self.add_storage(value, node)
-            };
-        }
-        for value in &self.values {
-            let storage = &mut self.parts.storages[value.storage as usize];
-            storage.live_out |= value.returned;
-            if storage.bytes > 0 {
-                let nodes = value.node.iter().chain(&value.readers);
-                self.parts.touches.extend(nodes.map(|&node| (node, value.storage)));
-            }
-        }
-        self.forget_unused();
-    }
-
-    fn add_storage(&mut self, value: ValueId, node: Option<Node>) -> StorageIndex {
-        let index = self.parts.storages.len() as StorageIndex;
-        let live_in = node.is_none();
-        let bytes = if live_in && !self.counts(value) { 0 } else { self.source.bytes[value] };
-        self.parts.storages.push(Storage { bytes, live_in, live_out: false });
-        self.parts.definitions.extend(node.map(|node| (node, index)));
-        index
-    }
-
-    /// What comes in and is neither touched nor returned is dead from the start.
-    fn forget_unused(&mut self) {
-        let mut is_touched = vec![false; self.parts.storages.len()];
-        self.parts.touches.iter().for_each(|&(_, storage)| is_touched[storage as usize] = true);
-        for (storage, is_touched) in self.parts.storages.iter_mut().zip(is_touched) {
-            if !is_touched && !storage.live_out {
-                storage.bytes = 0;
-            }
-        }
-    }
-
-    /// Whether a value that comes in through a parameter is counted here.
-    fn counts(&self, value: ValueId) -> bool {
-        let source = &self.source;
-        let definition = &source.flow.values[value];
-        let instruction = source.flow.positions.instruction(definition.definition);
-        let is_own_state = definition.kind == ValueKind::LoopPhi
-            && source.module.instructions[instruction].parent == self.computation;
-        self.computation == source.module.entry
-            || is_own_state
-            || source.handed_over[self.computation].contains(&value)
-    }
-
-    /// Readers of each value before the writer of the next value in its buffer.
-    fn order_versions(&mut self) {
-        self.neighbors = vec![Neighbors::default(); self.parts.storages.len()];
-        let key = |&i: &usize| {
-            let value = &self.values[i];
-            let place = if value.node.is_none() { 0 } else { 1 + u32::from(value.returned) };
-            (self.source.buffers.of(value.value), place, i)
-        };
-        let mut order: Vec<usize> = (0..self.values.len()).collect();
-        order.sort_unstable_by_key(key);
-        for pair in order.windows(2) {
-            let (old, new) = (&self.values[pair[0]], &self.values[pair[1]]);
-            let buffer_of = |value: &LocalValue| self.source.buffers.of(value.value);
-            let Some(writer) = new.node.filter(|_| buffer_of(old) == buffer_of(new)) else { continue };
-            let earlier = old.node.iter().chain(&old.readers);
-            self.parts.edges.extend(earlier.map(|&node| (node, writer)));
-            if old.storage != new.storage {
-                self.neighbors[old.storage as usize].next = Some(new.storage);
-                self.neighbors[new.storage as usize].previous = Some(old.storage);
-            }
-        }
-    }
-
-    /// What runs within nodes, and which operands are counted there.
-    fn find_calls(&mut self) {
-        for node in 0..self.instructions.len() as Node {
-            let id = self.instructions[node as usize];
-            let instruction = &self.source.module.instructions[id];
-            let callees = instruction.called.iter().copied();
-            let callees: Vec<ComputationId> =
-                callees.filter(|&callee| self.source.graph.caller(callee) == Some(id)).collect();
-            let call = match &instruction.op {
-                Op::AsyncUpdate(_) | Op::AsyncDone(_) => {
-                    let scratch = self.source.scratch_of[instruction.operands[0]];
-                    self.source.scratch_of[id] = scratch;
-                    self.parts.touches.extend(scratch.map(|scratch| (node, scratch)));
-                    continue;
-                }
-                _ if callees.is_empty() => continue,
-                Op::While => self.loop_call(node, &callees),
-                Op::AsyncStart(_) => self.async_call(node, callees[0]),
-                _ => self.plain_call(node, &callees),
-            };
-            self.calls.push(call);
-        }
-    }
-
-    /// State that changes is counted by the body. The condition runs while all of it is live.
-    fn loop_call(&self, node: Node, callees: &[ComputationId]) -> Call {
-        let body = callees[0];
-        let state = self.source.module.computations[body].parameters[0];
-        let source = &self.source;
-        let mut seen = FxHashSet::default();
-        let changing = source.flow.positions.of(state).filter_map(|position| {
-            let value = source.flow.value_at(position)?;
-            let is_phi = source.flow.values[value].definition == position;
-            (is_phi && source.flow.values[value].kind == ValueKind::LoopPhi && seen.insert(value))
-                .then(|| source.bytes[value])
-        });
-        let changing: u64 = changing.sum();
-        let callees = callees.iter().map(|&c| (c, if c == body { 0 } else { changing })).collect();
-        Call { node, callees, handed_over: changing, scratch: None }
-    }
-
-    /// An operand that nothing else reads is counted by the last callee that gets it: it may die there.
-    fn plain_call(&mut self, node: Node, callees: &[ComputationId]) -> Call {
-        let id = self.instructions[node as usize];
-        let instruction = &self.source.module.instructions[id];
-        let is_conditional = instruction.op == Op::Conditional;
-        let mut seen = FxHashSet::default();
-        let mut call = Call { node, callees: Vec::new(), handed_over: 0, scratch: None };
-        for (i, &callee) in callees.iter().enumerate().rev() {
-            call.callees.push((callee, call.handed_over));
-            let operands = match is_conditional {
-                true => &instruction.operands[i + 1..i + 2],
-                false => &instruction.operands[..],
-            };
-            let locals: Vec<u32> = operands.iter().flat_map(|&operand| self.locals_of(operand)).collect();
-            for local in locals {
-                let value = &self.values[local as usize];
-                let bytes = self.parts.storages[value.storage as usize].bytes;
-                if bytes > 0 && value.readers == [node] && !value.returned && seen.insert(local) {
-                    self.source.handed_over[callee].insert(value.value);
-                    call.handed_over += bytes;
-                }
-            }
-        }
-        call
-    }
-
-    /// Whatever an asynchronous computation writes is there until the operation is done.
-    fn async_call(&mut self, node: Node, callee: ComputationId) -> Call {
-        let scratch = self.parts.storages.len() as StorageIndex;
-        self.parts.storages.push(Storage::default());
-        self.neighbors.push(Neighbors::default());
-        let results = self.parts.definitions.iter().filter(|d| d.0 == node);
-        let results = results.map(|d| self.parts.storages[d.1 as usize].bytes).sum();
-        self.parts.definitions.push((node, scratch));
-        self.parts.touches.push((node, scratch));
-        self.source.scratch_of[self.instructions[node as usize]] = Some(scratch);
-        Call { node, callees: vec![(callee, 0)], handed_over: 0, scratch: Some((scratch, results)) }
-    }
-
-    /// Which results may take over which operands.
-    fn find_take_overs(&mut self) {
-        let mut defined_by = vec![None; self.parts.storages.len()];
-        self.parts.definitions.iter().for_each(|&(node, storage)| defined_by[storage as usize] = Some(node));
-        let lives = self.textual_lives();
-        for node in 0..self.instructions.len() as Node {
-            let id = self.instructions[node as usize];
-            if !may_ever_take_over(&self.source.module.instructions[id].op) {
-                continue;
-            }
-            let operands = self.operand_storages(id);
-            let mut groups: Vec<(&Shape, TakeOver)> = Vec::new();
-            for position in self.source.flow.positions.of(id) {
-                let source = &self.source;
-                let Some(value) = source.flow.value_at(position) else { continue };
-                let local = source.local[value];
-                if local.stamp != source.stamp {
-                    continue;
-                }
-                let result = self.values[local.index as usize].storage;
-                let bytes = self.parts.storages[result as usize].bytes;
-                if bytes == 0 || defined_by[result as usize] != Some(node) {
-                    continue;
-                }
-                let index = source.flow.positions.shape_index(position);
-                let shape = source.module.shape(id).subshape(index).expect("positions are parts");
-                // All results of one shape may take over the same operands, but for those of a sort.
-                let is_sort = matches!(source.module.instructions[id].op, Op::Sort { .. });
-                if let Some((_, group)) = groups.iter_mut().find(|g| g.0 == shape && !is_sort) {
-                    group.n_results += 1;
-                    continue;
-                }
-                let fits = operands.iter().filter(|&&(number, operand)| {
-                    self.parts.storages[operand as usize].bytes == bytes
-                        && source.in_place.may_take_over(source.module, id, number, index)
-                        && self.may_join(&lives, operand, result)
-                });
-                let operands: Vec<StorageIndex> = fits.map(|&(_, operand)| operand).collect();
-                groups.push((shape, TakeOver { node, result, n_results: 1, operands }));
-            }
-            let take_overs = groups.into_iter().map(|(_, group)| group);
-            self.parts.take_overs.extend(take_overs.filter(|group| !group.operands.is_empty()));
-        }
-    }
-
-    /// Counted storages of array operands, each once, with the number of the operand.
-    fn operand_storages(&self, id: InstructionId) -> Vec<(usize, StorageIndex)> {
-        let mut operands: Vec<(usize, StorageIndex)> = Vec::new();
-        for (number, &operand) in self.source.module.instructions[id].operands.iter().enumerate() {
-            if self.source.module.shape(operand).is_tuple() {
-                continue;
-            }
-            for local in self.locals_of(operand) {
-                let storage = self.values[local as usize].storage;
-                if self.parts.storages[storage as usize].bytes > 0 {
-                    operands.push((number, storage));
-                }
-            }
-        }
-        operands.sort_by_key(|&(number, storage)| (storage, number));
-        operands.dedup_by_key(|&mut (_, storage)| storage);
-        operands.sort_unstable();
-        operands
-    }
-
-    /// First and last node that touches each storage, in textual order.
-    fn textual_lives(&self) -> Vec<(u32, u32)> {
-        let last = self.instructions.len() as u32 + 1;
-        let outer = |s: &Storage| (if s.live_in { 0 } else { last }, if s.live_out { last } else { 0 });
-        let mut lives: Vec<(u32, u32)> = self.parts.storages.iter().map(outer).collect();
-        for &(node, storage) in &self.parts.touches {
-            let life = &mut lives[storage as usize];
-            *life = (life.0.min(node + 1), life.1.max(node + 1));
-        }
-        lives
-    }
-
-    /// Whether a result and the operand whose bytes it would take get along with the other versions in their
-    /// buffers, judged by the textual order: this must be settled before there is a schedule.
-    fn may_join(&self, lives: &[(u32, u32)], operand: StorageIndex, result: StorageIndex) -> bool {
-        let life = |storage: StorageIndex| lives[storage as usize];
-        let next = self.neighbors[operand as usize].next;
-        let previous = self.neighbors[result as usize].previous;
-        next.is_none_or(|next| life(result).1 <= life(next).0)
-            && previous.is_none_or(|previous| life(previous).1 <= life(operand).0)
     }
 }
 

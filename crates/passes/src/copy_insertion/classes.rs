@@ -1,0 +1,103 @@
+//! Classes: what shares a buffer, and when two of them may.
+
+use memplan_analysis::ValueId;
+use memplan_ir::{InstructionId, Op, ShapeIndex};
+
+use super::{Class, Node, Separate};
+
+impl Separate<'_> {
+    pub(super) fn find(&self, mut class: Class) -> Class {
+        while self.joined[class] != class {
+            class = self.joined[class];
+        }
+        class
+    }
+
+    pub(super) fn class(&self, value: ValueId) -> Class {
+        self.find(self.class_of[&value])
+    }
+
+    pub(super) fn class_of_leaf(&self, leaf: InstructionId) -> Class {
+        match self.class_of_copy.get(&leaf) {
+            Some(&class) => self.find(class),
+            None => self.class(self.flow.value_of(leaf).expect("sequential")),
+        }
+    }
+
+    /// Lets `new` replace `old` in its buffer, if everything that touches `old` can run before `new` is written.
+    /// `updater` is the instruction that overwrites an operand by definition, if that is the reason.
+    pub(super) fn join(&mut self, old: Class, new: Class, updater: Option<Node>) -> bool {
+        let (old, new) = (self.find(old), self.find(new));
+        if old == new {
+            return true;
+        }
+        let Some(writer) = self.classes[new].first_writer else { return false };
+        let data = &self.classes[old];
+        if data.is_read_only || data.returned > 0 || !self.classes[new].outside.is_empty() {
+            return false;
+        }
+        if !data.outside.iter().all(|&value| self.is_read_here_only(value, old)) {
+            return false;
+        }
+        let touched_by = data.touched_by.clone();
+        let overwrites_itself = updater == Some(writer);
+        if touched_by.contains(&writer) && !overwrites_itself && !self.reads_before_writing(writer, old, new)
+        {
+            return false;
+        }
+        if self.reaches_any(writer, &touched_by) {
+            return false;
+        }
+        for node in touched_by {
+            if node != writer {
+                self.add_order(node, writer);
+            }
+        }
+        let absorbed = &mut self.classes[new];
+        let (touched, returned) = (std::mem::take(&mut absorbed.touched_by), absorbed.returned);
+        self.classes[old].touched_by.extend(touched);
+        self.classes[old].returned += returned;
+        self.joined[new] = old;
+        true
+    }
+
+    /// Whether a value from outside is read by this computation alone.
+    fn is_read_here_only(&self, value: ValueId, class: Class) -> bool {
+        let is_carried = |node: &Node| {
+            matches!(self.module.instructions[self.nodes[*node].id].op, Op::Call { .. } | Op::Conditional)
+        };
+        // Counted by value as `readers` is: the class may have other values, and copies that this pass has made.
+        let here = self.reads_here.get(&value).copied().unwrap_or(0);
+        let carried = self.classes[class].touched_by.iter().filter(|node| is_carried(node)).count();
+        carried == 0 && self.readers.get(&value).copied().unwrap_or(0) <= here
+    }
+
+    /// Whether an instruction that reads the old class and writes the new one may do both in one buffer.
+    fn reads_before_writing(&self, writer: Node, old: Class, new: Class) -> bool {
+        let id = self.nodes[writer].id;
+        // A copy made by this pass reads its source element by element. It has no positions.
+        if self.class_of_copy.contains_key(&id) {
+            return true;
+        }
+        let instruction = &self.module.instructions[id];
+        let outputs =
+            self.flow.positions.of(id).filter(|&position| {
+                self.flow.value_at(position).is_some_and(|value| self.class(value) == new)
+            });
+        let outputs: Vec<ShapeIndex> = outputs.map(|p| self.flow.positions.shape_index(p).clone()).collect();
+        let holds_old = |operand: &InstructionId| match self.class_of_copy.get(operand) {
+            Some(&class) => self.find(class) == old,
+            None => {
+                let mut values = self.flow.positions.of(*operand).filter_map(|p| self.flow.value_at(p));
+                values.any(|value| self.class(value) == old)
+            }
+        };
+        let readers =
+            (0..instruction.operands.len()).filter(|&number| holds_old(&instruction.operands[number]));
+        let mut readers = readers.peekable();
+        readers.peek().is_some()
+            && readers.all(|number| {
+                outputs.iter().all(|output| self.in_place.may_take_over(self.module, id, number, output))
+            })
+    }
+}

@@ -1,0 +1,130 @@
+//! What a computation returns.
+
+use memplan_analysis::ValueKind;
+use memplan_ir::{InstructionId, Op, Shape, ShapeIndex};
+use rustc_hash::FxHashSet;
+
+use super::{COPY_INSERTION, Class, Separate};
+use crate::PassError;
+use crate::spell_out::tuple_leaves;
+
+/// A leaf of the root.
+struct Slot {
+    /// The tuple that holds it and its place there; `None` when the root is the leaf.
+    user: Option<(InstructionId, usize)>,
+    leaf: InstructionId,
+    index: ShapeIndex,
+    /// The class whose buffer the leaf must end up in.
+    before: Option<Class>,
+}
+
+impl Separate<'_> {
+    pub(super) fn results(&mut self) -> Result<(), PassError> {
+        let root = self.module.computations[self.computation].root;
+        let slots = self.slots(root);
+        // First every slot gets a value of its own that is written here; then each is joined with what was there.
+        let mut claimed = FxHashSet::default();
+        for slot in &slots {
+            let class = self.find(self.class_of_leaf(self.leaf(slot)));
+            let data = &self.classes[class];
+            let is_kept_parameter = slot.before.is_some_and(|before| self.find(before) == class);
+            let is_usable = data.first_writer.is_some() && !data.is_read_only && data.outside.is_empty();
+            if !(is_usable || is_kept_parameter) || !claimed.insert(class) {
+                self.copy_slot(slot);
+            }
+        }
+        for slot in &slots {
+            let Some(before) = slot.before else { continue };
+            let class = self.class_of_leaf(self.leaf(slot));
+            if self.find(before) == self.find(class) || self.join(before, class, None) {
+                continue;
+            }
+            self.copy_slot(slot);
+            let class = self.class_of_leaf(self.leaf(slot));
+            if !self.join(before, class, None) {
+                let name = &self.module.instructions[self.leaf(slot)].name;
+                let message =
+                    format!("the value returned as `{name}` cannot be kept apart from what it replaces");
+                return Err(PassError::Unsupported { pass: COPY_INSERTION.name, message });
+            }
+        }
+        Ok(())
+    }
+
+    /// The leaves of the root whose buffers are decided by someone else: the loop, the conditional, the caller.
+    fn slots(&self, root: InstructionId) -> Vec<Slot> {
+        let caller = self.graph.caller(self.computation);
+        let mut slots = Vec::new();
+        if !self.module.shape(root).is_tuple() {
+            slots.push(Slot { user: None, leaf: root, index: ShapeIndex::root(), before: None });
+        }
+        for (index, tuple, number) in tuple_leaves(self.module, root) {
+            let leaf = self.module.instructions[tuple].operands[number];
+            slots.push(Slot { user: Some((tuple, number)), leaf, index, before: None });
+        }
+        slots.retain(|slot| matches!(self.module.shape(slot.leaf), Shape::Array(_)));
+        let Some(caller) = caller else {
+            for slot in &mut slots {
+                let alias =
+                    self.module.config.input_output_alias.iter().find(|a| a.output_index == slot.index);
+                slot.before = alias.and_then(|alias| {
+                    let parameter =
+                        *self.module.entry_computation().parameters.get(alias.parameter as usize)?;
+                    Some(self.class(self.flow.find(parameter, &alias.parameter_index)?))
+                });
+            }
+            return slots;
+        };
+        match self.module.instructions[caller].op {
+            Op::While if self.module.instructions[caller].called[0] == self.computation => {
+                let state = self.module.computations[self.computation].parameters[0];
+                slots.retain_mut(|slot| {
+                    let value = self.flow.find(state, &slot.index).expect("a body returns what it takes");
+                    let changes = self.flow.values[value].kind == ValueKind::LoopPhi
+                        && self.flow.positions.instruction(self.flow.values[value].definition) == state;
+                    slot.before = Some(self.class(value));
+                    changes
+                });
+                slots
+            }
+            Op::Conditional => {
+                slots.retain(|slot| {
+                    let value = self
+                        .flow
+                        .find(caller, &slot.index)
+                        .expect("branches return what the conditional does");
+                    self.flow.values[value].kind == ValueKind::ExitPhi
+                        && self.flow.positions.instruction(self.flow.values[value].definition) == caller
+                });
+                slots
+            }
+            // A loop's condition, a called or asynchronous computation: the value just flows to the caller.
+            _ => Vec::new(),
+        }
+    }
+
+    /// What a slot holds now.
+    fn leaf(&self, slot: &Slot) -> InstructionId {
+        match slot.user {
+            Some((tuple, number)) => self.module.instructions[tuple].operands[number],
+            None => self.module.computations[self.computation].root,
+        }
+    }
+
+    /// Puts a copy of what a slot holds into it.
+    fn copy_slot(&mut self, slot: &Slot) {
+        let leaf = self.leaf(slot);
+        let class = self.find(self.class_of_leaf(leaf));
+        self.classes[class].returned -= 1;
+        let copy = match slot.user {
+            Some((tuple, number)) => self.copy_for(leaf, tuple, number),
+            None => {
+                let copy = self.add_copy(leaf);
+                self.module.computations[self.computation].root = copy;
+                copy
+            }
+        };
+        let class = self.class_of_copy[&copy];
+        self.classes[class].returned += 1;
+    }
+}

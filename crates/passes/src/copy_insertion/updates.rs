@@ -1,0 +1,100 @@
+//! Operations that overwrite an operand: updates in place, and loops.
+
+use memplan_analysis::ValueKind;
+use memplan_ir::{InstructionId, Module, Op, Shape, ShapeIndex};
+use rustc_hash::FxHashMap;
+
+use super::{COPY_INSERTION, Class, Node, Separate};
+use crate::PassError;
+use crate::spell_out::tuple_leaves;
+
+impl Separate<'_> {
+    pub(super) fn updates_in_place(&mut self) -> Result<(), PassError> {
+        for node in 0..self.nodes.len() {
+            let id = self.nodes[node].id;
+            if self.module.instructions[id].op == Op::While {
+                self.enter_loop(node);
+                continue;
+            }
+            for pair in self.in_place.must_alias(self.module, id) {
+                let operand = self.module.instructions[id].operands[pair.operand as usize];
+                let is_array = matches!(self.module.shape(operand), Shape::Array(_));
+                let Some(result) = self.flow.find(id, &pair.output_index) else { continue };
+                let Some(source) = self.flow.find(operand, &pair.operand_index) else { continue };
+                let (old, new) = (self.class(source), self.class(result));
+                let is_only_use = self.operands_touching(id, old) == 1;
+                if is_only_use && self.join(old, new, Some(node)) {
+                    continue;
+                }
+                if !is_array {
+                    return Err(PassError::Unsupported {
+                        pass: COPY_INSERTION.name,
+                        message: format!(
+                            "`{}` updates an element of a tuple in place while it is still needed",
+                            self.module.instructions[id].name
+                        ),
+                    });
+                }
+                let copy = self.copy_for(operand, id, pair.operand as usize);
+                let copied = self.class_of_copy[&copy];
+                let joins = self.join(copied, new, Some(node));
+                debug_assert!(joins, "a fresh copy is read by nobody else");
+            }
+        }
+        Ok(())
+    }
+
+    /// The initial state of a loop is overwritten by it, where the loop changes it.
+    fn enter_loop(&mut self, node: Node) {
+        let id = self.nodes[node].id;
+        let init = self.module.instructions[id].operands[0];
+        let mut leaves = tuple_leaves(self.module, init);
+        if matches!(self.module.shape(init), Shape::Array(_)) {
+            leaves.push((ShapeIndex::root(), id, 0));
+        }
+        let leaf_of =
+            |module: &Module, user: InstructionId, number: usize| module.instructions[user].operands[number];
+        // The same value in two elements of the state would be overwritten while the other is still needed.
+        let mut uses: FxHashMap<Class, u32> = FxHashMap::default();
+        for &(_, user, number) in &leaves {
+            *uses.entry(self.class_of_leaf(leaf_of(self.module, user, number))).or_default() += 1;
+        }
+        for (index, user, number) in leaves {
+            let Some(state) = self.flow.find(id, &index) else { continue };
+            let definition = self.flow.values[state].definition;
+            let changes = self.flow.values[state].kind == ValueKind::ExitPhi
+                && self.flow.positions.instruction(definition) == id;
+            let leaf = leaf_of(self.module, user, number);
+            if !changes || !matches!(self.module.shape(leaf), Shape::Array(_)) {
+                continue;
+            }
+            let (old, new) = (self.class_of_leaf(leaf), self.class(state));
+            let n_uses = uses.entry(old).or_default();
+            if *n_uses == 1 && self.join(old, new, Some(node)) {
+                continue;
+            }
+            *n_uses -= 1;
+            let copy = self.copy_for(leaf, user, number);
+            let copied = self.class_of_copy[&copy];
+            self.classes[copied].touched_by.push(node);
+            let joins = self.join(copied, new, Some(node));
+            debug_assert!(joins, "a fresh copy is read by nobody else");
+        }
+    }
+
+    /// How many operands of an instruction hold values of a class.
+    fn operands_touching(&self, id: InstructionId, class: Class) -> usize {
+        let class = self.find(class);
+        let operands = self.module.instructions[id].operands.iter();
+        operands
+            .filter(|&operand| match self.class_of_copy.get(operand) {
+                // A copy made by this pass has no positions.
+                Some(&copied) => self.find(copied) == class,
+                None => {
+                    let mut values = self.flow.positions.of(*operand).filter_map(|p| self.flow.value_at(p));
+                    values.any(|value| self.class(value) == class)
+                }
+            })
+            .count()
+    }
+}
