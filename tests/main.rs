@@ -5,6 +5,7 @@ mod compile;
 mod examples;
 mod fast_memory;
 mod ipu;
+mod ipu_document;
 mod layout;
 mod mutations;
 mod plan;

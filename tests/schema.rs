@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use memplan::codegen::ipu::{IpuOptions, TileDocument, plan_tiles};
 use memplan::codegen::layout::{ProgramLayout, layout};
 use memplan::hlo;
 use memplan::memory::{PlanFile, Target, TargetField};
@@ -11,10 +12,11 @@ use serde_json::Value;
 use crate::support::plan_and_prove;
 
 /// The documents that memplan writes and reads, and where their schemas are.
-fn schemas() -> [(&'static str, Schema); 3] {
+fn schemas() -> [(&'static str, Schema); 4] {
     [
         ("schema/plan.schema.json", schema_for!(PlanFile)),
         ("schema/layout.schema.json", schema_for!(ProgramLayout)),
+        ("schema/tiles.schema.json", schema_for!(TileDocument)),
         ("schema/target.schema.json", schema_for!(Target)),
     ]
 }
@@ -97,6 +99,29 @@ fn layouts_agree_with_the_schema() {
         ("/transfers/0/bytes", Value::from(-1)),
         ("/computations/0/launches/0/kind", Value::from("unknown")),
         ("/buffers/0/offset", Value::Null),
+    ] {
+        let mut broken = value.clone();
+        *broken.pointer_mut(pointer).unwrap() = wrong;
+        assert!(disagreement(&schema, &schema, &broken).is_some(), "{pointer}");
+    }
+}
+
+/// What `--emit tiles=FILE` writes agrees with its schema.
+#[test]
+fn tiles_agree_with_the_schema() {
+    let schema = serde_json::to_value(schema_for!(TileDocument)).unwrap();
+    let target = Target::find("ipu-gc200").unwrap();
+    let mut module = hlo::parse(include_str!("hlo/ipu/dot_cut_in_depth.hlo")).unwrap();
+    let planned = plan_and_prove(&mut module, &target).unwrap();
+    let plan = plan_tiles(&module, &planned.facts, &target, &IpuOptions::default()).unwrap();
+    let value = serde_json::to_value(TileDocument::new(&module, &target, &[plan])).unwrap();
+    assert_eq!(disagreement(&schema, &schema, &value), None);
+
+    for (pointer, wrong) in [
+        ("/chips", Value::from("many")),
+        ("/chips/0/tensors/0/elements", Value::from(-1)),
+        ("/chips/0/codelets/0/bytes", Value::Null),
+        ("/tile_bytes", Value::Null),
     ] {
         let mut broken = value.clone();
         *broken.pointer_mut(pointer).unwrap() = wrong;

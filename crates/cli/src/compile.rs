@@ -65,7 +65,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
     let plan = &compiled.planned.plan;
     let tiles = ipu_report::plan(&args.ipu, &module, &target, &compiled.planned.facts)?;
     let mut program = Program::new(&module, &target, &compiled.planned);
-    program.tiles = tiles.as_ref().map(|tiles| ipu_report::summary(&module, tiles));
+    program.tiles = tiles.as_ref();
     args.emit.write(&program)?;
     let placement = args.pool.placement(&target, plan);
     let text = match args.format {
@@ -88,7 +88,9 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
         _ => {
             args.pool.verdict(placement.as_ref())?;
             let facts = &compiled.planned.facts;
-            tiles.map_or(Ok(()), |tiles| ipu_report::verdict(&args.ipu, &module, &target, facts, &tiles))
+            tiles
+                .as_ref()
+                .map_or(Ok(()), |tiles| ipu_report::verdict(&args.ipu, &module, &target, facts, tiles))
         }
     }
 }

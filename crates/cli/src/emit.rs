@@ -5,14 +5,16 @@ use std::path::Path;
 use std::str::FromStr;
 
 use clap::Args;
+use memplan::codegen::ipu::TileDocument;
 use memplan::codegen::layout::{ProgramLayout, layout};
 use memplan::codegen::{c_header, write_constants};
 use memplan::hlo;
 use memplan::ir::Module;
-use memplan::memory::{PlanFile, Target, TileReport};
+use memplan::memory::{PlanFile, Target};
 use memplan::plan::Planned;
 
 use crate::failure::Failure;
+use crate::ipu_report::{Chips, summary};
 use crate::output::write_file;
 
 #[derive(Args)]
@@ -22,7 +24,8 @@ pub(crate) struct EmitArgs {
     /// plan: the plan, as JSON;
     /// layout: spaces, buffers, launches and transfers with addresses, as a text if FILE ends in .txt, else as JSON;
     /// c-header: offsets, sizes and totals as constants for C and C++;
-    /// constants: the bytes of constants, at the offsets that layout and c-header give
+    /// constants: the bytes of constants, at the offsets that layout and c-header give;
+    /// tiles: what lies where on every tile of a machine that has some, as JSON
     #[arg(long, value_name = "KIND=FILE")]
     emit: Vec<Emit>,
 }
@@ -41,14 +44,16 @@ enum Kind {
     Layout,
     CHeader,
     Constants,
+    Tiles,
 }
 
-const KINDS: [(&str, Kind); 5] = [
+const KINDS: [(&str, Kind); 6] = [
     ("hlo", Kind::Hlo),
     ("plan", Kind::Plan),
     ("layout", Kind::Layout),
     ("c-header", Kind::CHeader),
     ("constants", Kind::Constants),
+    ("tiles", Kind::Tiles),
 ];
 
 impl FromStr for Emit {
@@ -71,8 +76,8 @@ pub(crate) struct Program<'a> {
     pub(crate) module: &'a Module,
     pub(crate) target: &'a Target,
     pub(crate) planned: &'a Planned,
-    /// How full the tiles are, of a machine that has tiles.
-    pub(crate) tiles: Option<TileReport>,
+    /// The tiles, of a machine that has some.
+    pub(crate) tiles: Option<&'a Chips>,
     layout: OnceCell<ProgramLayout>,
 }
 
@@ -84,7 +89,7 @@ impl<'a> Program<'a> {
     /// The plan file.
     pub(crate) fn plan_json(&self) -> String {
         let mut file = PlanFile::new(self.module, &self.planned.schedule, &self.planned.plan);
-        file.tiles.clone_from(&self.tiles);
+        file.tiles = self.tiles.map(|chips| summary(self.module, chips));
         json(&file)
     }
 
@@ -108,6 +113,16 @@ impl<'a> Program<'a> {
             Kind::Layout => json(self.layout()),
             Kind::CHeader => c_header(self.layout()),
             Kind::Constants => return self.constants(),
+            Kind::Tiles => {
+                let chips = self.tiles.ok_or_else(|| {
+                    let what =
+                        "is not planned by tiles here; `compile` for a machine that has some writes them";
+                    Failure::Usage(format!("`{}` {what}", self.target.name))
+                })?;
+                // There are very many numbers, so that nobody reads it line by line.
+                let document = TileDocument::new(self.module, self.target, &chips.plans);
+                serde_json::to_string(&document).expect("documents have only string keys") + "\n"
+            }
         };
         Ok(text.into_bytes())
     }

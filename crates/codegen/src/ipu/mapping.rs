@@ -99,6 +99,21 @@ impl LinearMapping {
         LinearMapping::new(self.elements, self.grain, self.window.clone(), start)
     }
 
+    /// How finely the tensor is cut.
+    pub fn grain(&self) -> Grain {
+        self.grain
+    }
+
+    /// The tiles to choose from.
+    pub fn window(&self) -> Range<u32> {
+        self.window.clone()
+    }
+
+    /// The place in the window of the tile with the first share.
+    pub fn start(&self) -> u32 {
+        self.start
+    }
+
     /// How many tiles get a share.
     pub fn parts(&self) -> u32 {
         Shares::new(self.elements, self.grain, self.tiles()).parts as u32

@@ -22,6 +22,7 @@
 mod alignment;
 mod codelets;
 pub mod contraction;
+mod document;
 pub mod mapping;
 mod pack;
 mod phases;
@@ -35,6 +36,10 @@ mod tensors;
 mod tile_plan;
 mod tile_set;
 
+pub use document::{
+    ChipDocument, CodeletDocument, GroupDocument, ItemDocument, MappingDocument, PieceDocument, StepDocument,
+    TensorDocument, TileDocument, VerticesDocument, WhatDocument,
+};
 pub use mapping::{Grain, LinearMapping, Mapping, Piece, imbalance, linear_mapping, start_tile};
 pub use pipeline::stash_depth;
 pub use placement::Policy;

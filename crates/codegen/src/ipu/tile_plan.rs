@@ -53,7 +53,7 @@ pub enum Overflow {
 }
 
 /// What lies on a tile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum What {
     /// The code of all its codelets, and of calling them.
     Code,
@@ -67,7 +67,7 @@ pub enum What {
 
 /// Bytes of a tile and when they are taken. Time is counted in phases, two for each instant of the flattened schedule:
 /// vertices compute in the first, and add up partial results of several tiles in the second.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Placed {
     /// What lies there.
     pub what: What,
