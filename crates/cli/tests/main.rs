@@ -1,6 +1,7 @@
 //! The command from outside: what it writes, where, and how it fails.
 
 mod emit;
+mod run;
 mod targets;
 
 use std::path::{Path, PathBuf};

@@ -10,13 +10,14 @@
 //! `event` is `alloc`, `free`, or `sync`: the device has come as far as the host. `id` is any name, free to be used again
 //! once it was freed. Only `event`, `id` and `size` are required columns, in any order. `time` is in seconds and never
 //! goes back; without it everything happens at once. What is tagged `collective` goes to the lower end of a pool that has
-//! two. Fields have no quotes and no commas.
+//! two.
 
 use std::collections::HashMap;
 use std::ops::Index;
 use std::time::Duration;
 
 use memplan_memory::{Alignment, Bytes};
+use memplan_pack::csv::{self, Field, Lines, shorten};
 
 use crate::bfc::{End, Request};
 
@@ -80,17 +81,9 @@ pub enum TraceErrorKind {
     /// A column that traces do not have.
     #[error("`{0}` is no column of a trace; they are {names}", names = COLUMNS.join(", "))]
     UnknownColumn(String),
-    /// A column of the header appears twice.
-    #[error("the header has the column `{0}` twice")]
-    RepeatedColumn(String),
-    /// A line with more or fewer fields than the header.
-    #[error("the line has {found} fields, the header has {expected}")]
-    FieldCount {
-        /// Fields in the line.
-        found: usize,
-        /// Fields in the header.
-        expected: usize,
-    },
+    /// Lines that are no CSV.
+    #[error(transparent)]
+    Csv(csv::ErrorKind),
     /// Something that is no event.
     #[error("`{0}` is no event; they are alloc, free and sync")]
     UnknownEvent(String),
@@ -103,9 +96,6 @@ pub enum TraceErrorKind {
     /// A field that should be a time.
     #[error("`{0}` is not a number of seconds")]
     NotATime(String),
-    /// Bytes that are no text.
-    #[error("the line is not UTF-8")]
-    NotText,
 }
 
 /// What is wrong with a trace in CSV, and where.
@@ -118,6 +108,12 @@ pub struct TraceError {
     pub column: usize,
     /// What is wrong there.
     pub kind: TraceErrorKind,
+}
+
+impl From<csv::Error> for TraceError {
+    fn from(error: csv::Error) -> TraceError {
+        TraceError { line: error.line, column: error.column, kind: TraceErrorKind::Csv(error.kind) }
+    }
 }
 
 /// The columns a trace may have.
@@ -239,14 +235,11 @@ impl Trace {
     /// # Errors
     /// [`TraceError`] with line and column.
     pub fn parse(text: &[u8]) -> Result<Trace, TraceError> {
-        let mut lines = text.split(|&byte| byte == b'\n').enumerate().map(|(i, line)| Line::new(i + 1, line));
-        let header = Header::new(&lines.next().expect("a split has at least one part")?)?;
+        let lines = Lines::new(text)?;
+        let header = Header::of(&lines.header)?;
         let mut trace = Trace::new();
-        for line in lines {
-            let line = line?;
-            if !line.text.trim().is_empty() {
-                header.event(&line, &mut trace)?;
-            }
+        for fields in lines {
+            header.event(&fields?, &mut trace)?;
         }
         Ok(trace)
     }
@@ -273,129 +266,73 @@ impl Index<AllocationIndex> for Trace {
     }
 }
 
-/// A line of CSV.
-struct Line<'t> {
-    number: usize,
-    text: &'t str,
+/// An error at what a field says, behind its blanks.
+fn error_at(field: &Field<'_>, kind: TraceErrorKind) -> TraceError {
+    let blanks = field.text.len() - field.text.trim_start().len();
+    TraceError { line: field.line, column: field.column + blanks, kind }
 }
 
-/// A field of a line.
-#[derive(Clone, Copy)]
-struct Field<'t> {
-    line: usize,
-    column: usize,
-    text: &'t str,
+fn bytes(field: &Field<'_>) -> Result<Bytes, TraceError> {
+    let parsed = field.trimmed().parse().map(Bytes);
+    parsed.map_err(|_| error_at(field, TraceErrorKind::NotBytes(shorten(field.trimmed()))))
 }
 
-impl<'t> Line<'t> {
-    fn new(number: usize, line: &'t [u8]) -> Result<Line<'t>, TraceError> {
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        let text = std::str::from_utf8(line).map_err(|error| TraceError {
-            line: number,
-            column: error.valid_up_to() + 1,
-            kind: TraceErrorKind::NotText,
-        })?;
-        Ok(Line { number, text })
-    }
-
-    fn fields(&self) -> impl Iterator<Item = Field<'t>> {
-        let (line, text) = (self.number, self.text);
-        text.split(',').map(move |field| {
-            let start = field.as_ptr() as usize - text.as_ptr() as usize;
-            let blanks = field.len() - field.trim_start().len();
-            Field { line, column: start + blanks + 1, text: field.trim() }
-        })
-    }
+fn alignment(field: &Field<'_>) -> Result<Alignment, TraceError> {
+    let parsed = field.trimmed().parse().ok().and_then(|bytes| Alignment::new(bytes).ok());
+    parsed.ok_or_else(|| error_at(field, TraceErrorKind::NotAnAlignment(shorten(field.trimmed()))))
 }
 
-impl Field<'_> {
-    fn error(&self, kind: TraceErrorKind) -> TraceError {
-        TraceError { line: self.line, column: self.column, kind }
-    }
-
-    fn bytes(&self) -> Result<Bytes, TraceError> {
-        self.text.parse().map(Bytes).map_err(|_| self.error(TraceErrorKind::NotBytes(shortened(self.text))))
-    }
-
-    fn alignment(&self) -> Result<Alignment, TraceError> {
-        let parsed = self.text.parse().ok().and_then(|bytes| Alignment::new(bytes).ok());
-        parsed.ok_or_else(|| self.error(TraceErrorKind::NotAnAlignment(shortened(self.text))))
-    }
-
-    fn time(&self) -> Result<Duration, TraceError> {
-        let parsed = self.text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        parsed.ok_or_else(|| self.error(TraceErrorKind::NotATime(shortened(self.text))))
-    }
+fn time(field: &Field<'_>) -> Result<Duration, TraceError> {
+    let parsed = field.trimmed().parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    parsed.ok_or_else(|| error_at(field, TraceErrorKind::NotATime(shorten(field.trimmed()))))
 }
 
 /// Which column is where.
 struct Header {
     places: [Option<usize>; COLUMNS.len()],
-    fields: usize,
 }
 
 impl Header {
-    fn new(line: &Line<'_>) -> Result<Header, TraceError> {
-        let mut header = Header { places: [None; COLUMNS.len()], fields: 0 };
-        for (i, field) in line.fields().enumerate() {
-            let unknown = || field.error(TraceErrorKind::UnknownColumn(shortened(field.text)));
-            let column = COLUMNS.iter().position(|&name| name == field.text).ok_or_else(unknown)?;
-            if header.places[column].replace(i).is_some() {
-                return Err(field.error(TraceErrorKind::RepeatedColumn(field.text.into())));
-            }
-            header.fields = i + 1;
+    fn of(fields: &[Field<'_>]) -> Result<Header, TraceError> {
+        for field in fields.iter().filter(|field| !COLUMNS.contains(&field.trimmed())) {
+            return Err(error_at(field, TraceErrorKind::UnknownColumn(shorten(field.trimmed()))));
         }
-        match header.places[..3].iter().position(Option::is_none) {
+        let places = COLUMNS.map(|name| fields.iter().position(|field| field.trimmed() == name));
+        match places[..3].iter().position(Option::is_none) {
             Some(i) => {
-                let kind = TraceErrorKind::MissingColumn(COLUMNS[i]);
-                Err(TraceError { line: line.number, column: 1, kind })
+                let line = fields.first().map_or(1, |field| field.line);
+                Err(TraceError { line, column: 1, kind: TraceErrorKind::MissingColumn(COLUMNS[i]) })
             }
-            None => Ok(header),
+            None => Ok(Header { places }),
         }
     }
 
     /// Adds the event of a line to a trace.
-    fn event(&self, line: &Line<'_>, trace: &mut Trace) -> Result<(), TraceError> {
-        let fields: Vec<Field<'_>> = line.fields().take(self.fields + 1).collect();
-        let found = line.text.split(',').count();
-        if found != self.fields {
-            let kind = TraceErrorKind::FieldCount { found, expected: self.fields };
-            return Err(TraceError { line: line.number, column: 1, kind });
-        }
-        let [event, id, size, alignment, tag, time] = self.places.map(|place| place.map(|i| fields[i]));
-        let (event, id, size) = (event.zip(id).zip(size))
-            .map(|((e, i), s)| (e, i, s))
-            .expect("a header has the required columns");
+    fn event(&self, fields: &[Field<'_>], trace: &mut Trace) -> Result<(), TraceError> {
+        let given = |column: usize| self.places[column].map(|i| &fields[i]);
+        let required = |column| given(column).expect("a header has the required columns");
+        let optional = |column| given(column).filter(|field| !field.trimmed().is_empty());
+        let (event, id, size) = (required(0), required(1), required(2));
         let last = trace.events.last().map_or(Duration::ZERO, |last| last.time);
-        let time = time.filter(|field| !field.text.is_empty());
-        let now = time.map_or(Ok(last), |field| match field.time()? {
-            now if now < last => Err(field.error(TraceErrorKind::TimeGoesBack)),
+        let now = optional(5).map_or(Ok(last), |field| match time(field)? {
+            now if now < last => Err(error_at(field, TraceErrorKind::TimeGoesBack)),
             now => Ok(now),
         })?;
-        let alignment = alignment.filter(|field| !field.text.is_empty());
-        match event.text {
+        match event.trimmed() {
             "alloc" => {
-                let end = match tag {
-                    Some(Field { text: "collective", .. }) => End::Lower,
-                    _ => End::Upper,
-                };
-                let alignment = alignment.map_or(Ok(Alignment::ONE), |field| field.alignment())?;
-                let request = Request::new(size.bytes()?).aligned(alignment).at(end);
-                trace.allocate(id.text, request).map_err(|kind| id.error(kind))?;
+                let is_collective = given(4).is_some_and(|tag| tag.trimmed() == "collective");
+                let end = if is_collective { End::Lower } else { End::Upper };
+                let alignment = optional(3).map_or(Ok(Alignment::ONE), alignment)?;
+                let request = Request::new(bytes(size)?).aligned(alignment).at(end);
+                trace.allocate(id.trimmed(), request).map_err(|kind| error_at(id, kind))?;
             }
             "free" => {
-                trace.free(id.text).map_err(|kind| id.error(kind))?;
+                trace.free(id.trimmed()).map_err(|kind| error_at(id, kind))?;
             }
             "sync" => trace.synchronize(),
-            other => return Err(event.error(TraceErrorKind::UnknownEvent(shortened(other)))),
+            other => return Err(error_at(event, TraceErrorKind::UnknownEvent(shorten(other)))),
         }
         trace.set_time(now);
         Ok(())
     }
-}
-
-/// The start of a text, for messages.
-fn shortened(text: &str) -> String {
-    const MOST: usize = 40;
-    if text.chars().count() <= MOST { text.into() } else { text.chars().take(MOST).chain(['…']).collect() }
 }

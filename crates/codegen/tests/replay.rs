@@ -34,6 +34,12 @@ fn columns_come_in_any_order() {
 }
 
 #[test]
+fn names_may_be_quoted_and_a_mark_may_stand_first() {
+    let trace = parse("\u{feff}event,id,size\nalloc,\"a, \"\"b\"\"\",7\nfree,\"a, \"\"b\"\"\",\n");
+    assert_eq!((&*trace[AllocationIndex(0)].name, trace.events().len()), ("a, \"b\"", 2));
+}
+
+#[test]
 fn what_is_written_is_read_again() {
     let trace = parse(
         "event,id,size,alignment,tag,time\nalloc,a b,7,512,collective,0.25\nsync,,,,,1\nfree,a b,,,,2\n",
@@ -53,12 +59,12 @@ fn names_are_free_again_after_a_free() {
 #[test]
 fn errors_say_where() {
     let cases = [
-        ("", "1:1: `` is no column of a trace; they are event, id, size, alignment, tag, time"),
+        ("", "1:1: the header has no column `event`; event, id and size are required"),
         ("event,id\n", "1:1: the header has no column `size`; event, id and size are required"),
         ("event,id,size,id\n", "1:15: the header has the column `id` twice"),
         ("event,id,size,color\n", "1:15: `color` is no column of a trace; they are"),
-        ("event,id,size\nalloc,a\n", "2:1: the line has 2 fields, the header has 3"),
-        ("event,id,size\nalloc,a,1,2\n", "2:1: the line has 4 fields, the header has 3"),
+        ("event,id,size\nalloc,a\n", "2:8: the line has 2 fields, the header has 3"),
+        ("event,id,size\nalloc,a,1,2\n", "2:11: the line has more fields than the 3 of the header"),
         ("event,id,size\nfoo,a,1\n", "2:1: `foo` is no event; they are alloc, free and sync"),
         ("event,id,size\nalloc,a, -1\n", "2:10: `-1` is not a whole number of bytes"),
         (
@@ -77,7 +83,7 @@ fn errors_say_where() {
         assert!(message.starts_with(expected), "{message}\ninstead of\n{expected}");
     }
     let message = Trace::parse(b"event,id,size\nalloc,\xff,1").unwrap_err().to_string();
-    assert_eq!(message, "2:7: the line is not UTF-8");
+    assert_eq!(message, "2:7: the file is not UTF-8 from here on");
 }
 
 #[test]

@@ -84,6 +84,7 @@
 mod clique;
 mod construct;
 mod critical;
+pub mod csv;
 mod first_fit;
 pub mod fuzz;
 pub mod generate;
