@@ -294,7 +294,7 @@ struct Header {
 
 impl Header {
     fn of(fields: &[Field<'_>]) -> Result<Header, TraceError> {
-        for field in fields.iter().filter(|field| !COLUMNS.contains(&field.trimmed())) {
+        if let Some(field) = fields.iter().find(|field| !COLUMNS.contains(&field.trimmed())) {
             return Err(error_at(field, TraceErrorKind::UnknownColumn(shorten(field.trimmed()))));
         }
         let places = COLUMNS.map(|name| fields.iter().position(|field| field.trimmed() == name));
