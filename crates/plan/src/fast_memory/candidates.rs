@@ -4,9 +4,9 @@
 //! events that hand values over, and values that must share memory become one candidate.
 
 use cranelift_entity::{EntityRef, SecondaryMap};
-use memplan_analysis::{Costs, Facts, LiveRange, Machine, Time, ValueId, ValueKind, calls_sequentially};
+use memplan_analysis::{Costs, Facts, LiveRange, Time, ValueId, ValueKind, calls_sequentially};
 use memplan_ir::{ComputationId, EntitySet, InstructionId, Module, Op, Shape, Users};
-use memplan_memory::{MemorySpaceId, Target};
+use memplan_memory::Target;
 use petgraph::unionfind::UnionFind;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -14,9 +14,10 @@ use smallvec::SmallVec;
 use super::idle::IdleTime;
 use super::model::{Candidate, CopiedIn, CopiedOut, Event, Evicted, Use, View, Whole, main_cost};
 use super::options::Options;
-use super::parts::{Parts, exists_from};
+use super::parts::{Finder, Parts, exists_from};
+use super::worth::Worth;
 
-/// Lists what may be in fast memory. Close to linear in positions and operands.
+/// Lists what may be in fast memory, and parts of all values but those of `whole`; without that, no parts. Close to linear in positions and operands.
 pub(super) fn candidates(
     module: &Module,
     facts: &Facts,
@@ -24,8 +25,12 @@ pub(super) fn candidates(
     target: &Target,
     options: &Options,
     idle: &IdleTime<'_>,
+    whole: Option<&EntitySet<ValueId>>,
 ) -> Vec<Candidate> {
     let users = Users::new(module);
+    let worth = Worth::new(module, costs, target, options);
+    let finder = Finder { module, facts, costs, target, options, idle, users: &users, worth: &worth };
+    let parts = whole.map(|whole| finder.find(whole)).unwrap_or_default();
     let mut build = Build {
         module,
         facts,
@@ -33,8 +38,8 @@ pub(super) fn candidates(
         target,
         options,
         idle,
-        machine: Machine::new(target),
-        parts: Parts::new(module, facts, costs, target, options, idle, &users),
+        worth: &worth,
+        parts,
         users: &users,
         is_rigid: EntitySet::new(),
         is_pinned: EntitySet::new(),
@@ -59,9 +64,9 @@ struct Build<'a> {
     target: &'a Target,
     options: &'a Options,
     idle: &'a IdleTime<'a>,
-    machine: Machine<'a>,
+    worth: &'a Worth<'a>,
     users: &'a Users,
-    parts: Parts<'a>,
+    parts: Parts,
     /// Values that pass where no operand can be exchanged: they are in one memory all their lives.
     is_rigid: EntitySet<ValueId>,
     /// Values that something needs in main memory.
@@ -95,20 +100,8 @@ impl Build<'_> {
             let index = positions.shape_index(definition.definition);
             let work = self.costs.work(id);
             let written = work.accesses.iter().find(|a| a.operand.is_none() && a.index == *index);
-            self.writes[value] = written.map_or(0.0, |access| self.worth(id, access.bytes.0 as f64));
+            self.writes[value] = written.map_or(0.0, |access| self.worth.of(id, access.bytes.0 as f64));
         }
-    }
-
-    /// What moving bytes of an access to main memory is worth: the bytes, and some more when it takes time.
-    fn worth(&self, id: InstructionId, bytes: f64) -> f64 {
-        let work = self.costs.work(id);
-        let memory = |bytes: f64| self.machine.memory_seconds(MemorySpaceId::MAIN, bytes);
-        let all: f64 = work.accesses.iter().map(|access| access.bytes.0 as f64).sum();
-        let compute = self.machine.compute_seconds(work);
-        let saved = memory(all).max(compute) - memory(all - bytes).max(compute);
-        let per_byte = memory(1.0);
-        let bonus = if per_byte > 0.0 { self.options.time_weight * saved / per_byte } else { 0.0 };
-        self.costs.frequency(self.module.instructions[id].parent) * (bytes + bonus)
     }
 
     fn look_at_uses(&mut self) {
@@ -143,7 +136,6 @@ impl Build<'_> {
     fn read(&mut self, id: InstructionId) {
         let (module, flow) = (self.module, &self.facts.flow);
         let time = self.facts.line.time(id);
-        let work = self.costs.work(id);
         let in_place = self.facts.in_place.must_alias(module, id);
         for (k, &operand) in module.instructions[id].operands.iter().enumerate() {
             if module.shape(operand).is_tuple() {
@@ -152,21 +144,17 @@ impl Build<'_> {
                 });
             }
             let Some(value) = flow.value_of(operand) else { continue };
-            let read = work.accesses.iter().find(|a| a.operand == Some(k as u32) && a.index.is_root());
-            let cost = read.map_or(0.0, |access| self.worth(id, access.bytes.0 as f64));
             let it = Use { user: id, operand: k as u32 };
+            let is_part = self.parts.uses.contains(&it);
+            let cost = if is_part { 0.0 } else { self.worth.of_operand(id, it.operand) };
             let merges = in_place.iter().any(|pair| pair.operand == k as u32);
             if merges {
                 self.merging.entry(value).or_default().push(it);
             }
             let range = LiveRange { start: time, end: time + 1 };
-            // What is overwritten is where the result is.
-            let fast = if merges { None } else { Some(0.0) };
-            let mut event = Event::new(range, cost, fast, it);
-            if !merges && self.options.parts {
-                event.parts.extend(self.parts.find(it, value, cost));
-            }
-            self.add(value, id, event);
+            // What is overwritten is where the result is, and a part is cut out of main memory.
+            let fast = if merges || is_part { None } else { Some(0.0) };
+            self.add(value, id, Event::new(range, cost, fast, it));
         }
     }
 
@@ -279,7 +267,6 @@ impl Build<'_> {
                 last.range.start = last.range.start.min(event.range.start);
                 last.fast = last.fast.zip(event.fast).map(|(a, b)| a + b);
                 last.uses.extend(event.uses);
-                last.parts.extend(event.parts);
             }
             _ => events.push(event),
         }
@@ -304,10 +291,12 @@ impl Build<'_> {
             groups[labels[value.index()] as usize].push(value);
         }
         let mut views = self.views();
+        let parts = std::mem::take(&mut self.parts.candidates);
         groups
             .into_iter()
             .filter(|values| !values.is_empty())
             .filter_map(|values| self.candidate(values, &mut views))
+            .chain(parts)
             .collect()
     }
 
@@ -317,26 +306,22 @@ impl Build<'_> {
         views: &mut FxHashMap<ValueId, Vec<View>>,
     ) -> Option<Candidate> {
         let bytes = values.iter().map(|&v| self.bytes(v)).collect::<Option<Vec<u64>>>()?.into_iter().max()?;
-        if bytes == 0 {
+        if bytes == 0 || bytes > self.options.capacity {
             return None;
         }
-        let fits = bytes <= self.options.capacity;
-        let whole = if fits { self.whole(&values, bytes, views) } else { None };
+        let has_parts = values.iter().any(|&value| self.parts.values.contains(value));
+        let whole = if has_parts { None } else { self.whole(&values, bytes, views) };
         let write = values.iter().map(|&v| self.writes[v]).sum();
-        let evicted = if fits && values.len() == 1 { self.evicted(values[0], bytes) } else { None };
+        let evicted = if !has_parts && values.len() == 1 { self.evicted(values[0], bytes) } else { None };
         let movable = values.iter().filter(|&&v| !self.is_rigid.contains(v));
         let mut views: Vec<View> = movable.flat_map(|v| views.remove(v).unwrap_or_default()).collect();
         views.retain(|view| view.events.iter().any(|e| e.main > 0.0 || !e.inside.is_empty()));
-        if !fits {
-            views.iter_mut().for_each(only_parts);
-            views.retain(has_parts);
-        }
         if whole.is_none() && views.is_empty() {
             return None;
         }
-        let single = (values.len() == 1).then(|| values[0]);
         let life = self.life(&values);
-        Some(Candidate { single, bytes, whole, write, room: 0.0, life, evicted, views })
+        let (is_part, room, carried) = (false, 0.0, None);
+        Some(Candidate { values, is_part, bytes, whole, write, room, life, evicted, carried, views })
     }
 
     /// Padded bytes of an array that may be in fast memory.
@@ -525,20 +510,8 @@ impl Build<'_> {
     }
 }
 
-/// Keeps a value in main memory that is too large for fast memory.
-fn only_parts(view: &mut View) {
-    for event in &mut view.events {
-        event.fast = None;
-        event.inside.iter_mut().for_each(only_parts);
-    }
-}
-
-fn has_parts(view: &View) -> bool {
-    view.events.iter().any(|event| !event.parts.is_empty() || event.inside.iter().any(has_parts))
-}
-
 /// Whether an operation is a kernel that reads and writes memory where it finds it.
-fn is_kernel(op: &Op) -> bool {
+pub(super) fn is_kernel(op: &Op) -> bool {
     !calls_sequentially(op)
         && op.collective().is_none()
         && !matches!(

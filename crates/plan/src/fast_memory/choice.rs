@@ -3,10 +3,7 @@
 use memplan_analysis::{LiveRange, Time};
 use memplan_ir::InstructionId;
 
-use smallvec::SmallVec;
-
 use super::model::{Candidate, Start, View};
-use super::parts::{Part, Way};
 
 /// What is done for a candidate.
 #[derive(Clone, Debug, Default)]
@@ -17,18 +14,9 @@ pub(super) struct Choice {
     /// That and the price of holding fast memory.
     pub(super) cost: f64,
     /// When fast memory is held: in no particular order.
-    pub(super) busy: Vec<Busy>,
+    pub(super) busy: Vec<LiveRange>,
     /// One past the last instant at which the copy out of fast memory is under way; 0 without one.
     pub(super) copied_until: Time,
-}
-
-/// Fast memory that is held.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Busy {
-    pub(super) range: LiveRange,
-    pub(super) bytes: u64,
-    /// By all of the value, not by a part that a kernel reads of it.
-    pub(super) is_whole: bool,
 }
 
 /// Where a candidate lives.
@@ -38,6 +26,8 @@ pub(super) enum Mode {
     Whole,
     /// In main memory, and in fast memory for some parts of its life.
     Main(Vec<Stays>),
+    /// A part, of which a loop brings the next one in every iteration: all events are served from fast memory.
+    Carried,
     /// A parameter in main memory, and in fast memory all the time, from one call to the next: copied before an
     /// instruction, and marked with a number.
     Resident { before: InstructionId, index: u32 },
@@ -60,18 +50,6 @@ pub(super) struct Stays {
     pub(super) stays: Vec<Stay>,
     /// Within events that are served from main memory: the event, and the stays inside.
     pub(super) inside: Vec<(usize, Stays)>,
-    /// Parts that are brought for events that are served from main memory.
-    pub(super) parts: Vec<Brought>,
-}
-
-/// A part of a value that is brought for a kernel that reads no more of it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Brought {
-    pub(super) event: usize,
-    /// Which part of the event's.
-    pub(super) part: usize,
-    /// Which of the ways to bring it.
-    pub(super) way: usize,
 }
 
 /// A part of a life.
@@ -86,10 +64,10 @@ pub(super) struct Stay {
 }
 
 impl Choice {
-    /// The best choice when holding fast memory costs `price(busy)`, which is infinite where there is no room. Linear in
-    /// the number of events.
-    pub(super) fn best(candidate: &Candidate, price: &impl Fn(Busy) -> f64) -> Choice {
-        let hold = Hold { bytes: candidate.bytes, price };
+    /// The best choice when holding `bytes` in a range costs `price(bytes, range)`, which is infinite where there is no
+    /// room. Linear in the number of events.
+    pub(super) fn best(candidate: &Candidate, price: &impl Fn(u64, LiveRange) -> f64) -> Choice {
+        let hold = |range: LiveRange| price(candidate.bytes, range);
         let mut main = Path::default();
         let mut stays = Vec::new();
         for (i, view) in candidate.views.iter().enumerate() {
@@ -107,15 +85,27 @@ impl Choice {
                 best = Choice { mode: Mode::Evicted(stays), copied_until, ..path.into_choice() };
             }
         }
+        if let Some(carried) = &candidate.carried {
+            let held: f64 = carried.busy.iter().map(|&range| hold(range)).sum();
+            if carried.cost + held < best.cost {
+                best = Choice {
+                    mode: Mode::Carried,
+                    traffic: carried.cost,
+                    cost: carried.cost + held,
+                    busy: carried.busy.to_vec(),
+                    copied_until: 0,
+                };
+            }
+        }
         if let Some(whole) = &candidate.whole {
-            let held: f64 = whole.busy.iter().map(|&range| hold.whole(range)).sum();
+            let held: f64 = whole.busy.iter().map(|&range| hold(range)).sum();
             // Of two ways that cost the same, the one without copies.
             if whole.cost + held <= best.cost {
                 best = Choice {
                     mode: Mode::Whole,
                     traffic: whole.cost,
                     cost: whole.cost + held,
-                    busy: whole.busy.iter().map(|&range| Busy::whole(range, candidate.bytes)).collect(),
+                    busy: whole.busy.clone(),
                     copied_until: 0,
                 };
             }
@@ -125,20 +115,17 @@ impl Choice {
 
     /// Everything in main memory.
     pub(super) fn main(candidate: &Candidate) -> Choice {
-        Choice::best(candidate, &|_| f64::INFINITY)
+        Choice::best(candidate, &|_, _| f64::INFINITY)
     }
 
     /// What main memory moves, without what it costs to take some of it.
     pub(super) fn moved(&self, candidate: &Candidate) -> f64 {
         match self.mode {
             Mode::Whole => self.traffic,
-            Mode::Main(_) | Mode::Evicted(_) | Mode::Resident { .. } => self.traffic - candidate.room,
+            Mode::Main(_) | Mode::Evicted(_) | Mode::Carried | Mode::Resident { .. } => {
+                self.traffic - candidate.room
+            }
         }
-    }
-
-    /// When all of the value is in fast memory.
-    pub(super) fn wholes(&self) -> impl Iterator<Item = LiveRange> {
-        self.busy.iter().filter(|busy| busy.is_whole).map(|busy| busy.range)
     }
 
     /// Whether fast memory is held at all.
@@ -147,45 +134,12 @@ impl Choice {
     }
 }
 
-impl Busy {
-    pub(super) fn whole(range: LiveRange, bytes: u64) -> Busy {
-        Busy { range, bytes, is_whole: true }
-    }
-
-    /// Bytes times instants.
-    pub(super) fn area(&self) -> f64 {
-        f64::from(self.range.end - self.range.start) * self.bytes as f64
-    }
-}
-
-/// What it costs to hold fast memory.
-struct Hold<'p, P> {
-    /// Bytes of the whole value.
-    bytes: u64,
-    price: &'p P,
-}
-
-impl<P: Fn(Busy) -> f64> Hold<'_, P> {
-    fn whole(&self, range: LiveRange) -> f64 {
-        (self.price)(Busy::whole(range, self.bytes))
-    }
-
-    /// The cheapest way to bring a part, and what it saves; `None` when reading main memory is cheapest.
-    fn bring(&self, part: &Part) -> Option<(usize, f64)> {
-        let held = |way: &Way| part.busy(way).map(self.price).sum::<f64>();
-        let saved = part.ways.iter().map(|way| part.main - way.cost - held(way)).enumerate();
-        // Of ways that save the same, the first.
-        let best = saved.reduce(|best, next| if next.1 > best.1 { next } else { best });
-        best.filter(|&(_, saved)| saved > 0.0)
-    }
-}
-
 /// What a way through events costs.
 #[derive(Clone, Debug, Default)]
 struct Path {
     traffic: f64,
     cost: f64,
-    busy: Vec<Busy>,
+    busy: Vec<LiveRange>,
 }
 
 impl Path {
@@ -205,14 +159,6 @@ impl Path {
     }
 }
 
-/// What happens inside of an event that is served from main memory, and for it.
-#[derive(Default)]
-struct Inner {
-    path: Path,
-    stays: Vec<Stays>,
-    parts: SmallVec<[Brought; 1]>,
-}
-
 /// How an event is reached in fast memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum From {
@@ -226,16 +172,16 @@ enum From {
 
 /// The cheapest way through the events of a view of a value that is in main memory; with `written`, of one that is in
 /// fast memory to begin with, during that range at least.
-fn walk<P: Fn(Busy) -> f64>(
+fn walk(
     view: &View,
     number: usize,
     written: Option<LiveRange>,
-    hold: &Hold<'_, P>,
+    hold: &impl Fn(LiveRange) -> f64,
 ) -> (Path, Stays) {
     let n = view.events.len();
-    let mut inner: Vec<Inner> = Vec::with_capacity(n);
+    let mut inner: Vec<(Path, Vec<Stays>)> = Vec::with_capacity(n);
     // The least cost up to and including an event: with the value in main memory only, and in fast memory too.
-    let start = written.map_or(0.0, |range| hold.whole(range));
+    let start = written.map_or(0.0, hold);
     let (mut main, mut fast) = (start, if written.is_some() { start } else { f64::INFINITY });
     let mut steps: Vec<(bool, From)> = Vec::with_capacity(n);
     let mut held_until: Option<Time> = written.map(|range| range.end);
@@ -247,23 +193,14 @@ fn walk<P: Fn(Busy) -> f64>(
             inside.add(path);
             stays.push(inner);
         }
-        // What is copied out of fast memory is read where it was written, so that no part of the copy is brought.
-        let parts = event.parts.iter().enumerate().filter(|_| written.is_none());
-        let parts: SmallVec<[(Brought, f64); 1]> = parts
-            .filter_map(|(p, part)| {
-                let (way, saved) = hold.bring(part)?;
-                Some((Brought { event: inner.len(), part: p, way }, saved))
-            })
-            .collect();
-        let saved: f64 = parts.iter().map(|&(_, saved)| saved).sum();
-        let in_main = event.main + inside.cost - saved;
+        let in_main = event.main + inside.cost;
         let fetched = main.min(fast);
         let came_from_fast = fast < main;
         let mut copied = (f64::INFINITY, From::Copy);
         if let Some(cost) = event.fast {
             for (from, start) in [(From::Copy, event.start), (From::LateCopy, event.latest)] {
                 let range = LiveRange { start: start.time, end: event.range.end };
-                let total = fetched + view.fetch + start.exposed * view.wait + hold.whole(range) + cost;
+                let total = fetched + view.fetch + start.exposed * view.wait + hold(range) + cost;
                 if total < copied.0 {
                     copied = (total, from);
                 }
@@ -272,7 +209,7 @@ fn walk<P: Fn(Busy) -> f64>(
         let stayed = match held_until {
             Some(from) if fast.is_finite() => {
                 let gap = LiveRange { start: from, end: from.max(event.range.end) };
-                fast + hold.whole(gap) + event.fast.unwrap_or(in_main)
+                fast + hold(gap) + event.fast.unwrap_or(in_main)
             }
             _ => f64::INFINITY,
         };
@@ -281,7 +218,7 @@ fn walk<P: Fn(Busy) -> f64>(
         fast = copied.0.min(stayed);
         held_until = Some(held_until.map_or(event.range.end, |end| end.max(event.range.end)));
         steps.push((came_from_fast, from));
-        inner.push(Inner { path: inside, stays, parts: parts.into_iter().map(|(it, _)| it).collect() });
+        inner.push((inside, stays));
     }
     let mut path = Path { cost: main.min(fast), ..Path::default() };
     let mut stays = Stays { view: number, ..Stays::default() };
@@ -294,17 +231,10 @@ fn walk<P: Fn(Busy) -> f64>(
         if served_from_fast {
             path.traffic += event.fast.unwrap_or_default();
         } else {
-            let inner = std::mem::take(&mut inner[i]);
-            path.traffic += event.main + inner.path.traffic;
-            path.busy.extend(inner.path.busy);
-            for it in inner.parts {
-                let part = &event.parts[it.part];
-                let way = &part.ways[it.way];
-                path.traffic += way.cost - part.main;
-                path.busy.extend(part.busy(way));
-                stays.parts.push(it);
-            }
-            let used = inner.stays.into_iter().filter(|stays| !stays.is_empty());
+            let (inside, inner) = std::mem::take(&mut inner[i]);
+            path.traffic += event.main + inside.traffic;
+            path.busy.extend(inside.busy);
+            let used = inner.into_iter().filter(|stays| !stays.is_empty());
             stays.inside.extend(used.map(|stays| (i, stays)));
         }
         if is_fast {
@@ -312,8 +242,7 @@ fn walk<P: Fn(Busy) -> f64>(
             if from != From::Stay {
                 let start = if from == From::LateCopy { event.latest } else { event.start };
                 path.traffic += view.fetch + start.exposed * view.wait;
-                let range = LiveRange { start: start.time, end: view.events[last_event].range.end };
-                path.busy.push(Busy::whole(range, hold.bytes));
+                path.busy.push(LiveRange { start: start.time, end: view.events[last_event].range.end });
                 stays.stays.push(Stay { start: Some(start), first: i, last: last_event });
                 last = None;
                 is_fast = came_from_fast;
@@ -324,7 +253,7 @@ fn walk<P: Fn(Busy) -> f64>(
     }
     if let Some(range) = written {
         let end = last.map_or(range.end, |i| view.events[i].range.end.max(range.end));
-        path.busy.push(Busy::whole(LiveRange { start: range.start, end }, hold.bytes));
+        path.busy.push(LiveRange { start: range.start, end });
         if let Some(last) = last {
             stays.stays.push(Stay { start: None, first: 0, last });
         }
@@ -336,6 +265,6 @@ fn walk<P: Fn(Busy) -> f64>(
 
 impl Stays {
     fn is_empty(&self) -> bool {
-        self.stays.is_empty() && self.inside.is_empty() && self.parts.is_empty()
+        self.stays.is_empty() && self.inside.is_empty()
     }
 }

@@ -36,8 +36,8 @@ impl<'a> IdleTime<'a> {
         facts: &'a Facts,
         durations: &Durations,
         target: &'a Target,
-        fast: FastMemory,
     ) -> IdleTime<'a> {
+        let fast = target.fast_memory.expect("it is assigned where there is some");
         let (mut index, mut before) = (SecondaryMap::new(), SecondaryMap::new());
         for &computation in facts.graph.sequential() {
             let (mut idle, mut elapsed) = (0.0, 0.0);

@@ -42,11 +42,12 @@ mod room;
 mod scalars;
 mod search;
 mod sharing;
+mod worth;
 
 use memplan_analysis::{
-    CallGraph, Costs, Durations, Facts, InPlace, Machine, RunEstimate, calls_sequentially,
+    CallGraph, Costs, Durations, Facts, InPlace, Machine, RunEstimate, ValueId, calls_sequentially,
 };
-use memplan_ir::{InstructionId, Module, Op, Position, Schedule, Users};
+use memplan_ir::{EntitySet, InstructionId, Module, Op, Position, Schedule, Users};
 use memplan_memory::{Bytes, FastMemory, MemorySpaceId, Target};
 
 use crate::{AssignOptions, PlanError};
@@ -96,9 +97,7 @@ pub fn assign(
     let facts = Facts::new(module, &Schedule::in_textual_order(module))?;
     let costs = Costs::new(module, &facts.graph, &facts.in_place, target);
     let durations = Durations::new(module, &facts.graph, &costs, target);
-    // How much time there is for parts shows only when everything else has its place.
-    let without_parts = FastMemoryOptions { parts: false, ..options.clone() };
-    let model = Model::new(module, &facts, &costs, target, &without_parts, &durations, fast);
+    let model = Model::new(module, &facts, &costs, target, options, &durations, None);
     let mut solver = Solver { module: &*module, facts: &facts, costs: &costs, target, fast, options, model };
     let plain = solver.solve(f64::INFINITY)?.expect("nothing costs more than everything");
     let plain = solver.look_again(plain)?;
@@ -138,12 +137,16 @@ struct Solver<'a> {
 }
 
 impl Solver<'_> {
-    /// Looks again at what may be done, now that it is known how long operations take with what was assigned, and how
-    /// much time that leaves to transfers. Gives the better of the two assignments, and leaves its model.
+    /// Looks again at what may be done, now that it is known how long operations take with what was assigned, how much
+    /// time that leaves to transfers, and which arrays stay in main memory, so that parts may be brought. Gives the better of the two assignments, and leaves its model.
     fn look_again(&mut self, first: Solution) -> Result<Solution, PlanError> {
         let durations = self.durations(&first.choices)?;
-        let model =
-            Model::new(self.module, self.facts, self.costs, self.target, self.options, &durations, self.fast);
+        let candidates = self.model.candidates.iter().zip(&first.choices);
+        let fast = candidates.filter(|(_, choice)| choice.is_fast()).flat_map(|(c, _)| &c.values);
+        let mut whole: EntitySet<ValueId> = EntitySet::new();
+        whole.extend(fast.copied());
+        let &mut Solver { module, facts, costs, target, options, .. } = self;
+        let model = Model::new(module, facts, costs, target, options, &durations, Some(&whole));
         let model = std::mem::replace(&mut self.model, model);
         let second = self.solve(first.price)?;
         if second.is_none() {

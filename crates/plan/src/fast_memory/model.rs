@@ -14,13 +14,12 @@
 //! The unit of gain is a byte that main memory does not move, weighed by how often it would.
 
 use memplan_analysis::{Costs, Durations, Facts, LiveRange, Time, ValueId};
-use memplan_ir::{ComputationId, InstructionId, Module};
-use memplan_memory::{FastMemory, Target};
+use memplan_ir::{ComputationId, EntitySet, InstructionId, Module};
+use memplan_memory::Target;
 use smallvec::SmallVec;
 
 use super::idle::IdleTime;
 use super::options::Options;
-use super::parts::Part;
 use super::sharing::Sharing;
 
 /// Everything that may be in fast memory.
@@ -33,8 +32,10 @@ pub(super) struct Model {
 
 /// One value, or several that must share memory.
 pub(super) struct Candidate {
-    /// The value, if it is one alone.
-    pub(super) single: Option<ValueId>,
+    /// The values, or the one that it is a part of.
+    pub(super) values: SmallVec<[ValueId; 1]>,
+    /// Whether it is a part: what kernels read of a value, and all that they read of it.
+    pub(super) is_part: bool,
     pub(super) bytes: u64,
     /// What it takes for all of them to be there all their lives; `None` when they cannot.
     pub(super) whole: Option<Whole>,
@@ -47,6 +48,8 @@ pub(super) struct Candidate {
     /// For a single value that an instruction writes: being written there and copied out, which some part of its life
     /// asks for.
     pub(super) evicted: Option<Evicted>,
+    /// For a part: what it takes for a loop to bring it one iteration ahead.
+    pub(super) carried: Option<Carried>,
     /// What computations see of the values that are in main memory, outermost first.
     pub(super) views: Vec<View>,
 }
@@ -101,6 +104,16 @@ pub(super) struct Evicted {
     pub(super) done_before: Option<InstructionId>,
 }
 
+/// Brought for the first iteration before the loop, for every other one in the iteration before.
+pub(super) struct Carried {
+    pub(super) first: Start,
+    pub(super) next: Start,
+    /// What all the copies cost, and what the cores wait for.
+    pub(super) cost: f64,
+    /// From before the loop to the last read, and from the start of the next copy to the end of the loop.
+    pub(super) busy: [LiveRange; 2],
+}
+
 /// What one computation sees of a value.
 pub(super) struct View {
     pub(super) value: ValueId,
@@ -125,21 +138,30 @@ pub(super) struct Event {
     /// What it costs when the value is in fast memory; `None` when it has to be in main memory.
     pub(super) fast: Option<f64>,
     pub(super) uses: SmallVec<[Use; 2]>,
-    /// Parts of the value that some of the uses make do with.
-    pub(super) parts: SmallVec<[Part; 1]>,
     /// What the computations see that it is handed to.
     pub(super) inside: Vec<View>,
 }
 
 /// An operand of an instruction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Use {
     pub(super) user: InstructionId,
     pub(super) operand: u32,
 }
 
+impl Candidate {
+    /// The value, if it is one alone.
+    pub(super) fn single(&self) -> Option<ValueId> {
+        match self.values.as_slice() {
+            &[value] if !self.is_part => Some(value),
+            _ => None,
+        }
+    }
+}
+
 impl Model {
-    /// Lists what may be in fast memory, when operations take as long as `durations` says. Close to linear in positions and operands.
+    /// Lists what may be in fast memory, when operations take as long as `durations` says, and parts of all values
+    /// but those of `whole`; without that, no parts. Close to linear in positions and operands.
     pub(super) fn new(
         module: &Module,
         facts: &Facts,
@@ -147,10 +169,10 @@ impl Model {
         target: &Target,
         options: &Options,
         durations: &Durations,
-        fast: FastMemory,
+        whole: Option<&EntitySet<ValueId>>,
     ) -> Model {
-        let idle = IdleTime::new(module, facts, durations, target, fast);
-        let candidates = super::candidates::candidates(module, facts, costs, target, options, &idle);
+        let idle = IdleTime::new(module, facts, durations, target);
+        let candidates = super::candidates::candidates(module, facts, costs, target, options, &idle, whole);
         let sharing = Sharing::new(module, facts, &candidates);
         Model { candidates, sharing, end: facts.line.end() }
     }
@@ -164,15 +186,6 @@ pub(super) fn main_cost(view: &View) -> f64 {
 impl Event {
     pub(super) fn new(range: LiveRange, main: f64, fast: Option<f64>, it: Use) -> Event {
         let start = Start { before: it.user, time: range.start, exposed: 1.0 };
-        Event {
-            range,
-            start,
-            latest: start,
-            main,
-            fast,
-            uses: SmallVec::from_iter([it]),
-            parts: SmallVec::new(),
-            inside: Vec::new(),
-        }
+        Event { range, start, latest: start, main, fast, uses: SmallVec::from_iter([it]), inside: Vec::new() }
     }
 }

@@ -25,8 +25,6 @@ pub struct Options {
     pub price_rounds: usize,
     /// Steps of local search for each candidate that is not yet where it is best off.
     pub search_steps: usize,
-    /// Whether slices that kernels read of arrays in main memory are brought on their own, and carried by loops.
-    pub parts: bool,
     /// The most parameters that stay in fast memory from one call of the program to the next.
     pub cross_program_prefetches: usize,
 }
@@ -43,7 +41,6 @@ impl Options {
             time_weight: 0.25,
             price_rounds: 40,
             search_steps: 4,
-            parts: true,
             cross_program_prefetches: 1,
         })
     }

@@ -1,8 +1,8 @@
-//! Parts: a kernel that reads only a slice of an array needs only the slice in fast memory.
+//! Parts: kernels that read only a slice of an array need only the slice in fast memory.
 //!
-//! Loops over layers and over time steps read one slice of a large array per iteration, inside of whatever kernel needs
-//! it. Reading it takes the kernel as long as main memory takes; a copy of the slice that starts earlier leaves the
-//! kernel its own time. Where the slice is needed soon after the iteration begins, the copy starts in the iteration
+//! Loops over layers and over time steps read one slice of a large array per iteration, inside of whatever kernels need
+//! it. Each of them reads it from main memory, and waits for it; one copy of the slice serves them all, and when it starts
+//! earlier, none waits. Where the slice is needed soon after the iteration begins, the copy starts in the iteration
 //! before and the loop carries its result, so that two buffers, or two halves of one buffer's life, rotate: one is read
 //! while the other is filled.
 //!
@@ -14,149 +14,200 @@
 //!     return (i + 1, stack, c)                  return (i + 1, stack, c, dynamic-slice-done(start))
 //! ```
 //!
+//! A part is a candidate of its own. Its uses are then none of the array's, which stays in main memory as far as they are
+//! concerned; so parts are only looked for of arrays that would not be in fast memory otherwise.
+//!
 //! Transfers move whole tiles: a slice counts as a part when it cuts only dimensions that tiles do not span. The copy in
 //! the last iteration brings what nobody reads, and is paid for.
 
+use cranelift_entity::EntitySet;
+use indexmap::IndexMap;
 use memplan_analysis::{Costs, Facts, LiveRange, Time, ValueId, ValueKind};
-use memplan_ir::{ArrayShape, ComputationId, InstructionId, Module, Op, Shape, Users};
+use memplan_ir::{ArrayShape, ComputationId, InstructionId, Module, Op, Shape, ShapeId, Users};
 use memplan_memory::Target;
-use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
+use smallvec::{SmallVec, smallvec};
 
-use super::choice::Busy;
+use super::candidates::is_kernel;
 use super::idle::IdleTime;
-use super::model::{Start, Use};
+use super::model::{Candidate, Carried, Event, Start, Use, View};
 use super::options::Options;
-use super::scalars::{Loop, Scope, When};
-
-/// A part of a value that a kernel reads, and the ways to bring it.
-pub(super) struct Part {
-    /// The operand that only this part is read of.
-    pub(super) it: Use,
-    pub(super) bytes: u64,
-    /// What it costs to read it from main memory, which is a part of what the event costs there.
-    pub(super) main: f64,
-    /// In order of preference.
-    pub(super) ways: SmallVec<[Way; 2]>,
-}
-
-/// A way to bring a part.
-pub(super) struct Way {
-    pub(super) arrival: Arrival,
-    /// What main memory moves for it, and what the cores wait for.
-    pub(super) cost: f64,
-    /// When it is in fast memory.
-    pub(super) busy: SmallVec<[LiveRange; 2]>,
-}
-
-/// When a part is brought.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Arrival {
-    /// In the computation that needs it.
-    InTime(Start),
-    /// For the first iteration before the loop, for every other one in the iteration before.
-    Carried { first: Start, next: Start },
-}
-
-impl Part {
-    /// What fast memory holds when the part is brought one way.
-    pub(super) fn busy<'a>(&'a self, way: &'a Way) -> impl Iterator<Item = Busy> + 'a {
-        way.busy.iter().map(|&range| Busy { range, bytes: self.bytes, is_whole: false })
-    }
-}
+use super::scalars::{Classes, Loop, Scope, When};
+use super::worth::Worth;
 
 /// Smaller parts are not worth a transfer of their own.
 const LEAST_BYTES: u64 = 4096;
 
-/// Finds parts, in the order of time.
-pub(super) struct Parts<'a> {
-    module: &'a Module,
-    facts: &'a Facts,
-    costs: &'a Costs,
-    target: &'a Target,
-    options: &'a Options,
-    idle: &'a IdleTime<'a>,
-    users: &'a Users,
-    loops: FxHashMap<ComputationId, Option<Loop>>,
+/// The parts of a program, and what is no longer to be looked at.
+#[derive(Default)]
+pub(super) struct Parts {
+    pub(super) candidates: Vec<Candidate>,
+    /// What they are parts of.
+    pub(super) values: EntitySet<ValueId>,
+    /// The operands that they serve.
+    pub(super) uses: FxHashSet<Use>,
+}
+
+/// What two kernels have in common that read the same part.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key {
+    value: ValueId,
+    computation: ComputationId,
+    /// Of the array, and of the slice.
+    shapes: [ShapeId; 2],
+    /// Where a static slice begins.
+    starts: SmallVec<[i64; 4]>,
+    /// Classes of the scalars that say where a dynamic one does.
+    offsets: SmallVec<[u32; 4]>,
+}
+
+/// Looks for parts.
+pub(super) struct Finder<'a> {
+    pub(super) module: &'a Module,
+    pub(super) facts: &'a Facts,
+    pub(super) costs: &'a Costs,
+    pub(super) target: &'a Target,
+    pub(super) options: &'a Options,
+    pub(super) idle: &'a IdleTime<'a>,
+    pub(super) users: &'a Users,
+    pub(super) worth: &'a Worth<'a>,
+}
+
+impl Finder<'_> {
+    /// Finds the parts of all values but those of `whole` that save something when everything is as it should be.
+    /// Close to linear in operands.
+    pub(super) fn find(&self, whole: &EntitySet<ValueId>) -> Parts {
+        let mut parts = Parts::default();
+        let mut ways = Ways { find: self, queued: FxHashMap::default() };
+        for (key, uses) in self.uses(whole) {
+            let cut = Cut::of(self.module, self.users, uses[0]).expect("it was cut before");
+            let Some(candidate) = ways.candidate(&key, &uses, &cut) else { continue };
+            parts.candidates.push(candidate);
+            parts.values.insert(key.value);
+            parts.uses.extend(uses);
+        }
+        parts
+    }
+
+    /// Operands of which kernels read the same part, in the order of time.
+    fn uses(&self, whole: &EntitySet<ValueId>) -> IndexMap<Key, Vec<Use>, FxBuildHasher> {
+        let (module, facts) = (self.module, self.facts);
+        let mut classes = Classes::default();
+        let mut uses: IndexMap<Key, Vec<Use>, FxBuildHasher> = IndexMap::default();
+        for &id in &facts.line.instructions {
+            let instruction = &module.instructions[id];
+            if !is_kernel(&instruction.op) {
+                continue;
+            }
+            let in_place = facts.in_place.must_alias(module, id);
+            for (k, &operand) in instruction.operands.iter().enumerate() {
+                let it = Use { user: id, operand: k as u32 };
+                let Some(value) = facts.flow.value_of(operand).filter(|&value| !whole.contains(value)) else {
+                    continue;
+                };
+                let Some(cut) = Cut::of(module, self.users, it) else { continue };
+                let scope = Scope { facts, kernel: id, around: None };
+                let offsets = cut.offsets(module);
+                let is_overwritten = in_place.iter().any(|pair| pair.operand == it.operand);
+                if is_overwritten || scope.sources(module, offsets, When::Now).is_none() {
+                    continue;
+                }
+                let offsets = offsets.iter().map(|&offset| classes.of(module, scope, offset));
+                let key = Key {
+                    value,
+                    computation: instruction.parent,
+                    shapes: [instruction.operands[k], cut.slice].map(|id| module.instructions[id].shape),
+                    starts: cut.starts(module),
+                    offsets: offsets.collect(),
+                };
+                uses.entry(key).or_default().push(it);
+            }
+        }
+        uses
+    }
+}
+
+/// Makes candidates of parts, one after the other.
+struct Ways<'f, 'a> {
+    find: &'f Finder<'a>,
     /// Bytes of parts that were found so far: for a kernel, and for the next iteration of a loop, those before the root.
     /// Transfers take turns, so each needs the time of those before it too.
     queued: FxHashMap<InstructionId, f64>,
 }
 
-impl<'a> Parts<'a> {
-    pub(super) fn new(
-        module: &'a Module,
-        facts: &'a Facts,
-        costs: &'a Costs,
-        target: &'a Target,
-        options: &'a Options,
-        idle: &'a IdleTime<'a>,
-        users: &'a Users,
-    ) -> Parts<'a> {
-        let (loops, queued) = (FxHashMap::default(), FxHashMap::default());
-        Parts { module, facts, costs, target, options, idle, users, loops, queued }
-    }
-
-    /// The part of a value that a kernel reads by an operand, where it costs `main` to read it from main memory, and
-    /// the ways to bring it that cost less.
-    pub(super) fn find(&mut self, it: Use, value: ValueId, main: f64) -> Option<Part> {
-        let cut = Cut::of(self.module, self.users, it)?;
-        let bytes = self.target.size_of(&Shape::Array(cut.array.clone())).0;
-        let moved = self.costs.frequency(self.module.instructions[it.user].parent) * bytes as f64;
-        if !(LEAST_BYTES..=self.options.capacity).contains(&bytes) || main <= moved {
+impl Ways<'_, '_> {
+    fn candidate(&mut self, key: &Key, uses: &[Use], cut: &Cut) -> Option<Candidate> {
+        let find = self.find;
+        let bytes = find.target.size_of(&Shape::Array(cut.array.clone())).0;
+        let fetch = find.costs.frequency(key.computation) * bytes as f64;
+        let main: f64 = uses.iter().map(|it| find.worth.of_operand(it.user, it.operand)).sum();
+        if !(LEAST_BYTES..=find.options.capacity).contains(&bytes) || main <= fetch {
             return None;
         }
-        let in_time = self.in_time(it, value, &cut, bytes);
-        let carried = self.carried(it, value, &cut, bytes);
-        let mut part = Part { it, bytes, main, ways: SmallVec::new() };
-        for way in [in_time, carried].into_iter().flatten() {
-            if part.ways.last().map_or(main, |best| best.cost) > way.cost {
-                part.ways.push(way);
+        let mut events: Vec<Event> = Vec::new();
+        for &it in uses {
+            let time = find.facts.line.time(it.user);
+            let cost = find.worth.of_operand(it.user, it.operand);
+            match events.last_mut() {
+                Some(last) if last.range.start == time => {
+                    last.main += cost;
+                    last.uses.push(it);
+                }
+                _ => events.push(Event::new(LiveRange { start: time, end: time + 1 }, cost, Some(0.0), it)),
             }
         }
-        (!part.ways.is_empty()).then_some(part)
-    }
-
-    /// The part is brought in the computation that needs it.
-    fn in_time(&mut self, it: Use, value: ValueId, cut: &Cut, bytes: u64) -> Option<Way> {
-        let scope = Scope { facts: self.facts, kernel: it.user, around: None };
-        let body = self.module.instructions[it.user].parent;
-        let earliest = self.earliest(value, body, cut, scope, When::Now)?;
-        let queued = self.queue(it.user, bytes);
-        let start = self.idle.fetch_start(it.user, earliest, queued);
-        let end = self.facts.line.time(it.user) + 1;
-        Some(Way {
-            arrival: Arrival::InTime(start),
-            cost: self.cost(body, bytes, start),
-            busy: SmallVec::from_iter([LiveRange { start: start.time, end }]),
+        let queued = self.queue(uses[0].user, bytes);
+        for event in &mut events {
+            let user = event.uses[0].user;
+            let scope = Scope { facts: find.facts, kernel: user, around: None };
+            let cut = Cut::of(find.module, find.users, event.uses[0]).expect("it was cut before");
+            let earliest = self.earliest(key.value, key.computation, &cut, scope, When::Now)?;
+            event.start = find.idle.fetch_start(user, earliest, queued);
+            event.latest = find.idle.latest_start(user, event.start);
+        }
+        let end = events.last().map(|event| event.range.end)?;
+        let carried = self.carried(key, uses[0], end, cut, bytes);
+        let wait = find.options.time_weight * fetch;
+        Some(Candidate {
+            values: smallvec![key.value],
+            is_part: true,
+            bytes,
+            whole: None,
+            write: 0.0,
+            room: 0.0,
+            life: Vec::new(),
+            evicted: None,
+            carried,
+            views: vec![View { value: key.value, computation: key.computation, fetch, wait, events }],
         })
     }
 
-    /// The part is brought in the iteration before: for a dynamic slice of an array that the loop does not change.
-    fn carried(&mut self, it: Use, value: ValueId, cut: &Cut, bytes: u64) -> Option<Way> {
-        let (module, facts) = (self.module, self.facts);
-        let body = module.instructions[it.user].parent;
-        let around = self.loop_around(body)?;
-        let shown = module.instructions[it.user].operands[it.operand as usize];
+    /// The part is brought in the iteration before, once its last use is over: for a dynamic slice of an array that the
+    /// loop does not change.
+    fn carried(&mut self, key: &Key, first: Use, read: Time, cut: &Cut, bytes: u64) -> Option<Carried> {
+        let Finder { module, facts, idle, users, .. } = *self.find;
+        let around = Loop::around(module, &facts.graph, users, key.computation)?;
+        let shown = module.instructions[first.user].operands[first.operand as usize];
         let element = around.element(module, shown)?;
         let given = module.instructions[around.init].operands[element as usize];
-        if facts.flow.value_of(given) != Some(value) || cut.offsets(module).is_empty() {
+        if facts.flow.value_of(given) != Some(key.value) || cut.offsets(module).is_empty() {
             return None;
         }
-        let read = facts.line.time(it.user) + 1;
         let queued = self.queue(around.root, bytes);
-        let next = self.idle.fetch_start(around.root, read, queued);
-        let scope = Scope { facts, kernel: it.user, around: Some((&around, next.time)) };
+        let next = idle.fetch_start(around.root, read, queued);
+        let scope = Scope { facts, kernel: first.user, around: Some((&around, next.time)) };
         scope.sources(module, cut.offsets(module), When::Next)?;
         let outer = module.instructions[around.id].parent;
-        let earliest = self.earliest(value, outer, cut, scope, When::First)?;
-        let first = self.idle.fetch_start(around.init, earliest, bytes as f64);
-        let before = LiveRange { start: first.time, end: read };
-        let after = LiveRange { start: next.time, end: facts.line.time(around.id) + 1 };
-        Some(Way {
-            arrival: Arrival::Carried { first, next },
-            cost: self.cost(body, bytes, next) + self.cost(outer, bytes, first),
-            busy: SmallVec::from_iter([before, after]),
+        let earliest = self.earliest(key.value, outer, cut, scope, When::First)?;
+        let first = idle.fetch_start(around.init, earliest, bytes as f64);
+        Some(Carried {
+            first,
+            next,
+            cost: self.cost(key.computation, bytes, next) + self.cost(outer, bytes, first),
+            busy: [
+                LiveRange { start: first.time, end: read },
+                LiveRange { start: next.time, end: facts.line.time(around.id) + 1 },
+            ],
         })
     }
 
@@ -169,7 +220,7 @@ impl<'a> Parts<'a> {
         scope: Scope<'_>,
         when: When,
     ) -> Option<Time> {
-        let (module, facts) = (self.module, self.facts);
+        let Finder { module, facts, .. } = *self.find;
         let sources = scope.sources(module, cut.offsets(module), when)?;
         let made = sources.iter().map(|&id| facts.line.time(id) + 1).max();
         Some(made.unwrap_or(0).max(exists_from(module, facts, value, computation)))
@@ -177,19 +228,14 @@ impl<'a> Parts<'a> {
 
     /// What main memory moves for a transfer in a computation, and what the cores wait for it.
     fn cost(&self, computation: ComputationId, bytes: u64, start: Start) -> f64 {
-        let moved = self.costs.frequency(computation) * bytes as f64;
-        moved * (1.0 + self.options.time_weight * start.exposed)
+        let moved = self.find.costs.frequency(computation) * bytes as f64;
+        moved * (1.0 + self.find.options.time_weight * start.exposed)
     }
 
     fn queue(&mut self, user: InstructionId, bytes: u64) -> f64 {
         let queued = self.queued.entry(user).or_default();
         *queued += bytes as f64;
         *queued
-    }
-
-    fn loop_around(&mut self, body: ComputationId) -> Option<Loop> {
-        let (module, graph, users) = (self.module, &self.facts.graph, self.users);
-        *self.loops.entry(body).or_insert_with(|| Loop::around(module, graph, users, body))
     }
 }
 
@@ -252,6 +298,14 @@ impl Cut {
             .then_some(Cut { slice, array })
     }
 
+    /// Where a static slice begins.
+    fn starts(&self, module: &Module) -> SmallVec<[i64; 4]> {
+        match &module.instructions[self.slice].op {
+            Op::Slice { dimensions } => dimensions.iter().map(|d| d.start).collect(),
+            _ => SmallVec::new(),
+        }
+    }
+
     /// The scalars that say where a dynamic slice begins.
     pub(super) fn offsets<'m>(&self, module: &'m Module) -> &'m [InstructionId] {
         &module.instructions[self.slice].operands[1..]
@@ -264,6 +318,7 @@ fn is_of_whole_tiles(source: &ArrayShape, part: &ArrayShape) -> bool {
     let spanned = layout.tiles.first().map_or(1, |tile| tile.dimensions.len());
     source.dimensions != part.dimensions
         && source.element_type == part.element_type
+        && source.memory_space() == 0
         && !source.is_dynamic()
         && layout
             .minor_to_major

@@ -50,8 +50,7 @@ impl Prices {
                 let scarce: Vec<f64> =
                     load.iter().map(|&load| f64::from(u8::from(load > capacity))).collect();
                 let scarce = Prices { sums: prefix_sums(&scarce), lower_bound: 0.0 };
-                let competes =
-                    |choice: &Choice| choice.busy.iter().any(|busy| scarce.of(1, busy.range) > 0.0);
+                let competes = |choice: &Choice| choice.busy.iter().any(|&range| scarce.of(1, range) > 0.0);
                 let mut choices = choices.iter();
                 active.retain(|&i| {
                     let choice = choices.next().expect("there is a choice for each");
@@ -81,8 +80,8 @@ impl Prices {
 
     /// What a candidate chooses. What may be shared is taken to be, so that the bound holds.
     fn choice(&self, model: &Model, i: usize) -> Choice {
-        let own = |busy| model.sharing.own_part(i, &model.candidates, busy, None);
-        Choice::best(&model.candidates[i], &|busy| self.of(busy.bytes, own(busy)))
+        let own = |range| model.sharing.own_part(i, &model.candidates, range, None);
+        Choice::best(&model.candidates[i], &|bytes, range| self.of(bytes, own(range)))
     }
 
     /// What it costs to hold bytes during a range.
@@ -115,10 +114,11 @@ impl Demand {
 
     fn add(&mut self, model: &Model, i: usize, choice: &Choice) {
         self.cost += choice.cost;
-        for &busy in &choice.busy {
-            let own = model.sharing.own_part(i, &model.candidates, busy, None);
-            self.change[own.start as usize] += busy.bytes as f64;
-            self.change[own.end as usize] -= busy.bytes as f64;
+        let bytes = model.candidates[i].bytes as f64;
+        for &range in &choice.busy {
+            let own = model.sharing.own_part(i, &model.candidates, range, None);
+            self.change[own.start as usize] += bytes;
+            self.change[own.end as usize] -= bytes;
         }
     }
 

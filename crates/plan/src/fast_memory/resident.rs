@@ -8,7 +8,7 @@
 use memplan_analysis::{Costs, Facts, LiveRange, ValueKind};
 use memplan_ir::{InstructionId, Module, Op};
 
-use super::choice::{Busy, Choice, Mode};
+use super::choice::{Choice, Mode};
 use super::model::{Candidate, Event, Model, View};
 
 /// The candidates that may be residents, those first that save most: all that a call moves for them now. Takes
@@ -32,8 +32,7 @@ pub(super) fn wishes(
 /// parameters and constants of the entry, which stand first.
 pub(super) fn choice(module: &Module, model: &Model, candidate: usize, index: usize) -> Choice {
     let before = module.entry_computation().instructions.iter().copied().find(|&id| !is_given(module, id));
-    let Candidate { views, bytes, .. } = &model.candidates[candidate];
-    let traffic = views[0].fetch;
+    let traffic = model.candidates[candidate].views[0].fetch;
     Choice {
         mode: Mode::Resident {
             before: before.expect("something reads the parameter"),
@@ -41,14 +40,14 @@ pub(super) fn choice(module: &Module, model: &Model, candidate: usize, index: us
         },
         traffic,
         cost: traffic,
-        busy: vec![Busy::whole(LiveRange { start: 0, end: model.end }, *bytes)],
+        busy: vec![LiveRange { start: 0, end: model.end }],
         // Nobody takes it over.
         copied_until: model.end,
     }
 }
 
 fn qualifies(module: &Module, facts: &Facts, costs: &Costs, candidate: &Candidate) -> bool {
-    let (Some(value), [view]) = (candidate.single, candidate.views.as_slice()) else { return false };
+    let (Some(value), [view]) = (candidate.single(), candidate.views.as_slice()) else { return false };
     let (flow, live) = (&facts.flow, &facts.live);
     flow.values[value].kind == ValueKind::Parameter
         && view.computation == module.entry

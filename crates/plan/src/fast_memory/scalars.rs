@@ -6,8 +6,10 @@
 //! element of the state takes that element's memory: before it is made it is computed from the state, afterwards it is
 //! there, and the state is not.
 
-use memplan_analysis::{CallGraph, Facts, Time, ValueKind};
-use memplan_ir::{ComputationId, InstructionId, Module, Op, Users};
+use memplan_analysis::{CallGraph, Facts, Time, ValueId, ValueKind};
+use memplan_ir::{ComputationId, InstructionId, Module, Op, Opcode, Users};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 /// A loop whose state may get another element.
 #[derive(Clone, Copy, Debug)]
@@ -166,6 +168,46 @@ impl Scope<'_> {
             }
         }
         Some(sources)
+    }
+}
+
+/// Scalars by how they are computed: those of a class are equal.
+#[derive(Default)]
+pub(super) struct Classes {
+    count: u32,
+    existing: FxHashMap<Option<ValueId>, u32>,
+    /// For an operation on classes, an instruction of each class.
+    computed: FxHashMap<(Opcode, SmallVec<[u32; 3]>), SmallVec<[(InstructionId, u32); 1]>>,
+}
+
+impl Classes {
+    /// The class of a scalar that can be come by where the kernel runs.
+    pub(super) fn of(&mut self, module: &Module, scope: Scope<'_>, id: InstructionId) -> u32 {
+        let origin = scope.origin(module, id, When::Now).expect("scalars were found to be computable");
+        let id = match origin {
+            Origin::Existing(id) => {
+                let value = scope.facts.flow.value_of(id);
+                let next = self.count;
+                let class = *self.existing.entry(value).or_insert(next);
+                self.count += u32::from(class == next);
+                return class;
+            }
+            Origin::Computed(id, _) => id,
+        };
+        let instruction = &module.instructions[id];
+        let operands = instruction.operands.iter().map(|&operand| self.of(module, scope, operand)).collect();
+        let known = self.computed.entry((instruction.opcode(), operands)).or_default();
+        let same = known.iter().find(|(other, _)| {
+            let other = &module.instructions[*other];
+            (&other.op, other.shape, &other.called)
+                == (&instruction.op, instruction.shape, &instruction.called)
+        });
+        if let Some(&(_, class)) = same {
+            return class;
+        }
+        known.push((id, self.count));
+        self.count += 1;
+        self.count - 1
     }
 }
 

@@ -6,7 +6,7 @@
 
 use memplan_analysis::LiveRange;
 
-use super::choice::{Busy, Choice};
+use super::choice::Choice;
 use super::model::Model;
 use super::prices::Prices;
 use super::repair::{Place, repair};
@@ -47,8 +47,9 @@ impl<'m> Assignment<'m> {
 
     /// Makes a candidate choose something else where there is room for it.
     pub(super) fn try_instead(&mut self, i: usize, choice: Choice) -> bool {
+        let bytes = self.model.candidates[i].bytes;
         let old = self.set(i, Choice::default());
-        let fits = choice.busy.iter().all(|busy| self.room.most(busy.range) + busy.bytes <= self.capacity);
+        let fits = choice.busy.iter().all(|&range| self.room.most(range) + bytes <= self.capacity);
         self.set(i, if fits { choice } else { old });
         fits
     }
@@ -63,10 +64,11 @@ impl<'m> Assignment<'m> {
         let model = self.model;
         let candidates = &model.candidates;
         let rank = |i: usize| {
-            let free = Choice::best(&candidates[i], &|busy| RESERVE * price(prices, busy));
+            let free = Choice::best(&candidates[i], &|bytes, range| RESERVE * prices.of(bytes, range));
             let saved = self.choices[i].traffic - free.traffic;
-            let held: f64 = free.busy.iter().map(|&busy| price(prices, busy)).sum();
-            let area: f64 = free.busy.iter().map(|busy| busy.area()).sum();
+            let held: f64 = free.busy.iter().map(|&r| prices.of(candidates[i].bytes, r)).sum();
+            let area: f64 = free.busy.iter().map(|r| f64::from(r.end - r.start)).sum::<f64>()
+                * candidates[i].bytes as f64;
             // Where nothing is scarce, bytes times instants are what is left to compare.
             (saved, saved / (held + 1e-12 * area + f64::MIN_POSITIVE))
         };
@@ -85,7 +87,7 @@ impl<'m> Assignment<'m> {
     /// Improves the choices in a number of steps for each candidate that wants more than it has.
     pub(super) fn improve(&mut self, prices: &Prices, steps: usize) {
         let model = self.model;
-        let wish = |i: usize| Choice::best(&model.candidates[i], &|busy| RESERVE * price(prices, busy));
+        let wish = |i: usize| Choice::best(&model.candidates[i], &|b, r| RESERVE * prices.of(b, r));
         for _ in 0..steps {
             let mut wishes: Vec<(usize, Choice)> = (0..model.candidates.len())
                 .map(|i| (i, wish(i)))
@@ -113,10 +115,9 @@ impl<'m> Assignment<'m> {
         let candidates = &self.model.candidates;
         let mut undo: Vec<(usize, Choice)> = vec![(i, self.choices[i].clone())];
         let mut gain = self.choices[i].traffic - wish.traffic;
-        let needs: Vec<LiveRange> = wish.busy.iter().map(|busy| busy.range).collect();
+        let needs = wish.busy.clone();
         self.set(i, wish);
-        let overlaps =
-            |choice: &Choice| choice.busy.iter().any(|a| needs.iter().any(|b| a.range.interferes(b)));
+        let overlaps = |choice: &Choice| choice.busy.iter().any(|a| needs.iter().any(|b| a.interferes(b)));
         let mut others: Vec<(f64, usize)> = (0..candidates.len())
             .filter(|&k| k != i && self.choices[k].is_fast() && overlaps(&self.choices[k]))
             .map(|k| (self.worth_of(k, prices), k))
@@ -124,7 +125,7 @@ impl<'m> Assignment<'m> {
         others.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         let fits = |this: &Self| needs.iter().all(|&range| this.room.most(range) <= this.capacity);
         let is_over = |this: &Self, k: usize| {
-            this.choices[k].busy.iter().any(|Busy { range: a, .. }| {
+            this.choices[k].busy.iter().any(|a| {
                 needs.iter().any(|b| {
                     let both = LiveRange { start: a.start.max(b.start), end: a.end.min(b.end) };
                     this.room.most(both) > this.capacity
@@ -169,7 +170,8 @@ impl<'m> Assignment<'m> {
     /// What a candidate saves for the price of what it holds.
     fn worth_of(&self, k: usize, prices: &Prices) -> f64 {
         let choice = &self.choices[k];
-        let held: f64 = choice.busy.iter().map(|&busy| price(prices, busy)).sum();
+        let bytes = self.model.candidates[k].bytes;
+        let held: f64 = choice.busy.iter().map(|&r| prices.of(bytes, r)).sum();
         self.saved(k) / (held + f64::MIN_POSITIVE)
     }
 
@@ -178,13 +180,13 @@ impl<'m> Assignment<'m> {
         let candidate = &self.model.candidates[i];
         let old = self.set(i, Choice::default());
         let this = &*self;
-        let new = Choice::best(candidate, &|busy| {
-            let own = this.model.sharing.own_part(i, &this.model.candidates, busy, Some(&this.choices));
+        let new = Choice::best(candidate, &|bytes, range| {
+            let own = this.model.sharing.own_part(i, &this.model.candidates, range, Some(&this.choices));
             if own.start >= own.end {
                 return 0.0;
             }
-            let has_room = this.room.most(own) + busy.bytes <= this.capacity;
-            if has_room { price(busy.bytes, own) } else { f64::INFINITY }
+            let has_room = this.room.most(own) + bytes <= this.capacity;
+            if has_room { price(bytes, own) } else { f64::INFINITY }
         });
         self.set(i, if new.traffic <= old.traffic { new } else { old });
     }
@@ -192,8 +194,8 @@ impl<'m> Assignment<'m> {
     /// Lets candidates choose anew that a packing had no place for, without being where those are that they go for.
     pub(super) fn repair(&mut self, prices: &Prices, places: Vec<Place>) {
         let losses = repair(places, self.capacity, |k| self.saved(k));
-        let ranges = |k: usize| self.choices[k].busy.iter().map(|busy| busy.range).collect();
-        let taken: Vec<Vec<LiveRange>> = losses.iter().map(|loss| ranges(loss.to)).collect();
+        let taken: Vec<Vec<LiveRange>> =
+            losses.iter().map(|loss| self.choices[loss.to].busy.clone()).collect();
         for loss in &losses {
             self.set(loss.candidate, Choice::main(&self.model.candidates[loss.candidate]));
         }
@@ -216,7 +218,7 @@ impl<'m> Assignment<'m> {
         order.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         let mut out = Vec::new();
         for (_, k) in order {
-            if self.choices[k].busy.iter().any(|busy| self.room.most(busy.range) > limit) {
+            if self.choices[k].busy.iter().any(|&range| self.room.most(range) > limit) {
                 self.set(k, Choice::main(&self.model.candidates[k]));
                 out.push(k);
             }
@@ -228,13 +230,14 @@ impl<'m> Assignment<'m> {
 
     /// Replaces a choice, and keeps count of what is taken. Gives the old one.
     fn set(&mut self, i: usize, choice: Choice) -> Choice {
+        let bytes = self.model.candidates[i].bytes;
         for &site in self.model.sharing.of(i) {
             let (at, _) = self.model.sharing.twice(site, &self.model.candidates, &self.choices);
             self.room.take(at, self.twice[site as usize]);
         }
         let old = std::mem::replace(&mut self.choices[i], choice);
-        old.busy.iter().for_each(|busy| self.room.give_back(busy.range, busy.bytes));
-        self.choices[i].busy.iter().for_each(|busy| self.room.take(busy.range, busy.bytes));
+        old.busy.iter().for_each(|&range| self.room.give_back(range, bytes));
+        self.choices[i].busy.iter().for_each(|&range| self.room.take(range, bytes));
         for &site in self.model.sharing.of(i) {
             let (at, twice) = self.model.sharing.twice(site, &self.model.candidates, &self.choices);
             self.twice[site as usize] = twice;
@@ -242,11 +245,6 @@ impl<'m> Assignment<'m> {
         }
         old
     }
-}
-
-/// What it costs to hold what a choice holds.
-fn price(prices: &Prices, busy: Busy) -> f64 {
-    prices.of(busy.bytes, busy.range)
 }
 
 /// Candidates that local search looks at in one round: those that miss most.

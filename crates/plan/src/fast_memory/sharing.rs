@@ -10,7 +10,7 @@ use memplan_ir::Module;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::choice::{Busy, Choice};
+use super::choice::Choice;
 use super::model::Candidate;
 
 /// An instruction whose results may take over operands.
@@ -31,7 +31,7 @@ impl Sharing {
     /// Finds the sites: linear in operands and results, and in the square of the operands of one instruction that are
     /// one value.
     pub(super) fn new(module: &Module, facts: &Facts, candidates: &[Candidate]) -> Sharing {
-        let single = candidates.iter().enumerate().filter_map(|(i, c)| Some((c.single?, i)));
+        let single = candidates.iter().enumerate().filter_map(|(i, c)| Some((c.single()?, i)));
         let of_value: FxHashMap<_, _> = single.collect();
         let mut sharing = Sharing { sites: Vec::new(), of: vec![SmallVec::new(); candidates.len()] };
         for (time, &id) in facts.line.instructions.iter().enumerate() {
@@ -109,13 +109,9 @@ impl Sharing {
         &self,
         candidate: usize,
         candidates: &[Candidate],
-        busy: Busy,
+        range: LiveRange,
         choices: Option<&[Choice]>,
     ) -> LiveRange {
-        let range = busy.range;
-        if !busy.is_whole {
-            return range;
-        }
         let mut own = range;
         let evicted = candidates[candidate].evicted.as_ref().map(|evicted| evicted.busy);
         let may_be_under_way = evicted.is_some_and(|busy| range.start == busy.start && range.end <= busy.end);
@@ -146,10 +142,11 @@ impl Sharing {
 }
 
 fn begins_at(choice: &Choice, time: Time) -> bool {
-    choice.wholes().any(|range| range.start == time)
+    choice.busy.iter().any(|range| range.start == time)
 }
 
 /// Whether an instruction is the last that needs a value in fast memory. A copy that is under way is needed longer.
 fn ends_at(choice: &Choice, time: Time) -> bool {
-    choice.copied_until <= time && choice.wholes().any(|range| range.end == time + 1 && range.start <= time)
+    choice.copied_until <= time
+        && choice.busy.iter().any(|range| range.end == time + 1 && range.start <= time)
 }

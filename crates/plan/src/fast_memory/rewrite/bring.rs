@@ -8,31 +8,49 @@ use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
 use super::{Rewrite, Slot, flag, in_space};
-use crate::fast_memory::choice::{Choice, Mode, Stays};
-use crate::fast_memory::model::{Candidate, Start, Use, View};
-use crate::fast_memory::parts::{Arrival, Cut, Part};
+use crate::fast_memory::choice::{Choice, Mode};
+use crate::fast_memory::model::{Candidate, Carried, Event, Start, Use, View};
+use crate::fast_memory::parts::Cut;
 use crate::fast_memory::scalars::{Loop, Origin, Scope, When};
 
-/// A part that is to be brought.
+/// A part that is to be brought, and for whom.
 pub(super) struct Order<'a> {
     candidate: usize,
     view: &'a View,
-    part: &'a Part,
+    /// In the order of time.
+    uses: Vec<Use>,
     arrival: Arrival,
+}
+
+/// When a part is brought.
+#[derive(Clone, Copy)]
+enum Arrival {
+    /// In the computation that needs it.
+    InTime(Start),
+    /// For the first iteration before the loop, for every other one in the iteration before.
+    Carried { first: Start, next: Start },
 }
 
 /// The parts that choices ask for.
 pub(super) fn orders<'a>(candidates: &'a [Candidate], choices: &[Choice]) -> Vec<Order<'a>> {
     let mut orders = Vec::new();
-    for (i, (candidate, choice)) in candidates.iter().zip(choices).enumerate() {
-        let Mode::Main(all) = &choice.mode else { continue };
-        let mut open: Vec<(&View, &Stays)> = all.iter().map(|s| (&candidate.views[s.view], s)).collect();
-        while let Some((view, stays)) = open.pop() {
-            for it in &stays.parts {
-                let part = &view.events[it.event].parts[it.part];
-                orders.push(Order { candidate: i, view, part, arrival: part.ways[it.way].arrival });
+    for (i, (candidate, choice)) in candidates.iter().zip(choices).enumerate().filter(|(_, (c, _))| c.is_part)
+    {
+        let view = &candidate.views[0];
+        let uses = |events: &[Event]| events.iter().flat_map(|event| event.uses.iter().copied()).collect();
+        match (&choice.mode, &candidate.carried) {
+            (Mode::Main(all), _) => {
+                for stay in all.iter().flat_map(|stays| &stays.stays) {
+                    let start = stay.start.expect("nobody writes a part to fast memory");
+                    let uses = uses(&view.events[stay.first..=stay.last]);
+                    orders.push(Order { candidate: i, view, uses, arrival: Arrival::InTime(start) });
+                }
             }
-            open.extend(stays.inside.iter().map(|(e, inner)| (&view.events[*e].inside[inner.view], inner)));
+            (Mode::Carried, Some(Carried { first, next, .. })) => {
+                let arrival = Arrival::Carried { first: *first, next: *next };
+                orders.push(Order { candidate: i, view, uses: uses(&view.events), arrival });
+            }
+            _ => unreachable!("a part stays in main memory, or is brought"),
         }
     }
     orders
@@ -47,8 +65,7 @@ pub(super) fn own_interiors(module: &mut Module, orders: &[Order<'_>], names: &m
     for &callee in module.instructions.values().flat_map(|instruction| &instruction.called) {
         *callers.entry(callee).or_default() += 1;
     }
-    for order in orders {
-        let kernel = order.part.it.user;
+    for kernel in orders.iter().flat_map(|order| &order.uses).map(|it| it.user) {
         let Some(&fused) = module.instructions[kernel].called.first() else { continue };
         if callers[&fused] > 1 {
             *callers.get_mut(&fused).expect("it is called") -= 1;
@@ -62,22 +79,27 @@ pub(super) fn own_interiors(module: &mut Module, orders: &[Order<'_>], names: &m
 
 impl Rewrite<'_> {
     pub(super) fn bring(&mut self, users: &Users, order: &Order<'_>) {
-        let &Order { candidate, view, part, arrival } = order;
+        let &Order { candidate, view, ref uses, arrival } = order;
         self.candidate = candidate;
-        let cut = Cut::of(self.module, users, part.it).expect("an interior of its own is cut as before");
-        let kernel = part.it.user;
-        let body = self.module.instructions[kernel].parent;
+        let cuts: Vec<Cut> = uses
+            .iter()
+            .map(|&it| Cut::of(self.module, users, it))
+            .collect::<Option<_>>()
+            .expect("an interior of its own is cut as before");
+        let (it, cut) = (uses[0], &cuts[0]);
+        let kernel = it.user;
+        let facts = self.facts;
         let brought = match arrival {
             Arrival::InTime(start) => {
-                let scope = Scope { facts: self.facts, kernel, around: None };
-                self.transfer(view, &cut, part.it, scope, (start, When::Now), kernel)
+                let scope = Scope { facts, kernel, around: None };
+                self.transfer(view, cut, it, scope, (start, When::Now), kernel)
             }
             Arrival::Carried { first, next } => {
-                let around = Loop::around(self.module, &self.facts.graph, users, body);
+                let around = Loop::around(self.module, &facts.graph, users, view.computation);
                 let around = around.expect("a loop stays what it is");
-                let scope = Scope { facts: self.facts, kernel, around: Some((&around, next.time)) };
-                let first = self.transfer(view, &cut, part.it, scope, (first, When::First), around.init);
-                let next = self.transfer(view, &cut, part.it, scope, (next, When::Next), around.root);
+                let scope = Scope { facts, kernel, around: Some((&around, next.time)) };
+                let first = self.transfer(view, cut, it, scope, (first, When::First), around.init);
+                let next = self.transfer(view, cut, it, scope, (next, When::Next), around.root);
                 self.inserted.carried += 1;
                 let element = self.carry(&around, first, next);
                 let shape = self.module.instructions[next].shape;
@@ -86,7 +108,10 @@ impl Rewrite<'_> {
             }
         };
         self.inserted.parts += 1;
-        read_part(self.module, users, part.it, &cut, brought);
+        for (&it, cut) in uses.iter().zip(&cuts) {
+            read_part(self.module, users, it, cut, brought);
+            self.served.insert(it);
+        }
     }
 
     /// Cuts a part out of a view's value into fast memory, for `user`.

@@ -50,6 +50,7 @@ pub(super) fn rewrite(
         fast,
         slots: FxHashMap::default(),
         candidate: 0,
+        served: FxHashSet::default(),
         scalars: FxHashMap::default(),
         names,
         inserted: Inserted::default(),
@@ -58,7 +59,9 @@ pub(super) fn rewrite(
         let users = Users::new(rewrite.module);
         orders.iter().for_each(|order| rewrite.bring(&users, order));
     }
-    for (i, (candidate, choice)) in candidates.iter().zip(choices).enumerate() {
+    for (i, (candidate, choice)) in
+        candidates.iter().zip(choices).enumerate().filter(|(_, (c, _))| !c.is_part)
+    {
         rewrite.candidate = i;
         rewrite.carry_out(candidate, choice);
     }
@@ -97,6 +100,8 @@ struct Rewrite<'a> {
     slots: FxHashMap<(InstructionId, Slot), Vec<InstructionId>>,
     /// The candidate whose choice is carried out.
     candidate: usize,
+    /// Operands that parts serve.
+    served: FxHashSet<Use>,
     /// Scalars that were computed anew: of a kernel, for a place, and for a moment.
     scalars: FxHashMap<(InstructionId, InstructionId, InstructionId, When), InstructionId>,
     names: Names,
@@ -120,6 +125,7 @@ impl Rewrite<'_> {
                 }
                 whole.resident.iter().for_each(|&value| self.color(value));
             }
+            Mode::Carried => unreachable!("only parts are carried"),
             Mode::Main(all) => {
                 for stays in all {
                     self.serve(&candidate.views[stays.view], stays, Version::Original);
@@ -179,9 +185,10 @@ impl Rewrite<'_> {
             if is_fast(view, stays, i) {
                 continue;
             }
-            let brought = |it: Use| stays.parts.iter().any(|p| p.event == i && event.parts[p.part].it == it);
-            for &it in event.uses.iter().filter(|&&it| !brought(it)) {
+            for &it in &event.uses {
                 match main {
+                    // A part serves it, which has no need of the whole.
+                    _ if self.served.contains(&it) => {}
                     Version::Copied(done) => self.exchange(it, done),
                     Version::Original if hands_over => self.use_original(view, it),
                     Version::Original => {}

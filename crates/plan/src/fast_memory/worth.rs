@@ -1,0 +1,45 @@
+//! What it is worth to keep bytes out of main memory, in the unit of gain.
+
+use memplan_analysis::{Costs, Machine};
+use memplan_ir::{InstructionId, Module};
+use memplan_memory::{MemorySpaceId, Target};
+
+use super::options::Options;
+
+/// Prices accesses of kernels to main memory.
+pub(super) struct Worth<'a> {
+    module: &'a Module,
+    costs: &'a Costs,
+    options: &'a Options,
+    machine: Machine<'a>,
+}
+
+impl<'a> Worth<'a> {
+    pub(super) fn new(
+        module: &'a Module,
+        costs: &'a Costs,
+        target: &'a Target,
+        options: &'a Options,
+    ) -> Worth<'a> {
+        Worth { module, costs, options, machine: Machine::new(target) }
+    }
+
+    /// What moving bytes of an access to main memory is worth: the bytes, and some more when it takes time.
+    pub(super) fn of(&self, id: InstructionId, bytes: f64) -> f64 {
+        let work = self.costs.work(id);
+        let memory = |bytes: f64| self.machine.memory_seconds(MemorySpaceId::MAIN, bytes);
+        let all: f64 = work.accesses.iter().map(|access| access.bytes.0 as f64).sum();
+        let compute = self.machine.compute_seconds(work);
+        let saved = memory(all).max(compute) - memory(all - bytes).max(compute);
+        let per_byte = memory(1.0);
+        let bonus = if per_byte > 0.0 { self.options.time_weight * saved / per_byte } else { 0.0 };
+        self.costs.frequency(self.module.instructions[id].parent) * (bytes + bonus)
+    }
+
+    /// What it is worth that a kernel need not read an operand from main memory.
+    pub(super) fn of_operand(&self, id: InstructionId, operand: u32) -> f64 {
+        let accesses = &self.costs.work(id).accesses;
+        let read = accesses.iter().find(|a| a.operand == Some(operand) && a.index.is_root());
+        read.map_or(0.0, |access| self.of(id, access.bytes.0 as f64))
+    }
+}
