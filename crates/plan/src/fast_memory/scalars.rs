@@ -176,9 +176,11 @@ impl Scope<'_> {
 pub(super) struct Classes {
     count: u32,
     existing: FxHashMap<Option<ValueId>, u32>,
-    /// For an operation on classes, an instruction of each class.
-    computed: FxHashMap<(Opcode, SmallVec<[u32; 3]>), SmallVec<[(InstructionId, u32); 1]>>,
+    computed: FxHashMap<Operation, SmallVec<[(InstructionId, u32); 1]>>,
 }
+
+/// An operation on classes. What it is beside its name, an instruction of each class shows.
+type Operation = (Opcode, SmallVec<[u32; 3]>);
 
 impl Classes {
     /// The class of a scalar that can be come by where the kernel runs.
