@@ -10,7 +10,7 @@ use memplan::codegen::ipu::{
 };
 use memplan::hlo;
 use memplan::ir::Module;
-use memplan::memory::{Bytes, Target, TileReport, TileStage};
+use memplan::memory::{Bytes, Target, TileReport, TileStage, Tiles};
 
 use crate::failure::Failure;
 use crate::input::read_text;
@@ -110,7 +110,7 @@ pub(crate) fn render(module: &Module, chips: &Chips) -> String {
     let _ = write!(text, "\ntiles{which}: {} of {:#} bytes\n\n", plan.machine.count, plan.machine.bytes);
     text.push_str(&fullness(plan, &stage));
     text.push_str("\nwhat for\n\n");
-    text.push_str(&categories(&stage));
+    text.push_str(&categories(&plan.machine, &stage));
     text.push_str("\ntiles by how full they are\n\n");
     text.push_str(&histogram(&stage));
     text.push_str(&holders(module, plan, stage.fullest));
@@ -284,7 +284,7 @@ fn fullness(plan: &TilePlan, stage: &TileStage) -> String {
     text
 }
 
-fn categories(stage: &TileStage) -> String {
+fn categories(machine: &Tiles, stage: &TileStage) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     table.set_header(["", "fullest tile", "all tiles", ""]);
@@ -292,7 +292,11 @@ fn categories(stage: &TileStage) -> String {
     let mut row = |name: &str, fullest: Bytes, all: Bytes, note: &str| {
         table.add_row([name.to_string(), format!("{fullest:#}"), format!("{all:#}"), note.to_string()]);
     };
-    row("code", fullest.code, all.code, "each codelet once, and calling it");
+    let room = match machine.code_bytes {
+        Bytes::ZERO => String::new(),
+        room => format!("; it may lie in {room:#} bytes that are not interleaved"),
+    };
+    row("code", fullest.code, all.code, &format!("each codelet once, and calling it{room}"));
     row("vertex state", fullest.state, all.state, "pointers, lengths and work lists");
     row("always live", fullest.always_live, all.always_live, "parameters and constants");
     row("not always live", fullest.not_always_live, all.not_always_live, "everything else, packed by time");

@@ -11,13 +11,15 @@
 //!   not interleaved: code lies only here                    packed by time, exchange buffers included
 //! ```
 //!
-//! A program fits when its fullest tile does, and its code lies in the part of the tile that code may lie in.
+//! A program fits when its fullest tile does, and its code lies in the part of the tile that code may lie in. What does
+//! not fit can live in memory outside the chip ([`IpuOptions::streaming`]), of which slices and parts visit it, or run on
+//! several chips ([`plan_pipeline`]). [`TileDocument`] is what a runtime reads.
 //!
 //! # Limits
 //!
 //! All tiles that hold a part of a tensor are given what the one with the largest part needs: at most one grain (8 bytes)
 //! too much, and the same offset on every tile. Vertices of one instruction are all taken to need what the busiest of
-//! them needs. Which banks data lies in is not decided.
+//! them needs. Data is not assigned to banks: that costs time where two operands of a vertex share one, never bytes.
 
 mod alignment;
 mod codelets;

@@ -1,5 +1,7 @@
 //! From a scheduled program to the tiles of one chip or several.
 
+use std::collections::BTreeSet;
+
 use memplan_analysis::Facts;
 use memplan_ir::{InstructionId, Module};
 use memplan_memory::{Target, Tiles};
@@ -165,9 +167,9 @@ fn require_vertices(
     wishes: &Resolved,
     placement: &Placement,
 ) -> Result<(), PlacementError> {
-    let steps = || plans.iter().flat_map(|plan| &plan.steps.all);
-    let has_step = |id: InstructionId| steps().any(|step| step.instruction == id);
-    match wishes.vertices.keys().find(|&&id| !has_step(id)) {
+    let steps = plans.iter().flat_map(|plan| &plan.steps.all);
+    let working: BTreeSet<InstructionId> = steps.map(|step| step.instruction).collect();
+    match wishes.vertices.keys().find(|id| !working.contains(id)) {
         Some(&id) => placement.no_vertices(&module.instructions[id].name).map_or(Ok(()), Err),
         None => Ok(()),
     }
