@@ -4,6 +4,7 @@
 //! exponential of an element that is in a register costs less than reading the element, so transcendental functions
 //! are *cheap* here. What is *expensive* reads many elements for each that it makes.
 
+use memplan_analysis::{Machine, operations};
 use memplan_ir::{ArrayShape, Dimensions, Instruction, InstructionId, Module, Op, Shape};
 use memplan_memory::{MemorySpaceId, Target, is_view};
 
@@ -88,23 +89,18 @@ fn class_of_op(instruction: &Instruction) -> CostClass {
 /// then no slower than having kept it. Attention scores are such products (64 multiplications an element against 4
 /// bytes of memory), those of dense layers are not. The roofline model: Williams, Waterman, Patterson 2009.
 ///
-/// `false` where the target gives no rate for the element type, or no bandwidth.
+/// `false` where the target does not say how fast it multiplies, or how fast its memory is.
 pub(crate) fn is_dot_faster_than_memory(module: &Module, target: &Target, id: InstructionId) -> bool {
-    let instruction = &module.instructions[id];
-    let Op::Dot(dot) = &instruction.op else { return false };
-    let Some((result, lhs)) =
-        module.shape(id).as_array().zip(module.shape(instruction.operands[0]).as_array())
-    else {
+    if !matches!(module.instructions[id].op, Op::Dot(_)) {
         return false;
+    }
+    let machine = Machine::new(target);
+    let moving = |id: InstructionId| {
+        machine.memory_seconds(MemorySpaceId::MAIN, result_bytes(module, target, id) as f64)
     };
-    let bandwidth = target.space(MemorySpaceId::MAIN).and_then(|space| space.bandwidth);
-    let Some((rate, bandwidth)) = target.rates.get(lhs.element_type).zip(bandwidth) else { return false };
-    let depth: f64 =
-        dot.dimensions.lhs_contracting.iter().map(|&d| lhs.dimensions[d as usize] as f64).product();
-    let operations = 2.0 * depth * result.element_count().unwrap_or(0) as f64;
-    let bytes = |id: InstructionId| result_bytes(module, target, id) as f64;
-    let read: f64 = instruction.operands.iter().map(|&operand| bytes(operand)).sum();
-    operations / rate + read / bandwidth <= 2.0 * bytes(id) / bandwidth
+    let (computing, moved) = (machine.compute_seconds(&operations(module, id)), moving(id));
+    let reading: f64 = module.instructions[id].operands.iter().map(|&operand| moving(operand)).sum();
+    computing > 0.0 && moved > 0.0 && computing + reading <= 2.0 * moved
 }
 
 /// Whether an instruction reads each element of its operands once, for one element of its result: the order of

@@ -59,6 +59,13 @@ pub struct Work {
     pub accesses: SmallVec<[Access; 4]>,
 }
 
+/// The operations of an instruction that is no fusion. Nothing is said of what it reads and writes.
+pub fn operations(module: &Module, id: InstructionId) -> Work {
+    let mut work = Work::default();
+    operations::add(module, id, 1.0, &mut work.matrix, &mut work.vector);
+    work
+}
+
 /// The cost of every instruction of a module.
 #[derive(Clone, Debug)]
 pub struct Costs {
