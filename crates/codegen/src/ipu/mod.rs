@@ -19,7 +19,8 @@
 //!
 //! All tiles that hold a part of a tensor are given what the one with the largest part needs: at most one grain (8 bytes)
 //! too much, and the same offset on every tile. Vertices of one instruction are all taken to need what the busiest of
-//! them needs. Data is not assigned to banks: that costs time where two operands of a vertex share one, never bytes.
+//! them needs. Data is not assigned to banks: that a vertex wants two operands in different ones, or one in interleaved
+//! memory, is not planned for, and could take some bytes more.
 
 mod alignment;
 mod codelets;
