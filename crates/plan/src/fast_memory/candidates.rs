@@ -320,7 +320,7 @@ impl Build<'_> {
             return None;
         }
         let life = self.life(&values);
-        let (is_part, room, carried) = (false, 0.0, None);
+        let (is_part, room, carried) = (false, 0.0, SmallVec::new());
         Some(Candidate { values, is_part, bytes, whole, write, room, life, evicted, carried, views })
     }
 

@@ -26,8 +26,8 @@ pub(super) enum Mode {
     Whole,
     /// In main memory, and in fast memory for some parts of its life.
     Main(Vec<Stays>),
-    /// A part, of which a loop brings the next one in every iteration: all events are served from fast memory.
-    Carried,
+    /// A part, of which a loop brings the next one in every iteration, in one of the candidate's ways: all events are served from fast memory.
+    Carried { way: usize },
     /// A parameter in main memory, and in fast memory all the time, from one call to the next: copied before an
     /// instruction, and marked with a number.
     Resident { before: InstructionId, index: u32 },
@@ -85,11 +85,11 @@ impl Choice {
                 best = Choice { mode: Mode::Evicted(stays), copied_until, ..path.into_choice() };
             }
         }
-        if let Some(carried) = &candidate.carried {
+        for (way, carried) in candidate.carried.iter().enumerate() {
             let held: f64 = carried.busy.iter().map(|&range| hold(range)).sum();
             if carried.cost + held < best.cost {
                 best = Choice {
-                    mode: Mode::Carried,
+                    mode: Mode::Carried { way },
                     traffic: carried.cost,
                     cost: carried.cost + held,
                     busy: carried.busy.to_vec(),
@@ -122,7 +122,7 @@ impl Choice {
     pub(super) fn moved(&self, candidate: &Candidate) -> f64 {
         match self.mode {
             Mode::Whole => self.traffic,
-            Mode::Main(_) | Mode::Evicted(_) | Mode::Carried | Mode::Resident { .. } => {
+            Mode::Main(_) | Mode::Evicted(_) | Mode::Carried { .. } | Mode::Resident { .. } => {
                 self.traffic - candidate.room
             }
         }

@@ -77,6 +77,11 @@ impl<'a> IdleTime<'a> {
         Start { before, time: self.facts.line.begin(before), exposed: 1.0 - hidden }
     }
 
+    /// The memory that transfers fill.
+    pub(super) fn fast_space(&self) -> MemorySpaceId {
+        self.fast.space
+    }
+
     /// The start of a transfer that the cores wait for, and that could start at `early`.
     pub(super) fn latest_start(&self, user: InstructionId, early: Start) -> Start {
         match self.facts.line.begin(user) > early.time {

@@ -48,8 +48,8 @@ pub(super) struct Candidate {
     /// For a single value that an instruction writes: being written there and copied out, which some part of its life
     /// asks for.
     pub(super) evicted: Option<Evicted>,
-    /// For a part: what it takes for a loop to bring it one iteration ahead.
-    pub(super) carried: Option<Carried>,
+    /// For a part: the ways for a loop to bring it one iteration ahead.
+    pub(super) carried: SmallVec<[Carried; 2]>,
     /// What computations see of the values that are in main memory, outermost first.
     pub(super) views: Vec<View>,
 }
@@ -108,9 +108,12 @@ pub(super) struct Evicted {
 pub(super) struct Carried {
     pub(super) first: Start,
     pub(super) next: Start,
+    /// Whether two buffers rotate: what was brought is handed on to a second one before its first use, so that the next
+    /// may come while it is used. Otherwise the next one starts after the last use.
+    pub(super) rotates: bool,
     /// What all the copies cost, and what the cores wait for.
     pub(super) cost: f64,
-    /// From before the loop to the last read, and from the start of the next copy to the end of the loop.
+    /// When each buffer is needed.
     pub(super) busy: [LiveRange; 2],
 }
 

@@ -3,8 +3,8 @@
 //! Loops over layers and over time steps read one slice of a large array per iteration, inside of whatever kernels need
 //! it. Each of them reads it from main memory, and waits for it; one copy of the slice serves them all, and when it starts
 //! earlier, none waits. Where the slice is needed soon after the iteration begins, the copy starts in the iteration
-//! before and the loop carries its result, so that two buffers, or two halves of one buffer's life, rotate: one is read
-//! while the other is filled.
+//! before, and the loop carries its result: after the last use of the one before, or, with a second buffer that takes
+//! over what was brought, after the first. So one is read while the other is filled.
 //!
 //! ```text
 //!   body(i, stack, a)                         body(i, stack, a, slice)            slice = stack[i], brought before
@@ -165,8 +165,7 @@ impl Ways<'_, '_> {
             event.start = find.idle.fetch_start(user, earliest, queued);
             event.latest = find.idle.latest_start(user, event.start);
         }
-        let end = events.last().map(|event| event.range.end)?;
-        let carried = self.carried(key, uses[0], end, cut, bytes);
+        let carried = self.carried(key, &events, cut, bytes);
         let wait = find.options.time_weight * fetch;
         Some(Candidate {
             values: smallvec![key.value],
@@ -182,33 +181,54 @@ impl Ways<'_, '_> {
         })
     }
 
-    /// The part is brought in the iteration before, once its last use is over: for a dynamic slice of an array that the
-    /// loop does not change.
-    fn carried(&mut self, key: &Key, first: Use, read: Time, cut: &Cut, bytes: u64) -> Option<Carried> {
-        let Finder { module, facts, idle, users, .. } = *self.find;
-        let around = Loop::around(module, &facts.graph, users, key.computation)?;
+    /// The part is brought in the iteration before: for a dynamic slice of an array that the loop does not change.
+    fn carried(&mut self, key: &Key, events: &[Event], cut: &Cut, bytes: u64) -> SmallVec<[Carried; 2]> {
+        let Finder { module, facts, users, .. } = *self.find;
+        let mut ways = SmallVec::new();
+        let first = events[0].uses[0];
         let shown = module.instructions[first.user].operands[first.operand as usize];
-        let element = around.element(module, shown)?;
+        let Some(around) = Loop::around(module, &facts.graph, users, key.computation) else { return ways };
+        let Some(element) = around.element(module, shown) else { return ways };
         let given = module.instructions[around.init].operands[element as usize];
         if facts.flow.value_of(given) != Some(key.value) || cut.offsets(module).is_empty() {
-            return None;
+            return ways;
         }
         let queued = self.queue(around.root, bytes);
-        let next = idle.fetch_start(around.root, read, queued);
-        let scope = Scope { facts, kernel: first.user, around: Some((&around, next.time)) };
+        let used = LiveRange { start: events[0].range.start, end: events[events.len() - 1].range.end };
+        ways.extend(self.carried_around(key, first, cut, &around, (used, false), (bytes, queued)));
+        if events.len() > 1 {
+            ways.extend(self.carried_around(key, first, cut, &around, (used, true), (bytes, queued)));
+        }
+        ways
+    }
+
+    fn carried_around(
+        &self,
+        key: &Key,
+        first: Use,
+        cut: &Cut,
+        around: &Loop,
+        (used, rotates): (LiveRange, bool),
+        (bytes, queued): (u64, f64),
+    ) -> Option<Carried> {
+        let Finder { module, facts, idle, .. } = *self.find;
+        let free = if rotates { used.start + 1 } else { used.end };
+        let next = idle.fetch_start(around.root, free, queued);
+        let scope = Scope { facts, kernel: first.user, around: Some((around, next.time)) };
         scope.sources(module, cut.offsets(module), When::Next)?;
         let outer = module.instructions[around.id].parent;
         let earliest = self.earliest(key.value, outer, cut, scope, When::First)?;
         let first = idle.fetch_start(around.init, earliest, bytes as f64);
-        Some(Carried {
-            first,
-            next,
-            cost: self.cost(key.computation, bytes, next) + self.cost(outer, bytes, first),
-            busy: [
-                LiveRange { start: first.time, end: read },
-                LiveRange { start: next.time, end: facts.line.time(around.id) + 1 },
-            ],
-        })
+        let mut cost = self.cost(key.computation, bytes, next) + self.cost(outer, bytes, first);
+        if rotates {
+            cost += self.find.worth.of_handing_on(key.computation, idle.fast_space(), bytes as f64);
+        }
+        let end = facts.line.time(around.id) + 1;
+        let busy = match rotates {
+            false => [LiveRange { start: first.time, end: used.end }, LiveRange { start: next.time, end }],
+            true => [LiveRange { start: first.time, end }, used],
+        };
+        Some(Carried { first, next, rotates, cost, busy })
     }
 
     /// From when on a part of a value can be brought in a computation.

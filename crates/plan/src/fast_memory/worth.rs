@@ -1,7 +1,7 @@
 //! What it is worth to keep bytes out of main memory, in the unit of gain.
 
 use memplan_analysis::{Costs, Machine};
-use memplan_ir::{InstructionId, Module};
+use memplan_ir::{ComputationId, InstructionId, Module};
 use memplan_memory::{MemorySpaceId, Target};
 
 use super::options::Options;
@@ -34,6 +34,14 @@ impl<'a> Worth<'a> {
         let per_byte = memory(1.0);
         let bonus = if per_byte > 0.0 { self.options.time_weight * saved / per_byte } else { 0.0 };
         self.costs.frequency(self.module.instructions[id].parent) * (bytes + bonus)
+    }
+
+    /// What it costs to hand bytes on within a memory, once in every run of a computation.
+    pub(super) fn of_handing_on(&self, computation: ComputationId, space: MemorySpaceId, bytes: f64) -> f64 {
+        let seconds = self.machine.memory_seconds(space, 2.0 * bytes);
+        let per_byte = self.machine.memory_seconds(MemorySpaceId::MAIN, 1.0);
+        let waits = if per_byte > 0.0 { seconds / per_byte } else { 0.0 };
+        self.costs.frequency(computation) * self.options.time_weight * waits
     }
 
     /// What it is worth that a kernel need not read an operand from main memory.

@@ -2,7 +2,7 @@
 
 use memplan_ir::{
     ArrayShape, Async, ComputationId, ElementType, Instruction, InstructionId, Module, Op, Operands, Shape,
-    ShapeId, Users,
+    ShapeId, ShapeIndex, Users,
 };
 use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
@@ -28,7 +28,7 @@ enum Arrival {
     /// In the computation that needs it.
     InTime(Start),
     /// For the first iteration before the loop, for every other one in the iteration before.
-    Carried { first: Start, next: Start },
+    Carried { first: Start, next: Start, rotates: bool },
 }
 
 /// The parts that choices ask for.
@@ -38,16 +38,17 @@ pub(super) fn orders<'a>(candidates: &'a [Candidate], choices: &[Choice]) -> Vec
     {
         let view = &candidate.views[0];
         let uses = |events: &[Event]| events.iter().flat_map(|event| event.uses.iter().copied()).collect();
-        match (&choice.mode, &candidate.carried) {
-            (Mode::Main(all), _) => {
+        match &choice.mode {
+            Mode::Main(all) => {
                 for stay in all.iter().flat_map(|stays| &stays.stays) {
                     let start = stay.start.expect("nobody writes a part to fast memory");
                     let uses = uses(&view.events[stay.first..=stay.last]);
                     orders.push(Order { candidate: i, view, uses, arrival: Arrival::InTime(start) });
                 }
             }
-            (Mode::Carried, Some(Carried { first, next, .. })) => {
-                let arrival = Arrival::Carried { first: *first, next: *next };
+            Mode::Carried { way } => {
+                let &Carried { first, next, rotates, .. } = &candidate.carried[*way];
+                let arrival = Arrival::Carried { first, next, rotates };
                 orders.push(Order { candidate: i, view, uses: uses(&view.events), arrival });
             }
             _ => unreachable!("a part stays in main memory, or is brought"),
@@ -94,7 +95,7 @@ impl Rewrite<'_> {
                 let scope = Scope { facts, kernel, around: None };
                 self.transfer(view, cut, it, scope, (start, When::Now), kernel)
             }
-            Arrival::Carried { first, next } => {
+            Arrival::Carried { first, next, rotates } => {
                 let around = Loop::around(self.module, &facts.graph, users, view.computation);
                 let around = around.expect("a loop stays what it is");
                 let scope = Scope { facts, kernel, around: Some((&around, next.time)) };
@@ -104,7 +105,15 @@ impl Rewrite<'_> {
                 let element = self.carry(&around, first, next);
                 let shape = self.module.instructions[next].shape;
                 let op = Op::GetTupleElement { index: element };
-                self.push("get-tuple-element", shape, op, around.states[0], (kernel, Slot::Fetched))
+                let slot = (kernel, Slot::Fetched);
+                let carried = self.push("get-tuple-element", shape, op, around.states[0], slot);
+                if rotates {
+                    let handed_on = self.push("copy", shape, Op::Copy, carried, slot);
+                    self.is_fast(handed_on, ShapeIndex::root());
+                    handed_on
+                } else {
+                    carried
+                }
             }
         };
         self.inserted.parts += 1;

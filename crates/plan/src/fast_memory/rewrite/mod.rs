@@ -125,7 +125,7 @@ impl Rewrite<'_> {
                 }
                 whole.resident.iter().for_each(|&value| self.color(value));
             }
-            Mode::Carried => unreachable!("only parts are carried"),
+            Mode::Carried { .. } => unreachable!("only parts are carried"),
             Mode::Main(all) => {
                 for stays in all {
                     self.serve(&candidate.views[stays.view], stays, Version::Original);
