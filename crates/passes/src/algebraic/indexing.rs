@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::rewrite::Rewriter;
 use crate::scalar::Scalar;
 
-/// A dynamic slice of everything, at a known place, or of a place that was just written.
+/// A dynamic slice of everything, at a known place, of a place that was just written, or of another dynamic slice.
 pub(super) fn dynamic_slice(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let Op::DynamicSlice { slice_sizes } = r.op(id).clone() else { return None };
     let x = r.operand(id, 0);
@@ -43,6 +43,13 @@ pub(super) fn dynamic_slice(r: &mut Rewriter<'_>, id: InstructionId) -> Option<I
             let same_place = r.operands(x)[2..] == r.operands(id)[1..];
             if same_place && r.dimensions(update)? == slice_sizes {
                 return Some(update);
+            }
+        }
+        Op::DynamicSlice { slice_sizes: wide } => {
+            if let Some(starts) = starts_of_both(r, x, &wide, &indices, &slice_sizes) {
+                let source = r.operand(x, 0);
+                let op = Op::DynamicSlice { slice_sizes };
+                return Some(r.emit(op, [source].into_iter().chain(starts), shape));
             }
         }
         _ => {}
@@ -195,6 +202,29 @@ pub(super) fn sort(r: &mut Rewriter<'_>, id: InstructionId) -> Option<Instructio
             Some(r.emit(Op::Tuple, operands, shape))
         }
     }
+}
+
+/// The start indices of a slice of the dynamic slice `wide`, seen from what that one slices, if nobody else reads it.
+/// Along each dimension one of the two must take everything: then it starts at zero, and the other is clamped as before.
+fn starts_of_both(
+    r: &Rewriter<'_>,
+    wide: InstructionId,
+    wide_sizes: &[i64],
+    indices: &[InstructionId],
+    sizes: &[i64],
+) -> Option<Vec<InstructionId>> {
+    let extents = r.dimensions(r.operand(wide, 0))?;
+    let wide_indices = scalar_indices(r, wide, 1, extents.len())?;
+    let same_type = |&index: &InstructionId| r.element_type(index) == r.element_type(indices[0]);
+    if r.uses(wide) > 1 || !wide_indices.iter().all(same_type) {
+        return None;
+    }
+    let start = |d: usize| match () {
+        () if wide_sizes[d] == extents[d] => Some(indices[d]),
+        () if sizes[d] == wide_sizes[d] => Some(wide_indices[d]),
+        () => None,
+    };
+    (0..extents.len()).map(start).collect()
 }
 
 /// The start indices from operand `first` on; `None` in the old form with one index vector.
