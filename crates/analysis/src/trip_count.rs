@@ -10,7 +10,7 @@ use memplan_ir::{
 /// Plain to see is a counter among the elements of the loop's state that starts at a constant, to which the body adds
 /// a constant, and which the condition compares with a constant, or with an element of the state that is constant
 /// because the body hands it through. A counter that would leave the range of its type before the condition ends the
-/// loop is not counted.
+/// loop is not counted. Either may be computed by a fusion of scalars.
 pub fn trip_count(module: &Module, id: InstructionId) -> Option<u64> {
     let instruction = &module.instructions[id];
     let (Op::While, &[body, condition]) = (&instruction.op, instruction.called.as_slice()) else {
@@ -42,16 +42,16 @@ struct LoopEnd {
 impl State<'_> {
     fn loop_end(&self, condition: ComputationId) -> Option<LoopEnd> {
         let module = self.module;
-        let root = &module.instructions[module.computations[condition].root];
-        let Op::Compare { direction, .. } = root.op else { return None };
-        let [a, b] = *root.operands else { return None };
-        let counter = |id| state_element(module, id).filter(|&element| !self.is_kept(element));
+        let root = Node::of(module, module.computations[condition].root);
+        let Op::Compare { direction, .. } = module.instructions[root.id].op else { return None };
+        let [a, b] = root.operands(module)?;
+        let counter = |node: Node| state_element(module, node.id).filter(|&element| !self.is_kept(element));
         let (element, bound, direction) = match (counter(a), counter(b)) {
             (Some(element), None) => (element, self.constant(b)?, direction),
             (None, Some(element)) => (element, self.constant(a)?, mirrored(direction)),
             _ => return None,
         };
-        let Shape::Array(array) = module.shape(a) else { return None };
+        let Shape::Array(array) = module.shape(a.id) else { return None };
         let t = array.element_type;
         if !t.is_integral() {
             return None;
@@ -65,10 +65,10 @@ impl State<'_> {
 
     /// What the body adds to an element of the state.
     fn step(&self, element: u32) -> Option<i64> {
-        let next = &self.module.instructions[self.next(element)?];
-        let [a, b] = *next.operands else { return None };
-        let is_counter = |id| state_element(self.module, id) == Some(element);
-        match next.op {
+        let next = Node::of(self.module, self.next(element)?);
+        let [a, b] = next.operands(self.module)?;
+        let is_counter = |node: Node| state_element(self.module, node.id) == Some(element);
+        match self.module.instructions[next.id].op {
             Op::Binary(BinaryOp::Add) if is_counter(a) => self.constant(b),
             Op::Binary(BinaryOp::Add) if is_counter(b) => self.constant(a),
             Op::Binary(BinaryOp::Subtract) if is_counter(a) => self.constant(b)?.checked_neg(),
@@ -88,13 +88,49 @@ impl State<'_> {
     }
 
     /// The value of a constant, or of an element of the state that is one in every iteration.
-    fn constant(&self, id: InstructionId) -> Option<i64> {
+    fn constant(&self, Node { id, .. }: Node) -> Option<i64> {
         match state_element(self.module, id) {
             Some(element) if self.is_kept(element) => {
                 constant(self.module, *self.init.get(element as usize)?)
             }
             _ => constant(self.module, id),
         }
+    }
+}
+
+/// An instruction, seen through fusions: one in a fused computation stands for what the fusion gives.
+#[derive(Clone, Copy)]
+struct Node {
+    id: InstructionId,
+    fusion: Option<InstructionId>,
+}
+
+impl Node {
+    /// What gives the value of an instruction of a sequential computation.
+    fn of(module: &Module, id: InstructionId) -> Node {
+        let instruction = &module.instructions[id];
+        match instruction.op {
+            Op::Fusion(_) => {
+                let root = module.computations[instruction.called[0]].root;
+                Node { id: root, fusion: Some(id) }.outside(module)
+            }
+            _ => Node { id, fusion: None },
+        }
+    }
+
+    /// The operand of the fusion that a parameter stands for.
+    fn outside(self, module: &Module) -> Node {
+        match (&module.instructions[self.id].op, self.fusion) {
+            (&Op::Parameter { number }, Some(fusion)) => {
+                Node { id: module.instructions[fusion].operands[number as usize], fusion: None }
+            }
+            _ => self,
+        }
+    }
+
+    fn operands(self, module: &Module) -> Option<[Node; 2]> {
+        let &[a, b] = module.instructions[self.id].operands.as_slice() else { return None };
+        Some([a, b].map(|id| Node { id, ..self }.outside(module)))
     }
 }
 

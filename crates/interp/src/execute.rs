@@ -352,17 +352,22 @@ impl<'m> Executor<'m> {
         self.run_computation(instruction.called[branch], vec![operand(branch + 1)])
     }
 
-    /// The result of an asynchronous operation, once everything it worked on is seen to be untouched.
+    /// The result of an asynchronous operation, once everything it worked on is seen to be untouched: but for operands
+    /// that it worked on in place, which are where the result is.
     fn finish(&mut self, id: InstructionId, started: &Value) -> Result<Value, Error> {
         let module = self.module;
-        for leaf in started {
-            self.check_whole(leaf, &module.instructions[id].name)?;
-        }
         let start = module.shape(module.instructions[id].operands[0]).as_tuple().unwrap_or_default();
         // Copies put the destination first, everything else its operands.
         let element = !matches!(module.instructions[id].op, Op::CopyDone) as usize;
         let begin: usize = start.iter().take(element).map(leaf_count).sum();
-        Ok(started[begin..begin + leaf_count(module.shape(id))].to_vec())
+        let result = begin..begin + leaf_count(module.shape(id));
+        for (i, leaf) in started.iter().enumerate() {
+            let is_updated = || started[result.clone()].iter().any(|updated| updated.place == leaf.place);
+            if result.contains(&i) || !is_updated() {
+                self.check_whole(leaf, &module.instructions[id].name)?;
+            }
+        }
+        Ok(started[result].to_vec())
     }
 
     /// The leaves of an asynchronous start beyond operands and results: handles that no one reads.
