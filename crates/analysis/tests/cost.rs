@@ -15,6 +15,33 @@ fn named(module: &Module, name: &str) -> InstructionId {
     module.instructions.iter().find(|(_, i)| &*i.name == name).map(|(id, _)| id).unwrap()
 }
 
+/// How often the body of the only loop runs.
+#[track_caller]
+fn check_trips(body: &str, condition: &str, expected: Option<u64>) {
+    let text = format!(
+        "HloModule m\n\nplus {{\n  a = s32[] parameter(0)\n  two = s32[] constant(2)\n  ROOT r = s32[] add(a, two)\n}}\n\n\
+         below {{\n  n = s32[] parameter(0)\n  a = s32[] parameter(1)\n  ROOT r = pred[] compare(a, n), direction=LT\n}}\n\n\
+         body {{\n  s = (s32[], s32[]) parameter(0)\n  i = s32[] get-tuple-element(s), index=0\n  \
+         n = s32[] get-tuple-element(s), index=1\n  next = s32[] {body}\n  ROOT r = (s32[], s32[]) tuple(next, n)\n}}\n\n\
+         condition {{\n  s = (s32[], s32[]) parameter(0)\n  i = s32[] get-tuple-element(s), index=0\n  \
+         n = s32[] get-tuple-element(s), index=1\n  ROOT r = pred[] {condition}\n}}\n\n\
+         ENTRY e {{\n  zero = s32[] constant(0)\n  ten = s32[] constant(10)\n  init = (s32[], s32[]) tuple(zero, ten)\n  \
+         ROOT loop = (s32[], s32[]) while(init), condition=condition, body=body\n}}\n"
+    );
+    let module = parse(&text).unwrap();
+    assert_eq!(memplan_analysis::trip_count(&module, named(&module, "loop")), expected);
+}
+
+#[test]
+fn trips_are_counted_through_fusions() {
+    check_trips("add(i, i)", "compare(i, n), direction=LT", None);
+    check_trips("fusion(i), kind=kLoop, calls=plus", "compare(i, n), direction=LT", Some(5));
+    check_trips("fusion(i), kind=kLoop, calls=plus", "fusion(n, i), kind=kLoop, calls=below", Some(5));
+    // What is compared is not the counter.
+    check_trips("fusion(i), kind=kLoop, calls=plus", "fusion(n, n), kind=kLoop, calls=below", None);
+    check_trips("fusion(n), kind=kLoop, calls=plus", "fusion(n, i), kind=kLoop, calls=below", None);
+}
+
 /// Accesses as `operand:bytes`, `>` for the result.
 #[track_caller]
 fn check(text: &str, name: &str, expected: &str) -> Work {

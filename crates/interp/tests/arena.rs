@@ -64,6 +64,51 @@ fn an_update_that_reads_its_base_elsewhere_is_right_or_refused() {
     }
 }
 
+#[test]
+fn an_asynchronous_update_works_in_place() {
+    let text = "HloModule m
+
+body {
+  s = (s32[], f32[8,300]{1,0}, f32[1,300]{1,0}) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  stack = f32[8,300]{1,0} get-tuple-element(s), index=1
+  x = f32[1,300]{1,0} get-tuple-element(s), index=2
+  zero = s32[] constant(0)
+  y = f32[1,300]{1,0} sine(x)
+  start = ((f32[8,300]{1,0}, f32[1,300]{1,0}, s32[], s32[]), f32[8,300]{1,0}, s32[]) dynamic-update-slice-start(stack, y, i, zero)
+  z = f32[1,300]{1,0} cosine(y)
+  done = f32[8,300]{1,0} dynamic-update-slice-done(start)
+  one = s32[] constant(1)
+  next = s32[] add(i, one)
+  ROOT r = (s32[], f32[8,300]{1,0}, f32[1,300]{1,0}) tuple(next, done, z)
+}
+
+condition {
+  s = (s32[], f32[8,300]{1,0}, f32[1,300]{1,0}) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  end = s32[] constant(8)
+  ROOT c = pred[] compare(i, end), direction=LT
+}
+
+ENTRY main {
+  p = f32[8,300]{1,0} parameter(0)
+  stack = f32[8,300]{1,0} negate(p)
+  x = f32[1,300]{1,0} parameter(1)
+  zero = s32[] constant(0)
+  init = (s32[], f32[8,300]{1,0}, f32[1,300]{1,0}) tuple(zero, stack, x)
+  loop = (s32[], f32[8,300]{1,0}, f32[1,300]{1,0}) while(init), condition=condition, body=body
+  ROOT y = f32[8,300]{1,0} get-tuple-element(loop), index=1
+}
+";
+    let module = memplan_hlo::parse(text).expect("the module is valid");
+    let array = |dimensions: [i64; 2], scale: f32| {
+        let n = dimensions.iter().product::<i64>();
+        let bytes = (0..n).flat_map(|i| (i as f32 * scale).to_le_bytes()).collect::<Vec<u8>>();
+        Literal::array(ElementType::F32, dimensions, bytes)
+    };
+    check("async update", &module, &[array([8, 300], 1.0), array([1, 300], 0.01)], "cpu");
+}
+
 /// Plans a module and runs it both ways.
 #[track_caller]
 fn check(name: &str, module: &Module, inputs: &[Literal], target: &str) -> Literal {
