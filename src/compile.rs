@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 use crate::check;
 use crate::ir::{self, Module};
 use crate::memory::{Bytes, Target};
+use crate::parallel;
 use crate::passes::{self, Context, Pass, PassError, RunOptions};
 use crate::plan::fast_memory::{FastMemoryOptions, Objective};
 use crate::plan::{self, PlanError, PlanOptions, Planned, ScheduleOptions};
 
 /// How to compile.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct CompileOptions {
     /// How to schedule and assign.
     pub plan: PlanOptions,
@@ -18,6 +19,20 @@ pub struct CompileOptions {
     pub verify_each_pass: bool,
     /// Also plan the program as it was before and between the stages, to say what each stage brought.
     pub measure_stages: bool,
+    /// The most threads that work at a time: by default, as many as there are cores. Results do not depend on it.
+    pub threads: usize,
+}
+
+impl Default for CompileOptions {
+    fn default() -> CompileOptions {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        CompileOptions {
+            plan: PlanOptions::default(),
+            verify_each_pass: false,
+            measure_stages: false,
+            threads,
+        }
+    }
 }
 
 /// A compiled program: the module itself is rewritten in place, in the order of the schedule.
@@ -83,22 +98,22 @@ pub fn compile(
     // What is worth recomputing depends on padded sizes; what is new then is laid out again.
     front.stage("lay out", &[passes::LAYOUT_ASSIGNMENT, passes::DONATION])?;
     let start = Instant::now();
+    let glances = parallel::map(options.threads, FIRST_GUESSES.to_vec(), |guess| front.glance(guess));
     let mut best: Option<(Pipeline<'_>, Bytes)> = None;
-    for guess in first_guesses(&front.module, target)? {
-        let mut back = Pipeline { module: guess, ..front.clone() };
-        back.stage("recompute", &RECOMPUTE)?;
-        let found = total(&back.clone().fuse_and_plan(passes::FUSION, Effort::Glance)?);
+    for glance in glances {
+        let Some((back, found)) = glance? else { continue };
         if best.as_ref().is_none_or(|&(_, best)| found < best) {
             best = Some((back, found));
         }
     }
     let (back, _) = best.expect("the order of the text is a guess");
-    let mut best = back.clone().fuse_and_plan(passes::FUSION, Effort::Full)?;
-    // Fewer bytes are moved then, but more may be alive.
-    let other = back.fuse_and_plan(passes::FUSION_OF_UPDATES, Effort::Full)?;
-    if total(&other) <= total(&best) {
-        best = other;
-    }
+    // With updates fused, fewer bytes are moved, but more may be alive.
+    let fusions = vec![passes::FUSION, passes::FUSION_OF_UPDATES];
+    let plans =
+        parallel::map(options.threads, fusions, |fusion| back.clone().fuse_and_plan(fusion, Effort::Full));
+    let plans = plans.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let best = plans.into_iter().reduce(|best, next| if total(&next) <= total(&best) { next } else { best });
+    let best = best.expect("there are two ways to fuse");
     let (mut best, planned) = best;
     let chosen: Duration = best.stages[front.stages.len()..].iter().map(|noted| noted.stage.time).sum();
     best.note_total("other orders", start.elapsed().saturating_sub(chosen), planned.plan.totals.total);
@@ -113,22 +128,38 @@ fn total((_, planned): &(Pipeline<'_>, Planned)) -> Bytes {
     planned.plan.totals.total
 }
 
+/// A first guess of the order.
+#[derive(Clone, Copy)]
+enum FirstGuess {
+    /// That of the text, which is a person's or a depth-first walk.
+    Text,
+    /// A one-pass schedule.
+    OnePass,
+    /// A schedule that is searched for.
+    Searched,
+}
+
 /// What is worth recomputing, and what fusing brings, depends on what is alive when, so on an order that is only found
-/// afterwards. Each guess is carried through to a plan, at a glance, and that with the smallest is kept: the order of
-/// the text, which is a person's or a depth-first walk; a one-pass schedule; and a schedule that is searched for.
-fn first_guesses(module: &Module, target: &Target) -> Result<Vec<Module>, CompileError> {
-    let mut guesses = vec![module.clone()];
-    for budget in [0, ScheduleOptions::default().budget] {
+/// afterwards. Each guess is carried through to a plan, at a glance, and that with the smallest is kept.
+const FIRST_GUESSES: [FirstGuess; 3] = [FirstGuess::Text, FirstGuess::OnePass, FirstGuess::Searched];
+
+impl FirstGuess {
+    /// Puts a module into the order. `None` where values that must share storage interfere, so that there is no order
+    /// yet: copies come later.
+    fn order(self, module: &Module, target: &Target) -> Result<Option<Module>, CompileError> {
         let mut guess = module.clone();
+        let budget = match self {
+            FirstGuess::Text => return Ok(Some(guess)),
+            FirstGuess::OnePass => 0,
+            FirstGuess::Searched => ScheduleOptions::default().budget,
+        };
         passes::run(&mut guess, &[passes::FLATTEN_CALL_GRAPH], &Context { target }, RunOptions::default())?;
         let options = ScheduleOptions { budget, ..ScheduleOptions::default() };
-        // Where values that must share storage interfere there is no order yet; copies come later.
-        let Ok((schedule, _)) = plan::schedule(&guess, target, &options) else { break };
+        let Ok((schedule, _)) = plan::schedule(&guess, target, &options) else { return Ok(None) };
         schedule.apply(&mut guess);
         guess.is_scheduled = false;
-        guesses.push(guess);
+        Ok(Some(guess))
     }
-    Ok(guesses)
 }
 
 /// The passes that keep less for later.
@@ -183,6 +214,15 @@ impl Pipeline<'_> {
         passes::run(&mut self.module, list, &Context { target: self.target }, options)?;
         self.note(name, start.elapsed());
         Ok(())
+    }
+
+    /// What recomputation makes of a first guess, and the total that this would come to.
+    fn glance(&self, guess: FirstGuess) -> Result<Option<(Self, Bytes)>, CompileError> {
+        let Some(module) = guess.order(&self.module, self.target)? else { return Ok(None) };
+        let mut back = Pipeline { module, ..self.clone() };
+        back.stage("recompute", &RECOMPUTE)?;
+        let found = total(&back.clone().fuse_and_plan(passes::FUSION, Effort::Glance)?);
+        Ok(Some((back, found)))
     }
 
     /// Everything between recomputation and the check.

@@ -23,6 +23,7 @@
 //! ```
 
 mod compile;
+mod parallel;
 mod trace;
 
 pub use compile::{CompileError, CompileOptions, Compiled, Stage, compile};

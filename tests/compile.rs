@@ -20,6 +20,13 @@ fn compile_filetests() {
         let compiled = compile(&mut module, &target, &options)
             .unwrap_or_else(|error| panic!("{path:?}: {}", explain(&error)));
 
+        let mut alone = source.clone();
+        let again = compile(&mut alone, &target, &CompileOptions { threads: 1, ..options }).unwrap();
+        assert!(
+            hlo::print(&alone) == hlo::print(&module) && again.planned.plan == compiled.planned.plan,
+            "{path:?}: threads show"
+        );
+
         // The kernels of the interpreter need working memory that those of the target do not.
         let mut with_scratch = module.clone();
         let planned = plan_to_run(&mut with_scratch, &target).unwrap_or_else(|e| panic!("{path:?}: {e}"));
