@@ -216,7 +216,7 @@ fn corpus_programs_move_no_more_than_libtpu_lets_them() {
 #[test]
 fn random_loops_over_stacks() {
     let (mut parts, mut carried, mut failures) = (0, 0, Vec::new());
-    for seed in 0..160u64 {
+    for seed in 0..200u64 {
         let text = loop_over_stacks(&mut Random::new(seed));
         let source = hlo::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
         let target = machine([20_000, 40_000, 80_000][seed as usize % 3]);
@@ -233,12 +233,15 @@ fn random_loops_over_stacks() {
     assert!(parts > 100 && carried > 20, "{parts} parts, {carried} of them carried: hardly a test");
 }
 
-/// A loop of eight iterations over two stacks of eight rows, one of which it may change.
+/// A loop of eight iterations over two stacks of eight rows, the second of which it may change.
 fn loop_over_stacks(rng: &mut Random) -> String {
     let state = "(s32[], f32[8,2048]{1,0}, f32[8,2048]{1,0}, f32[2048]{0}, s32[])";
-    let mut kernels = String::new();
-    let mut body = String::new();
-    let mut x = "x".to_owned();
+    let (mut kernels, mut body) = (String::new(), String::new());
+    // What there is by now: the row, and the second stack.
+    let (mut x, mut b) = ("x".to_owned(), "b".to_owned());
+    let constants = "  zero = s32[] constant(0)\n  seven = s32[] constant(7)\n";
+    let kernel_parameters = "  stack = f32[8,2048]{1,0} parameter(0)\n  i = s32[] parameter(1)\n  m = s32[] parameter(2)\n  \
+                             v = f32[2048]{0} parameter(3)\n";
     for k in 0..3 + rng.below(4) {
         let offset = match rng.below(5) {
             0 => "  j = s32[] add(i, zero)\n",
@@ -250,59 +253,82 @@ fn loop_over_stacks(rng: &mut Random) -> String {
             }
             _ => "  j = s32[] multiply(m, seven)\n",
         };
-        let stack = if rng.below(2) == 0 { "a" } else { "b" };
-        let scalars = "  zero = s32[] constant(0)\n  seven = s32[] constant(7)\n";
-        match rng.below(4) {
+        let stack = if rng.one_in(2) { "a" } else { b.as_str() };
+        match rng.below(6) {
+            // A slice inside of a kernel.
             0 | 1 => {
-                let reads = if rng.below(4) == 0 {
-                    "slice(stack), slice={[2:3], [0:2048]}"
-                } else {
-                    "dynamic-slice(stack, j, zero), dynamic_slice_sizes={1,2048}"
+                let cut = match rng.one_in(4) {
+                    true => "slice(stack), slice={[2:3], [0:2048]}",
+                    false => "dynamic-slice(stack, j, zero), dynamic_slice_sizes={1,2048}",
                 };
-                writeln!(
-                    kernels,
-                    "kernel.{k} {{\n  stack = f32[8,2048]{{1,0}} parameter(0)\n  i = s32[] parameter(1)\n  m = s32[] parameter(2)\n  \
-                     v = f32[2048]{{0}} parameter(3)\n{scalars}{offset}  row = f32[1,2048]{{1,0}} {reads}\n  \
-                     flat = f32[2048]{{0}} bitcast(row)\n  ROOT r = f32[2048]{{0}} subtract(flat, v)\n}}\n"
-                )
-                .unwrap();
-                writeln!(
-                    body,
-                    "  y.{k} = f32[2048]{{0}} fusion({stack}, i, m, {x}), kind=kLoop, calls=kernel.{k}"
-                )
-                .unwrap();
+                kernels += &format!(
+                    "kernel.{k} {{\n{kernel_parameters}{constants}{offset}  row = f32[1,2048]{{1,0}} {cut}\n  \
+                     flat = f32[2048]{{0}} bitcast(row)\n  ROOT r = f32[2048]{{0}} subtract(flat, v)\n}}\n\n"
+                );
+                body += &format!(
+                    "  y.{k} = f32[2048]{{0}} fusion({stack}, i, m, {x}), kind=kLoop, calls=kernel.{k}\n"
+                );
             }
+            // A slice by itself.
             2 => {
-                writeln!(body, "  row.{k} = f32[1,2048]{{1,0}} dynamic-slice({stack}, i, m), dynamic_slice_sizes={{1,2048}}").unwrap();
-                writeln!(body, "  flat.{k} = f32[2048]{{0}} bitcast(row.{k})").unwrap();
-                writeln!(body, "  y.{k} = f32[2048]{{0}} add({x}, flat.{k})").unwrap();
+                body += &format!(
+                    "  row.{k} = f32[1,2048]{{1,0}} dynamic-slice({stack}, i, m), dynamic_slice_sizes={{1,2048}}\n  \
+                     flat.{k} = f32[2048]{{0}} bitcast(row.{k})\n  y.{k} = f32[2048]{{0}} add({x}, flat.{k})\n"
+                );
             }
+            // An update inside of a kernel, beside another result or alone.
+            3 => {
+                let (results, root) = match rng.one_in(2) {
+                    true => ("(f32[8,2048]{1,0}, f32[2048]{0})", "tuple(new, c)"),
+                    false => ("f32[8,2048]{1,0}", "dynamic-update-slice(stack, row, j, zero)"),
+                };
+                let new = match root.starts_with("tuple") {
+                    true => "  new = f32[8,2048]{1,0} dynamic-update-slice(stack, row, j, zero)\n",
+                    false => "",
+                };
+                kernels += &format!(
+                    "kernel.{k} {{\n{kernel_parameters}{constants}{offset}  c = f32[2048]{{0}} cosine(v)\n  \
+                     row = f32[1,2048]{{1,0}} bitcast(c)\n{new}  ROOT r = {results} {root}\n}}\n\n"
+                );
+                body +=
+                    &format!("  k.{k} = {results} fusion({b}, i, m, {x}), kind=kLoop, calls=kernel.{k}\n");
+                match new.is_empty() {
+                    true => body += &format!("  y.{k} = f32[2048]{{0}} negate({x})\n"),
+                    false => {
+                        body += &format!(
+                            "  b.{k} = f32[8,2048]{{1,0}} get-tuple-element(k.{k}), index=0\n  \
+                             y.{k} = f32[2048]{{0}} get-tuple-element(k.{k}), index=1\n"
+                        );
+                    }
+                }
+                b = format!("{}.{k}", if new.is_empty() { "k" } else { "b" });
+            }
+            // Something that takes long.
             _ => {
-                writeln!(
-                    kernels,
-                    "kernel.{k} {{\n  v = f32[2048]{{0}} parameter(0)\n  a = f32[2048]{{0}} sine(v)\n  b = f32[2048]{{0}} cosine(a)\n  \
-                     c = f32[2048]{{0}} tanh(b)\n  d = f32[2048]{{0}} sine(c)\n  ROOT r = f32[2048]{{0}} cosine(d)\n}}\n"
-                )
-                .unwrap();
-                writeln!(body, "  y.{k} = f32[2048]{{0}} fusion({x}), kind=kLoop, calls=kernel.{k}").unwrap();
+                kernels += &format!(
+                    "kernel.{k} {{\n  v = f32[2048]{{0}} parameter(0)\n  a = f32[2048]{{0}} sine(v)\n  \
+                     b = f32[2048]{{0}} cosine(a)\n  c = f32[2048]{{0}} tanh(b)\n  d = f32[2048]{{0}} sine(c)\n  \
+                     ROOT r = f32[2048]{{0}} cosine(d)\n}}\n\n"
+                );
+                body += &format!("  y.{k} = f32[2048]{{0}} fusion({x}), kind=kLoop, calls=kernel.{k}\n");
             }
         }
         x = format!("y.{k}");
     }
-    let changed = if rng.below(3) == 0 {
-        writeln!(body, "  new = f32[1,2048]{{1,0}} bitcast({x})").unwrap();
-        writeln!(body, "  changed = f32[8,2048]{{1,0}} dynamic-update-slice(b, new, i, zero)").unwrap();
-        "changed"
-    } else {
-        "b"
-    };
-    let next_m = if rng.below(2) == 0 { "m" } else { "i" };
+    if rng.one_in(3) {
+        body += &format!(
+            "  new = f32[1,2048]{{1,0}} bitcast({x})\n  \
+             changed = f32[8,2048]{{1,0}} dynamic-update-slice({b}, new, i, zero)\n"
+        );
+        b = "changed".to_owned();
+    }
+    let next_m = if rng.one_in(2) { "m" } else { "i" };
     format!(
         "HloModule stacks\n\n{kernels}body {{\n  s = {state} parameter(0)\n  i = s32[] get-tuple-element(s), index=0\n  \
          a = f32[8,2048]{{1,0}} get-tuple-element(s), index=1\n  b = f32[8,2048]{{1,0}} get-tuple-element(s), index=2\n  \
          x = f32[2048]{{0}} get-tuple-element(s), index=3\n  m = s32[] get-tuple-element(s), index=4\n  \
          zero = s32[] constant(0)\n  one = s32[] constant(1)\n{body}  next = s32[] add(i, one)\n  \
-         ROOT r = {state} tuple(next, a, {changed}, {x}, {next_m})\n}}\n\n\
+         ROOT r = {state} tuple(next, a, {b}, {x}, {next_m})\n}}\n\n\
          condition {{\n  s = {state} parameter(0)\n  i = s32[] get-tuple-element(s), index=0\n  n = s32[] constant(8)\n  \
          ROOT c = pred[] compare(i, n), direction=LT\n}}\n\n\
          ENTRY main {{\n  a = f32[8,2048]{{1,0}} parameter(0)\n  p = f32[8,2048]{{1,0}} parameter(1)\n  \

@@ -137,7 +137,12 @@ impl InPlace {
         if let Op::Fusion(_) = instruction.op {
             let uses = &self.pointwise[instruction.called[0]];
             let Some(Some(pointwise)) = uses.get(operand) else { return false };
-            if !lies_as_inside(module, id, operand, output) {
+            // Results of other extents are written by loops of their own, before or after.
+            let extents = |at: &ShapeIndex| {
+                module.shape(id).subshape(at).and_then(Shape::as_array).map(|array| &array.dimensions)
+            };
+            let is_one_loop = pointwise.points.iter().all(|at| extents(at) == Some(&result.dimensions));
+            if !is_one_loop || !lies_as_inside(module, id, operand, output) {
                 return false;
             }
             // What is computed from the operand lies where the operand lies, whatever bitcasts call the extents. Any

@@ -231,8 +231,10 @@ fn fusion_may_overwrite(
         return false;
     }
     let written = module.shape_of(fusion.shape).subshape(output);
-    let count = |shape: Option<&Shape>| shape.and_then(Shape::as_array).and_then(ArrayShape::element_count);
-    let size = count(written);
+    // One loop writes results of equal extents; others are written before or after.
+    let extents =
+        |shape: Option<&Shape>| shape.and_then(Shape::as_array).map(|array| array.dimensions.clone());
+    let size = extents(written);
     let leaves = result_reaches(module, memo, body, operand, index, 0);
     let made_by = |leaf: &Leaf| output.strip_prefix(&leaf.index).and_then(|rest| part(leaf.id, &rest));
     let replaces = leaves.iter().any(|leaf| made_by(leaf).is_some() && leaf.reach == Reach::Same);
@@ -242,7 +244,7 @@ fn fusion_may_overwrite(
             Reach::No => true,
             // A leaf that is a tuple is the result of one variadic operation.
             Reach::Same => {
-                size.is_some() && count(module.shape(leaf.id).leaves().first().map(|l| l.1)) == size
+                size.is_some() && extents(module.shape(leaf.id).leaves().first().map(|l| l.1)) == size
             }
             Reach::Folded => replaces,
             _ => false,

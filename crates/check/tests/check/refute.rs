@@ -107,6 +107,7 @@ fused {
   b = f32[4]{0} broadcast(d), dimensions={}
   n = f32[4]{0} divide(e, b)
   o = f32[4]{0} reverse(x), dimensions={0}
+  q = f32[1,4]{1,0} bitcast(e)
   ROOT t = TUPLE
 }
 ENTRY main {
@@ -124,6 +125,8 @@ ENTRY main {
     refutes(&with("f32[4]{0}", "e, o"), complaint);
     refutes(&with("f32[]", "n, d"), complaint);
     refutes(&with("f32[4]{0}", "n, e"), complaint);
+    // Results of other extents are written by another loop.
+    refutes(&with("f32[1,4]{1,0}", "e, q"), complaint);
     // A reduction reads each element once, in the same pass.
     accepts(&with("f32[]", "e, d"));
 }
