@@ -6,7 +6,7 @@
 //!
 //! Each `tpu.hlo.txt` is taken with its schedule. Its fast memory assignment is taken out (`plan::fast_memory::naked`),
 //! and ours is put in. Both programs, and the one in between, are followed by the same cost model; our plan is
-//! proved by the checker, and the fast memory never holds more than libtpu's programs may use.
+//! proved by the checker, and values and the scratch of kernels never take more than the fast memory has.
 
 #![allow(clippy::print_stdout, reason = "an example talks")]
 
@@ -99,9 +99,9 @@ fn write_table(rows: &[Row], options: &FastMemoryOptions) {
     out += "Written by `cargo run --release --example compare_fast_memory -- ../shared/corpus`; do not edit.\n\n";
     out += &format!(
         "Each `tpu.hlo.txt` of the corpus, scheduled by libtpu 0.0.51 for a TPU v5e, once with libtpu's own \
-         assignment of VMEM and once, after that was taken out, with memplan's. Both may use {:.0} MiB; the rest is \
-         scratch of kernels. The cost model is memplan's for both: MB are bytes (10^6) that move between HBM and the \
-         cores in one run, transfers included, loops as often as they run; µs are estimated time. *naked* is the program with \
+         assignment of VMEM and once, after that was taken out, with memplan's. Ours may use {:.0} MiB together with \
+         the scratch that each kernel reserves there while it runs. The cost model is memplan's for both: MB are \
+         bytes (10^6) that move between HBM and the cores in one run, transfers included, loops as often as they run; µs are estimated time. *naked* is the program with \
          everything in HBM, *bound* the least that any assignment under this schedule could move, as a share of \
          what ours does.\n\n",
         options.capacity as f64 / f64::from(1 << 20)

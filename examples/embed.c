@@ -111,7 +111,7 @@ static void run(uint32_t computation, int depth) {
         if (launch->computation != computation) continue;
         printf("%*s%s %s", 2 * depth, "", launch->operation, launch->name);
         list(" reads", launch->operands, launch->results);
-        list(" writes", launch->results, launch->end);
+        list(" writes", launch->results, launch->scratch);
         list_transfer(i);
         printf("\n");
         if (launch->kind == MEMPLAN_WHILE || launch->kind == MEMPLAN_CONDITIONAL || launch->kind == MEMPLAN_CALL) {

@@ -29,7 +29,8 @@ pub fn trace_of_plan(module: &Module, planned: &Planned) -> Trace {
                 end: (l.live.end < end).then_some(l.live.end.into()),
             }
         });
-    let scratch = plan.scratch.iter().filter(|(_, slice)| is_ours(slice.allocation)).map(|(&id, slice)| {
+    let scratch = plan.scratch.iter().flat_map(|(&id, slices)| slices.iter().map(move |slice| (id, slice)));
+    let scratch = scratch.filter(|(_, slice)| is_ours(slice.allocation)).map(|(id, slice)| {
         let start = u64::from(facts.line.time(id));
         Lifetime {
             name: &module.instructions[id].name,

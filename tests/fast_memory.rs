@@ -35,6 +35,16 @@ fn machine(capacity: u64) -> Target {
     target
 }
 
+/// The same, but kernels reserve up to a quarter of the fast memory for themselves: a byte for each that they touch.
+fn with_scratch(mut target: Target) -> Target {
+    let fast = &mut target.spaces[1];
+    fast.kernel_scratch = Bytes(fast.capacity.expect("fast memory has a capacity").0 / 4);
+    fast.kernel_scratch_per_byte = Some(1);
+    fast.kernel_scratch_base = Bytes(8);
+    target.validate().expect("it is complete");
+    target
+}
+
 /// What `assign` makes of a module, checked in every way there is.
 fn assigned(
     source: &Module,
@@ -138,6 +148,7 @@ fn random_modules_in_fast_memory() {
             GenerateOptions { steps: 6 + seed as usize % 20, depth: seed as usize % 3, ..Default::default() };
         let source = generate(seed, &options);
         let target = machine([64, 256, 1024, 4096][seed as usize % 4]);
+        let target = if seed / 4 % 2 == 0 { target } else { with_scratch(target) };
         let objective = if seed % 3 == 0 { Objective::Footprint } else { Objective::Traffic };
         match assigned(&source, &target, objective, 2, &[random_inputs(&source, seed)]) {
             Ok((_, report)) => {
@@ -220,6 +231,7 @@ fn random_loops_over_stacks() {
         let text = loop_over_stacks(&mut Random::new(seed));
         let source = hlo::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
         let target = machine([20_000, 40_000, 80_000][seed as usize % 3]);
+        let target = if seed / 3 % 2 == 0 { target } else { with_scratch(target) };
         let objective = if seed % 4 == 0 { Objective::Footprint } else { Objective::Traffic };
         match assigned(&source, &target, objective, 1, &[random_inputs(&source, seed)]) {
             Ok((_, report)) => {

@@ -190,11 +190,9 @@ fn addresses_are_those_of(file: &PlanFile, module: &Module, layout: &ProgramLayo
             let scratch = file
                 .scratch
                 .iter()
-                .find(|s| s.computation == computation.name && s.instruction == launch.name);
-            assert_eq!(
-                launch.scratch,
-                scratch.map(|s| Address { allocation: s.allocation, offset: s.offset, size: s.size })
-            );
+                .filter(|s| s.computation == computation.name && s.instruction == launch.name)
+                .map(|s| Address { allocation: s.allocation, offset: s.offset, size: s.size });
+            assert_eq!(launch.scratch, scratch.collect::<Vec<_>>());
         }
     }
 }

@@ -126,9 +126,10 @@ impl<'a> Facts<'a> {
     }
 
     /// The scratch memory of an instruction.
-    pub(crate) fn scratch(&self, instruction: InstructionId) -> Option<Slice> {
-        let slice = self.plan.scratch.get(&instruction).copied()?;
-        (slice.size.0 > 0 && self.plan.allocations.is_valid(slice.allocation)).then_some(slice)
+    pub(crate) fn scratch(&self, instruction: InstructionId) -> impl Iterator<Item = Slice> + use<'a> {
+        let allocations = &self.plan.allocations;
+        let slices = self.plan.scratch.get(&instruction).into_iter().flatten().copied();
+        slices.filter(|slice| slice.size.0 > 0 && allocations.is_valid(slice.allocation))
     }
 
     /// The constant that a slice of constant memory lies in.

@@ -10,6 +10,8 @@
 //!   elements lie in them as the reader expects;
 //! * no instruction overwrites an operand while it reads it, except element by element in place;
 //! * what an operation in flight reads is not written, and what it writes is not touched, until it is done;
+//! * every kernel has the scratch that the target says it reserves ([`Target::kernel_scratch`]), and nothing that is
+//!   still needed is in it;
 //! * constants, and arguments that the caller keeps, are never written;
 //! * what the program leaves for its next call (`cross_program_prefetch_index`) is there from before its copy starts to
 //!   the end;
@@ -87,6 +89,7 @@ pub fn check(
 
     structure::check_schedule(&facts, &computations, &mut report);
     structure::check_slices(&facts, &computations, &mut report);
+    structure::check_kernel_scratch(&facts, &mut report);
     structure::check_arguments(&facts, &mut report);
     structure::check_results(&facts, &mut report);
     structure::check_totals(&facts, &mut report);

@@ -93,6 +93,11 @@ pub enum Violation {
     /// A constant is not in memory that holds constants.
     #[error("{at} is a constant but {} is not constant memory", span(.slice))]
     ConstantElsewhere { at: Place, slice: Slice },
+    /// A kernel has less scratch than it reserves.
+    #[error(
+        "the kernel of {at} reserves {needed:#} bytes of {space} while it runs; the plan gives it {found:#}"
+    )]
+    TooLittleScratch { at: Place, space: MemorySpaceId, needed: Bytes, found: Bytes },
     /// Two constants share bytes.
     #[error("constants {at} and {other} differ but share bytes at {}", span(.slice))]
     ConstantsOverlap { at: Place, other: Place, slice: Slice },

@@ -217,9 +217,10 @@ impl<'a> Walk<'_, 'a> {
             | Op::AsyncDone(_) => self.done(id),
             _ => self.compute(id, false),
         }
-        let computes = !crate::structure::runs_callees(&instruction.op);
-        if let (Some(slice), false) = (facts.scratch(id), computes) {
-            self.write(id, &slice, Holder::Scratch(id));
+        if crate::structure::runs_callees(&instruction.op) {
+            for slice in facts.scratch(id) {
+                self.write(id, &slice, Holder::Scratch(id));
+            }
         }
     }
 

@@ -23,11 +23,12 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     let module = read_module(&args.module)?;
     let bytes = read(&args.plan)?;
     let file: PlanFile = serde_json::from_slice(&bytes).map_err(|error| {
-        let (line, column) = (error.line(), error.column());
-        let is_json = bytes.trim_ascii_start().starts_with(b"{");
-        let help =
-            if is_json { "" } else { "\nhelp: `plan --format json`, or `--emit plan=FILE`, writes one" };
-        Failure::Input(format!("error: {}:{line}:{column}: not a plan: {error}{help}", args.plan))
+        Failure::Input(format!(
+            "error: {}:{}:{}: not a plan: {error}",
+            args.plan,
+            error.line(),
+            error.column()
+        ))
     })?;
     let name = args.target.as_ref().unwrap_or(&file.target);
     let target = target(name)?;

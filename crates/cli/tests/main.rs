@@ -1,6 +1,5 @@
 //! The command from outside: what it writes, where, and how it fails.
 
-mod check;
 mod emit;
 mod run;
 mod targets;

@@ -2,7 +2,7 @@
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{InstructionId, Module, Position};
-use memplan_memory::{AllocationId, MemoryPlan, Slice};
+use memplan_memory::{AllocationId, MemoryPlan, MemorySpaceId, Slice};
 
 use crate::Error;
 use crate::memory::{Memory, Place};
@@ -22,7 +22,7 @@ impl<'m> Arena<'m> {
             buffers[id] = memory.allocate(size, true)?.buffer;
         }
         let arena = Arena { plan, buffers };
-        let slices = plan.slices.values().chain(plan.scratch.values());
+        let slices = plan.slices.values().chain(plan.scratch.values().flatten());
         match slices.into_iter().find(|s| !arena.is_inside(s)) {
             None => Ok(arena),
             Some(s) => {
@@ -54,10 +54,15 @@ impl<'m> Arena<'m> {
         Ok(place)
     }
 
-    /// Where the plan puts the working memory of an instruction.
+    /// Everything that the plan gives an instruction to work in, in whatever memory.
+    pub(crate) fn all_scratch(&self, id: InstructionId) -> impl Iterator<Item = Place> {
+        self.plan.scratch.get(&id).into_iter().flatten().map(|slice| self.at(slice))
+    }
+
+    /// Where the plan puts the working memory that an instruction needs here.
     pub(crate) fn scratch(&self, module: &Module, id: InstructionId, size: usize) -> Result<Place, Error> {
         let name = &module.instructions[id].name;
-        match self.plan.scratch.get(&id).map(|slice| self.at(slice)) {
+        match self.plan.scratch_in(id, MemorySpaceId::MAIN).map(|slice| self.at(&slice)) {
             Some(place) if place.size >= size => Ok(place),
             Some(place) => {
                 Err(Error::BrokenPlan(format!("scratch of {name} has {} bytes but needs {size}", place.size)))

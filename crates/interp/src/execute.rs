@@ -411,12 +411,10 @@ impl<'m> Executor<'m> {
 
     fn scratch(&mut self, id: InstructionId, size: usize) -> Result<Place, Error> {
         match &self.storage {
-            Storage::Arena(_) if size == 0 => Ok(NOWHERE),
             Storage::Arena(arena) => {
-                let place = arena.scratch(self.module, id, size)?;
                 // Whatever lived here is gone: a value that someone still wants is found missing when it is read.
-                self.memory.claim(place, 0);
-                Ok(place)
+                arena.all_scratch(id).for_each(|place| self.memory.claim(place, 0));
+                if size == 0 { Ok(NOWHERE) } else { arena.scratch(self.module, id, size) }
             }
             Storage::Separate => self.memory.allocate(size, false),
         }

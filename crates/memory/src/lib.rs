@@ -6,6 +6,7 @@
 mod addressing;
 mod by_name;
 mod fusion_rules;
+mod kernel_scratch;
 pub mod parallel;
 mod plan;
 mod plan_file;
@@ -19,6 +20,7 @@ mod units;
 
 pub use addressing::{Addressing, Digit, is_view};
 pub use fusion_rules::{ContractionRules, FusionRules};
+pub use kernel_scratch::KernelScratch;
 pub use plan::{Allocation, AllocationId, AllocationKind, MemoryPlan, Slice, SpaceTotals, Totals};
 pub use plan_file::{KindName, PlanFile, PlanFileError};
 pub use target::{Family, FastMemory, MemorySpace, MemorySpaceId, Rates, Target, Transfer};

@@ -5,6 +5,7 @@ use cranelift_entity::{PrimaryMap, entity_impl};
 use indexmap::IndexMap;
 use memplan_ir::{InstructionId, Position, ShapeIndex};
 use rustc_hash::FxBuildHasher;
+use smallvec::SmallVec;
 
 use crate::{Alignment, Bytes, MemorySpaceId};
 
@@ -86,12 +87,22 @@ pub struct MemoryPlan {
     /// The slice of every position whose buffer lives in an allocation, in the order of computations and
     /// instructions. Positions of one must-alias group have the same slice.
     pub slices: IndexMap<Position, Slice, FxBuildHasher>,
-    /// Working memory of instructions whose kernels need some, for as long as they run.
-    pub scratch: IndexMap<InstructionId, Slice, FxBuildHasher>,
+    /// Working memory of instructions whose kernels need some, for as long as they run: one slice in each memory space
+    /// where they do.
+    pub scratch: IndexMap<InstructionId, SmallVec<[Slice; 1]>, FxBuildHasher>,
     /// Totals.
     pub totals: Totals,
     /// Totals of each memory space that is used.
     pub spaces: Vec<SpaceTotals>,
+}
+
+impl MemoryPlan {
+    /// The working memory of an instruction's kernel in one memory space.
+    pub fn scratch_in(&self, instruction: InstructionId, space: MemorySpaceId) -> Option<Slice> {
+        let is_there =
+            |slice: &&Slice| self.allocations.get(slice.allocation).is_some_and(|a| a.space == space);
+        self.scratch.get(&instruction)?.iter().find(is_there).copied()
+    }
 }
 
 /// Totals of a plan.

@@ -36,7 +36,7 @@ pub struct PlanFile {
     pub allocations: Vec<AllocationEntry>,
     /// One entry for every position whose buffer lives in an allocation.
     pub values: Vec<ValueEntry>,
-    /// Working memory of instructions whose kernels need some.
+    /// Working memory of instructions whose kernels need some: one entry for each memory space where they do.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scratch: Vec<ScratchEntry>,
     /// How full the tiles are, of machines that have tiles.
@@ -228,7 +228,8 @@ impl PlanFile {
             scratch: plan
                 .scratch
                 .iter()
-                .map(|(&instruction, slice)| ScratchEntry {
+                .flat_map(|(&instruction, slices)| slices.iter().map(move |slice| (instruction, slice)))
+                .map(|(instruction, slice)| ScratchEntry {
                     computation: computation_of(instruction),
                     instruction: name(instruction),
                     allocation: slice.allocation.as_u32(),
@@ -296,7 +297,7 @@ impl PlanFile {
             let instruction = names.instruction(module, computation, &entry.instruction)?;
             let slice =
                 Slice { allocation: allocation(entry.allocation)?, offset: entry.offset, size: entry.size };
-            plan.scratch.insert(instruction, slice);
+            plan.scratch.entry(instruction).or_default().push(slice);
         }
         Ok((schedule, plan))
     }

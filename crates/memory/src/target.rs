@@ -64,6 +64,13 @@ pub struct MemorySpace {
     /// Bytes of the capacity that one kernel may use as scratch while it runs.
     #[serde(default)]
     pub kernel_scratch: Bytes,
+    /// Bytes of scratch that a kernel uses for each byte of its operands and results, up to `kernel_scratch`; `None`:
+    /// every kernel uses all of that.
+    #[serde(default)]
+    pub kernel_scratch_per_byte: Option<u64>,
+    /// Bytes of scratch that a kernel uses beside those for its operands and results.
+    #[serde(default)]
+    pub kernel_scratch_base: Bytes,
     /// Bytes per second between this memory and the cores.
     #[serde(default)]
     pub bandwidth: Option<f64>,
@@ -207,6 +214,14 @@ impl Target {
             if space.usable().is_some_and(|usable| usable < space.kernel_scratch) {
                 let message = format!("the scratch of a kernel is more than `{name}` has");
                 return invalid(field("kernel_scratch"), message);
+            }
+            if space.kernel_scratch_base > space.kernel_scratch {
+                let message = "a kernel's scratch begins with more than it may have".into();
+                return invalid(field("kernel_scratch_base"), message);
+            }
+            if space.kernel_scratch_base > Bytes::ZERO && space.kernel_scratch_per_byte.is_none() {
+                let message = "without `kernel_scratch_per_byte` every kernel uses all it may have".into();
+                return invalid(field("kernel_scratch_base"), message);
             }
         }
         for (i, transfer) in self.transfers.iter().enumerate() {

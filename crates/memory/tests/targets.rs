@@ -91,6 +91,8 @@ fn every_number_has_a_source() {
                 ("bandwidth", space.bandwidth.is_some()),
                 ("reserved", space.reserved > Bytes(0)),
                 ("kernel_scratch", space.kernel_scratch > Bytes(0)),
+                ("kernel_scratch_per_byte", space.kernel_scratch_per_byte.is_some()),
+                ("kernel_scratch_base", space.kernel_scratch_base > Bytes(0)),
             ] {
                 let path = format!("spaces[{i}].{field}");
                 assert!(!is_there || sources.contains_key(&path), "{}: {path} has no source", target.name);
@@ -179,6 +181,34 @@ fn errors_say_where() {
             "lanes = 100",
             ": a tile is a power of two, at most 65536, not 100",
             "`layout.lanes`",
+        ),
+        (
+            tpu,
+            "kernel_scratch = 16777216",
+            "kernel_scratch = 268435456",
+            ": the scratch of a kernel is more than `vmem` has",
+            "`spaces[].kernel_scratch` is a number of bytes",
+        ),
+        (
+            tpu,
+            "kernel_scratch_base = 524288",
+            "kernel_scratch_base = 33554432",
+            ": a kernel's scratch begins with more than it may have",
+            "`spaces[].kernel_scratch_base` is a number of bytes",
+        ),
+        (
+            tpu,
+            "kernel_scratch_per_byte = 2 ",
+            "# ",
+            ": without `kernel_scratch_per_byte` every kernel uses all it may have",
+            "`spaces[].kernel_scratch_base`",
+        ),
+        (
+            tpu,
+            "kernel_scratch_per_byte = 2",
+            "kernel_scratch_per_byte = -2",
+            ": invalid value: integer `-2`, expected u64",
+            "`spaces[].kernel_scratch_per_byte` is a whole number",
         ),
         (tpu, "sublanes = 8", "", ": missing field `sublanes`", "`layout.sublanes`"),
         (tpu, "bf16 = 1.97e14", "bf17 = 1.97e14", ": `bf17` is not an element type", "`rates`"),

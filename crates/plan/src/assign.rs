@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 
 use cranelift_entity::{PrimaryMap, SecondaryMap};
 use indexmap::IndexMap;
-use memplan_analysis::{Facts, LiveRange};
+use memplan_analysis::{Facts, LiveRange, Time};
 use memplan_ir::{InstructionId, Module, Position, ShapeIndex, fingerprint};
 use memplan_memory::{
     Alignment, Allocation, AllocationId, AllocationKind, Bytes, MemoryPlan, MemorySpaceId, Slice,
     SpaceTotals, Target, Totals,
 };
-use memplan_pack::{Item, Problem};
+use memplan_pack::{Item, Packing, Problem};
 
 use crate::PlanError;
 use crate::holes::{self, Candidate};
@@ -29,7 +29,8 @@ const DEFAULT_PACK_NODES: u64 = 20_000;
 pub struct AssignOptions {
     /// How hard to try to pack each arena.
     pub pack: memplan_pack::Options,
-    /// Working memory that the kernels of instructions need while they run.
+    /// Main memory that the kernels of instructions need while they run, beside what the target says they reserve
+    /// ([`Target::kernel_scratch`]).
     pub scratch: SecondaryMap<InstructionId, Bytes>,
 }
 
@@ -85,7 +86,7 @@ fn assign_with(
             ..MemoryPlan::default()
         },
         places: SecondaryMap::new(),
-        scratch: Vec::new(),
+        scratch: BTreeMap::new(),
     };
     assignment.list_scratch(options);
     assignment.place_arguments();
@@ -106,17 +107,19 @@ struct Assignment<'a> {
     plan: MemoryPlan,
     /// Allocation and offset of each storage, once decided.
     places: SecondaryMap<StorageId, Option<(AllocationId, Bytes)>>,
-    /// Instructions that need working memory, and how much.
-    scratch: Vec<(InstructionId, Bytes)>,
+    /// Instructions that need working memory in a space, by when they run, and how much.
+    scratch: BTreeMap<(MemorySpaceId, Time), Bytes>,
 }
 
 impl Assignment<'_> {
     fn list_scratch(&mut self, options: &AssignOptions) {
-        for &id in &self.facts.line.instructions {
-            let bytes = options.scratch[id];
-            if bytes > Bytes::ZERO {
-                self.scratch.push((id, bytes));
-            }
+        let line = &self.facts.line;
+        let own = line.instructions.iter().map(|&id| (id, MemorySpaceId::MAIN, options.scratch[id]));
+        let reserved = self.target.kernel_scratch(self.module);
+        let reserved = reserved.iter().map(|it| (it.instruction, it.space, it.size));
+        for (id, space, size) in own.chain(reserved).filter(|(_, _, size)| *size > Bytes::ZERO) {
+            let most = self.scratch.entry((space, line.time(id))).or_default();
+            *most = size.max(*most);
         }
     }
 
@@ -200,6 +203,7 @@ impl Assignment<'_> {
         let mut spaces: Vec<MemorySpaceId> =
             self.temps(None).into_iter().map(|id| self.storages.all[id].space).collect();
         spaces.extend(self.plan.allocations.values().map(|allocation| allocation.space));
+        spaces.extend(self.scratch.keys().map(|&(space, _)| space));
         spaces.push(MemorySpaceId::MAIN);
         spaces.sort_unstable();
         spaces.dedup();
@@ -212,8 +216,8 @@ impl Assignment<'_> {
     fn place_arena(&mut self, space: MemorySpaceId, options: &AssignOptions) -> Result<(), PlanError> {
         let temps = self.temps(Some(space));
         let alignment = self.target.alignment(space);
-        let scratch =
-            if space == MemorySpaceId::MAIN { std::mem::take(&mut self.scratch) } else { Vec::new() };
+        let scratch = self.scratch.range((space, 0)..=(space, Time::MAX));
+        let scratch: Vec<(Time, Bytes)> = scratch.map(|(&(_, time), &size)| (time, size)).collect();
         let mut problem = Problem::new();
         let mut load = Load::new(self.facts.line.end());
         let mut first_items = Vec::with_capacity(temps.len());
@@ -232,13 +236,15 @@ impl Assignment<'_> {
             first_items.push(first);
         }
         let first_scratch = problem.items.len();
-        for &(id, size) in &scratch {
-            let time = self.facts.line.time(id);
+        for &(time, size) in &scratch {
             load.add(LiveRange { start: time, end: time + 1 }, size);
             problem.push(Item::new(size.0, u64::from(time)..u64::from(time) + 1).aligned(alignment.bytes()));
         }
-        let packing =
-            memplan_pack::pack(&problem, &options.pack).map_err(|_| PlanError::TooLarge { space })?;
+        let packing = match space {
+            MemorySpaceId::MAIN => memplan_pack::pack(&problem, &options.pack),
+            _ => pack_above_scratch(&mut problem, first_scratch, load.peak().1, &options.pack),
+        };
+        let packing = packing.map_err(|_| PlanError::TooLarge { space })?;
         let temp = Bytes(packing.height);
         if temp > Bytes::ZERO || (space != MemorySpaceId::MAIN && !temps.is_empty()) {
             let allocation = self.plan.allocations.push(Allocation {
@@ -253,9 +259,11 @@ impl Assignment<'_> {
                     self.places[id] = Some((allocation, Bytes(offset)));
                 }
             }
-            for (i, (id, size)) in scratch.into_iter().enumerate() {
+            for (i, &(time, size)) in scratch.iter().enumerate() {
                 let offset = Bytes(packing.offsets[first_scratch + i]);
-                self.plan.scratch.insert(id, Slice { allocation, offset, size });
+                let slices =
+                    self.plan.scratch.entry(self.facts.line.instructions[time as usize]).or_default();
+                slices.push(Slice { allocation, offset, size });
             }
         }
         let description = self.target.space(space);
@@ -393,6 +401,28 @@ impl Assignment<'_> {
     fn is_live_out(&self, storage: StorageId) -> bool {
         self.storages.all[storage].values.iter().any(|&value| self.facts.live.is_live_out(value))
     }
+}
+
+/// Packs items, at most `load` bytes of them at once, of which those from `first` on are scratch: below all values,
+/// where the kernels of libtpu have theirs, or anywhere, when that is lower.
+fn pack_above_scratch(
+    problem: &mut Problem,
+    first: usize,
+    load: Bytes,
+    options: &memplan_pack::Options,
+) -> Result<Packing, memplan_pack::Error> {
+    problem.items[first..].iter_mut().for_each(|item| item.fixed = Some(0));
+    let mut below = memplan_pack::pack(problem, options)?;
+    if first == problem.items.len() || below.height == load.0 {
+        return Ok(below);
+    }
+    problem.items[first..].iter_mut().for_each(|item| item.fixed = None);
+    let anywhere = memplan_pack::pack(problem, options)?;
+    if anywhere.height < below.height {
+        return Ok(anywhere);
+    }
+    below.certificate.optimal = below.height == anywhere.certificate.lower_bound;
+    Ok(below)
 }
 
 /// Whether the program may write into an allocation: not into parameters that the caller keeps.

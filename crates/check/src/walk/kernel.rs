@@ -69,9 +69,8 @@ impl Walk<'_, '_> {
                 None => {}
             }
         }
-        if let Some(slice) = facts.scratch(id) {
-            writes.push(Write { slice, holder: Holder::Scratch(id), position: None });
-        }
+        let scratch = facts.scratch(id);
+        writes.extend(scratch.map(|slice| Write { slice, holder: Holder::Scratch(id), position: None }));
         self.check_aliases(id);
         self.check_disjoint(id, &mut reads, &mut writes);
         for write in &writes {
@@ -140,7 +139,10 @@ impl Walk<'_, '_> {
                     let (at, other) = (facts.place_of(id), facts.place(other));
                     self.violation(Violation::ScratchOverlaps { at, slice, other });
                 }
-                (None, None) => {}
+                (None, None) => {
+                    let (at, other) = (facts.place_of(id), facts.place_of(id));
+                    self.violation(Violation::ScratchOverlaps { at, slice, other });
+                }
             }
         }
         for write in writes.iter() {

@@ -229,7 +229,7 @@ const MUTATIONS: &[Mutation] = &[
         "use an operand as scratch memory",
         |c| {
             let (z, slice) = (c.find("z"), *c.slice("v", &[]));
-            c.plan.scratch.insert(z, slice);
+            c.plan.scratch.entry(z).or_default().push(slice);
         },
         |v| matches!(v, V::ScratchOverlaps { .. }),
     ),
@@ -237,9 +237,48 @@ const MUTATIONS: &[Mutation] = &[
         "use a live value as scratch memory",
         |c| {
             let (m, slice) = (c.find("m"), *c.slice("v", &[]));
-            c.plan.scratch.insert(m, slice);
+            c.plan.scratch.entry(m).or_default().push(slice);
         },
         |v| matches!(v, V::Lost { found: memplan_check::Found::Scratch(_), .. }),
+    ),
+    (
+        "use a transfer's destination as scratch memory",
+        |c| {
+            let (m, slice) = (c.find("m"), *c.slice("s", &[0]));
+            c.plan.scratch.entry(m).or_default().push(slice);
+        },
+        |v| matches!(v, V::WrittenInFlight { .. }),
+    ),
+    (
+        "use a live value in fast memory as scratch memory, beside some in main memory",
+        |c| {
+            let (z, main, fast) = (c.find("z"), *c.slice("m", &[]), *c.slice("d", &[]));
+            let main = Slice { offset: main.end(), size: Bytes(4), ..main };
+            c.plan.scratch.entry(z).or_default().extend([main, fast]);
+        },
+        |v| matches!(v, V::Lost { found: memplan_check::Found::Scratch(_), .. }),
+    ),
+    (
+        "use the same scratch memory twice at once",
+        |c| {
+            let (z, slice) = (c.find("z"), *c.slice("y", &[]));
+            c.plan.scratch.entry(z).or_default().extend([slice, slice]);
+        },
+        |v| matches!(v, V::ScratchOverlaps { .. }),
+    ),
+    (
+        "reserve no scratch memory",
+        |c| c.target.spaces[1].kernel_scratch = Bytes(16),
+        |v| matches!(v, V::TooLittleScratch { found: Bytes(0), .. }),
+    ),
+    (
+        "reserve too little scratch memory, and some in another memory",
+        |c| {
+            c.target.spaces[1].kernel_scratch = Bytes(32);
+            let (n, main, fast) = (c.find("n"), *c.slice("m", &[]), *c.slice("d", &[]));
+            c.plan.scratch.entry(n).or_default().extend([main, fast]);
+        },
+        |v| matches!(v, V::TooLittleScratch { needed: Bytes(32), found: Bytes(16), .. }),
     ),
     ("claim less", |c| c.plan.totals.temp = Bytes(1), |v| matches!(v, V::WrongTotal { .. })),
     ("plan for another machine", |c| c.plan.target = "cpu".into(), |v| matches!(v, V::OtherTarget { .. })),
@@ -307,7 +346,7 @@ fn nonsense_does_not_panic() {
                 }
                 _ => {
                     let instruction = memplan_ir::InstructionId::new(random(40));
-                    case.plan.scratch.insert(instruction, other);
+                    case.plan.scratch.entry(instruction).or_default().push(other);
                 }
             }
         }

@@ -9,7 +9,8 @@ use memplan_check::{Proof, Violation};
 use memplan_hlo::parse;
 use memplan_ir::{InstructionId, Module, Position, Schedule, ShapeIndex};
 use memplan_memory::{
-    Alignment, Allocation, AllocationId, AllocationKind, Bytes, MemoryPlan, MemorySpaceId, Slice, Target,
+    Alignment, Allocation, AllocationId, AllocationKind, Bytes, KernelScratch, MemoryPlan, MemorySpaceId,
+    Slice, Target,
 };
 
 /// A program with its plan.
@@ -42,6 +43,7 @@ impl Case {
                 }
             }
         }
+        case.place_kernel_scratch();
         case.finish();
         case
     }
@@ -92,6 +94,18 @@ impl Case {
         });
         totals.total = totals.arguments + totals.outputs - totals.aliased + totals.constants + totals.temp;
         plan.totals = totals;
+    }
+
+    /// What kernels reserve on this target, in allocations that hold nothing else.
+    fn place_kernel_scratch(&mut self) {
+        for KernelScratch { instruction, space, size } in self.target.kernel_scratch(&self.module) {
+            let alignment = self.target.alignment(space);
+            let kind = AllocationKind::Temp;
+            let allocation =
+                self.plan.allocations.push(Allocation { kind, space, size, alignment, live_out: false });
+            let slice = Slice { allocation, offset: Bytes::ZERO, size };
+            self.plan.scratch.entry(instruction).or_default().push(slice);
+        }
     }
 
     fn place(

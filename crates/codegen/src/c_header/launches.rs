@@ -60,18 +60,18 @@ impl Header<'_> {
         let mut rows = Rows::default();
         for (computation, launch) in self.layout.launches_in_order() {
             let of = |arguments: &[Argument]| arguments.iter().map(|a| a.address).collect::<Vec<_>>();
-            let scratch: Vec<_> = launch.scratch.map(Some).into_iter().collect();
-            let [operands, results, end] = addresses.addresses(
+            let of_scratch: Vec<_> = launch.scratch.iter().copied().map(Some).collect();
+            let [operands, results, scratch] = addresses.addresses(
                 &format_args!("launch {}", launch.index),
-                [&of(&launch.operands), &of(&launch.results), &scratch],
+                [&of(&launch.operands), &of(&launch.results), &of_scratch],
             )?;
-            let scratch = launch.scratch.map_or("MEMPLAN_NONE".into(), |_| end.to_string());
+            let end = addresses.count;
             let trips = match (launch.kind, launch.trip_count) {
                 (LaunchKind::While, None) => "MEMPLAN_UNKNOWN".into(),
                 (_, trips) => number(trips.unwrap_or(1)),
             };
             rows.row(format_args!(
-                "{}, {}, {}, {}, {}, {operands}, {results}, {end}, {scratch}, {trips}",
+                "{}, {}, {}, {}, {}, {operands}, {results}, {scratch}, {end}, {trips}",
                 string(&launch.name),
                 string(&launch.opcode),
                 string(launch.function.as_deref().unwrap_or_default()),

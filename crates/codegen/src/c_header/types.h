@@ -72,9 +72,9 @@ typedef struct memplan_launch {
     enum memplan_launch_kind kind;
     uint32_t computation; /* whose launch it is */
     uint32_t operands;    /* the first; as many as there are before the results */
-    uint32_t results;     /* the first */
-    uint32_t end;         /* one past the last result */
-    uint32_t scratch;     /* working memory of the kernel; MEMPLAN_NONE: it needs none */
+    uint32_t results;     /* the first; as many as there are before the scratch */
+    uint32_t scratch;     /* working memory of the kernel, in each memory where it needs some */
+    uint32_t end;         /* one past the last of them */
     uint64_t trips;       /* how often a loop runs its body */
 } memplan_launch;
 

@@ -438,7 +438,7 @@ impl<'a> Program<'a> {
             trip_count: if kind == LaunchKind::While { self.trip_count(id) } else { None },
             operands: self.operands(id, kind),
             results: self.results(id, kind),
-            scratch: self.plan.scratch.get(&id).copied().map(address),
+            scratch: self.plan.scratch.get(&id).into_iter().flatten().copied().map(address).collect(),
         }
     }
 

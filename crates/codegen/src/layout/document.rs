@@ -214,9 +214,9 @@ pub struct Launch {
     pub operands: Vec<Argument>,
     /// What it writes; of control flow and of the end of a transfer, where its result is.
     pub results: Vec<Argument>,
-    /// Working memory of its kernel.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scratch: Option<Address>,
+    /// Working memory of its kernel, in each memory where it needs some.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scratch: Vec<Address>,
 }
 
 /// What it takes to run a launch.

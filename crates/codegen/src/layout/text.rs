@@ -135,7 +135,7 @@ impl ProgramLayout {
                 launch.index.to_string(),
                 format!("{indent}{}", launch.name),
                 operation,
-                launch.scratch.map_or_else(String::new, |scratch| range(&scratch)),
+                launch.scratch.iter().map(range).collect::<Vec<_>>().join(" "),
                 if launch.calls.is_empty() { arguments(&launch.results) } else { String::new() },
                 arguments(&launch.operands),
             ]);

@@ -45,7 +45,7 @@ mod sharing;
 mod worth;
 
 use memplan_analysis::{
-    CallGraph, Costs, Durations, Facts, InPlace, Machine, RunEstimate, ValueId, calls_sequentially,
+    CallGraph, Costs, Durations, Facts, InPlace, LiveRange, Machine, RunEstimate, ValueId, calls_sequentially,
 };
 use memplan_ir::{EntitySet, InstructionId, Module, Op, Position, Schedule, Users};
 use memplan_memory::{Bytes, FastMemory, MemorySpaceId, Target};
@@ -251,9 +251,16 @@ impl Solver<'_> {
             let slice = plan.slices.get(position)?;
             let value = facts.flow.find(position.instruction, &position.index)?;
             let (offset, end) = (slice.offset.0, slice.end().0);
-            Some(Place { candidate: *candidate, offset, end, range: facts.live.of(value) })
+            Some(Place { candidate: Some(*candidate), offset, end, range: facts.live.of(value) })
         };
-        let places = inserted.placed.iter().filter_map(place).collect();
+        let mut places: Vec<Place> = inserted.placed.iter().filter_map(place).collect();
+        for &instruction in plan.scratch.keys() {
+            if let Some(slice) = plan.scratch_in(instruction, self.fast.space) {
+                let start = facts.line.time(instruction);
+                let range = LiveRange { start, end: start + 1 };
+                places.push(Place { candidate: None, offset: slice.offset.0, end: slice.end().0, range });
+            }
+        }
         Ok(Solution { module, report, choices, total: plan.totals.total, price, places })
     }
 

@@ -26,6 +26,8 @@ use super::sharing::Sharing;
 pub(super) struct Model {
     pub(super) candidates: Vec<Candidate>,
     pub(super) sharing: Sharing,
+    /// Bytes that kernels have to themselves, by instant.
+    pub(super) scratch: Vec<u64>,
     /// One past the last instant.
     pub(super) end: Time,
 }
@@ -177,8 +179,18 @@ impl Model {
         let idle = IdleTime::new(module, facts, durations, target);
         let candidates = super::candidates::candidates(module, facts, costs, target, options, &idle, whole);
         let sharing = Sharing::new(module, facts, &candidates);
-        Model { candidates, sharing, end: facts.line.end() }
+        Model { candidates, sharing, scratch: scratch(module, facts, target), end: facts.line.end() }
     }
+}
+
+/// Bytes of fast memory that kernels have to themselves, by instant.
+fn scratch(module: &Module, facts: &Facts, target: &Target) -> Vec<u64> {
+    let mut bytes = vec![0; facts.line.end() as usize];
+    let is_here = |space| target.fast_memory.is_some_and(|fast| fast.space == space);
+    for it in target.kernel_scratch(module).into_iter().filter(|it| is_here(it.space)) {
+        bytes[facts.line.time(it.instruction) as usize] = it.size.0;
+    }
+    bytes
 }
 
 /// What it costs to serve a view from main memory.

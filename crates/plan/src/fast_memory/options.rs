@@ -16,7 +16,7 @@ pub enum Objective {
 pub struct Options {
     /// What to make small.
     pub objective: Objective,
-    /// Bytes of the fast memory that values may take; what kernels use as scratch is not among them.
+    /// Bytes of the fast memory that values may take together with the scratch of kernels.
     pub capacity: u64,
     /// What a byte is worth that main memory moves while the cores wait for it, on top of the byte itself. Below 1, so
     /// that fewer bytes always win over less time.
@@ -30,11 +30,10 @@ pub struct Options {
 }
 
 impl Options {
-    /// The capacity of a target's fast memory that programs can use, without the scratch of a kernel; `None` for
-    /// targets without fast memory.
+    /// The capacity of a target's fast memory that programs can use; `None` for targets without fast memory.
     pub fn for_target(target: &Target) -> Option<Options> {
         let space = target.space(target.fast_memory?.space)?;
-        let Bytes(capacity) = space.usable()?.saturating_sub(space.kernel_scratch);
+        let Bytes(capacity) = space.usable()?;
         Some(Options {
             objective: Objective::Traffic,
             capacity,

@@ -23,7 +23,8 @@ impl Prices {
     /// is known to be possible.
     pub(super) fn find(model: &Model, capacity: u64, upper_bound: f64, rounds: usize) -> Prices {
         let n = model.end as usize;
-        let capacity = capacity as f64;
+        let free: Vec<f64> =
+            model.scratch.iter().map(|&taken| capacity.saturating_sub(taken) as f64).collect();
         let mut price = vec![0.0; n];
         let mut best = Prices { sums: vec![0.0; n + 1], lower_bound: f64::NEG_INFINITY };
         let mut fixed = Demand::new(n);
@@ -35,7 +36,8 @@ impl Prices {
             let choices: Vec<Choice> = active.iter().map(|&i| now.choice(model, i)).collect();
             choices.iter().zip(&active).for_each(|(choice, &i)| demand.add(model, i, choice));
             let load = demand.load();
-            let bound = demand.cost - capacity * now.sums[n];
+            let worth: f64 = price.iter().zip(&free).map(|(price, free)| price * free).sum();
+            let bound = demand.cost - worth;
             if bound > best.lower_bound {
                 best = Prices { lower_bound: bound, ..now };
                 stuck = 0;
@@ -48,7 +50,7 @@ impl Prices {
             if round == 0 {
                 // What has all it wants where there is enough for all keeps it; that it costs nothing keeps the bound valid.
                 let scarce: Vec<f64> =
-                    load.iter().map(|&load| f64::from(u8::from(load > capacity))).collect();
+                    load.iter().zip(&free).map(|(load, free)| f64::from(u8::from(load > free))).collect();
                 let scarce = Prices { sums: prefix_sums(&scarce), lower_bound: 0.0 };
                 let competes = |choice: &Choice| choice.busy.iter().any(|&range| scarce.of(1, range) > 0.0);
                 let mut choices = choices.iter();
@@ -61,11 +63,11 @@ impl Prices {
                 });
             }
             // A price that is zero cannot fall.
-            let beyond = |(price, load): (&f64, &f64)| {
-                let beyond = load - capacity;
+            let beyond = |(price, (load, free)): (&f64, (&f64, &f64))| {
+                let beyond = load - free;
                 if *price == 0.0 { beyond.max(0.0) } else { beyond }
             };
-            let excess: Vec<f64> = price.iter().zip(&load).map(beyond).collect();
+            let excess: Vec<f64> = price.iter().zip(load.iter().zip(&free)).map(beyond).collect();
             let norm: f64 = excess.iter().map(|e| e * e).sum();
             if norm == 0.0 || upper_bound <= bound || pace < LEAST_PACE {
                 break;

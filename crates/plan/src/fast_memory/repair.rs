@@ -1,6 +1,8 @@
 //! Repair of a packing that is higher than the memory: what lies beyond its end is moved down, and takes the room of
 //! what saves less; or it goes itself.
 //!
+//! Nothing takes the room of a kernel's scratch, which itself takes that of whatever saves least.
+//!
 //! What is left has a packing that fits, the old one with a few things moved, and the next packing is likely to find
 //! that or a better one.
 
@@ -9,15 +11,16 @@ use memplan_analysis::LiveRange;
 /// Where in fast memory the packing put something, and when it is there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
-    /// Whose it is.
-    pub(super) candidate: usize,
+    /// Whose it is; `None`: scratch of a kernel.
+    pub(super) candidate: Option<usize>,
     pub(super) offset: u64,
     pub(super) end: u64,
     /// In the time of the module that was packed.
     pub(super) range: LiveRange,
 }
 
-/// A candidate that has to go, and the one that it has to go for: itself, where nothing that saves less is in its way.
+/// A candidate that has to go, and the one that it has to go for: itself, where nothing that saves less is in its way,
+/// and where it goes for scratch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Loss {
     pub(super) candidate: usize,
@@ -27,42 +30,44 @@ pub(super) struct Loss {
 /// Which candidates have to go, so that what is left fits below `capacity`; `saved` is what each is worth. In time
 /// `k n log n` for `k` things beyond the end.
 pub(super) fn repair(mut places: Vec<Place>, capacity: u64, saved: impl Fn(usize) -> f64) -> Vec<Loss> {
+    let worth = |place: &Place| place.candidate.map_or(f64::INFINITY, &saved);
     let mut beyond: Vec<usize> = (0..places.len()).filter(|&p| places[p].end > capacity).collect();
     beyond.sort_by(|&a, &b| {
         let (a, b) = (&places[a], &places[b]);
-        saved(b.candidate).total_cmp(&saved(a.candidate)).then(a.candidate.cmp(&b.candidate))
+        worth(b).total_cmp(&worth(a)).then(a.candidate.cmp(&b.candidate))
     });
     let mut losses: Vec<Loss> = Vec::new();
     for p in beyond {
         let place = places[p];
         let is_lost = |candidate: usize| losses.iter().any(|loss| loss.candidate == candidate);
-        if is_lost(place.candidate) {
+        if place.candidate.is_some_and(is_lost) {
             continue;
         }
         let others: Vec<Place> = places
             .iter()
-            .filter(|other| other.candidate != place.candidate && !is_lost(other.candidate))
+            .filter(|other| other.candidate != place.candidate && !other.candidate.is_some_and(is_lost))
             .filter(|other| other.end <= capacity && other.range.interferes(&place.range))
             .copied()
             .collect();
         match cheapest_offset(&others, place.end - place.offset, capacity, &saved) {
-            Some((offset, cost)) if cost < saved(place.candidate) => {
+            Some((offset, cost)) if cost < worth(&place) => {
                 let end = offset + (place.end - place.offset);
-                for other in others.iter().filter(|other| other.offset < end && offset < other.end) {
-                    if !losses.iter().any(|loss| loss.candidate == other.candidate) {
-                        losses.push(Loss { candidate: other.candidate, to: place.candidate });
+                let in_its_way = others.iter().filter(|other| other.offset < end && offset < other.end);
+                for other in in_its_way.filter_map(|other| other.candidate) {
+                    if !losses.iter().any(|loss| loss.candidate == other) {
+                        losses.push(Loss { candidate: other, to: place.candidate.unwrap_or(other) });
                     }
                 }
                 places[p] = Place { offset, end, ..place };
             }
-            _ => losses.push(Loss { candidate: place.candidate, to: place.candidate }),
+            _ => losses.extend(place.candidate.map(|candidate| Loss { candidate, to: candidate })),
         }
     }
     losses
 }
 
 /// The offset at which something of a size is in the way of what saves least, and how much that saves; the lowest of
-/// equals. `None` when it is larger than the memory.
+/// equals. `None` when there is no room of its size beside the scratch.
 fn cheapest_offset(
     others: &[Place],
     size: u64,
@@ -70,26 +75,29 @@ fn cheapest_offset(
     saved: &impl Fn(usize) -> f64,
 ) -> Option<(u64, f64)> {
     let last = capacity.checked_sub(size)?;
-    // At which offsets it meets another: from just behind `other.offset - size` to just before `other.end`.
-    let mut changes: Vec<(u64, f64)> = Vec::with_capacity(2 * others.len());
+    // At which offsets it meets another: from just behind `other.offset - size` to just before `other.end`. There it
+    // costs what the other saves, or meets one more scratch.
+    let mut changes: Vec<(u64, f64, i32)> = Vec::with_capacity(2 * others.len());
     for other in others {
-        changes.push(((other.offset + 1).saturating_sub(size), saved(other.candidate)));
-        changes.push((other.end, -saved(other.candidate)));
+        let (cost, scratch) = other.candidate.map_or((0.0, 1), |candidate| (saved(candidate), 0));
+        changes.push(((other.offset + 1).saturating_sub(size), cost, scratch));
+        changes.push((other.end, -cost, -scratch));
     }
     changes.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
-    let mut cost = 0.0;
+    let (mut cost, mut scratch) = (0.0, 0);
     let mut best: Option<(u64, f64)> = None;
     let mut at = 0;
     let mut rest = changes.iter().peekable();
     loop {
-        while let Some(&(_, change)) = rest.next_if(|(offset, _)| *offset <= at) {
-            cost += change;
+        while let Some(&(_, saved, met)) = rest.next_if(|(offset, ..)| *offset <= at) {
+            cost += saved;
+            scratch += met;
         }
-        if best.is_none_or(|(_, least)| cost < least) {
+        if scratch == 0 && best.is_none_or(|(_, least)| cost < least) {
             best = Some((at, cost));
         }
         match rest.peek() {
-            Some(&&(next, _)) if next <= last => at = next,
+            Some(&&(next, ..)) if next <= last => at = next,
             _ => return best,
         }
     }
@@ -100,7 +108,7 @@ mod tests {
     use super::*;
 
     fn place(candidate: usize, offset: u64, end: u64, time: (u32, u32)) -> Place {
-        Place { candidate, offset, end, range: LiveRange { start: time.0, end: time.1 } }
+        Place { candidate: Some(candidate), offset, end, range: LiveRange { start: time.0, end: time.1 } }
     }
 
     /// Candidates are worth their numbers.
@@ -128,6 +136,21 @@ mod tests {
         check(vec![place(1, 0, 4, (0, 9)), place(2, 12, 16, (0, 9)), place(7, 16, 24, (3, 5))], 16, &[]);
         // What is there at other times is in nobody's way.
         check(vec![place(1, 0, 16, (0, 3)), place(7, 16, 24, (3, 5))], 16, &[]);
+    }
+
+    #[test]
+    fn scratch_stays() {
+        let scratch = |end, time| Place { candidate: None, ..place(0, 0, end, time) };
+        let scratch_at = |offset, time| Place { candidate: None, ..place(0, offset, offset + 8, time) };
+        // 9 is worth more than 1, but not where the scratch is.
+        let all = vec![scratch(4, (3, 4)), place(1, 4, 16, (0, 9)), place(9, 16, 28, (3, 5))];
+        check(all, 16, &[(1, 9)]);
+        let all = vec![scratch(6, (3, 4)), place(1, 6, 16, (0, 9)), place(9, 16, 28, (3, 5))];
+        check(all, 16, &[(9, 9)]);
+        // It comes first.
+        check(vec![place(9, 0, 8, (0, 9)), place(1, 8, 16, (0, 9)), scratch_at(16, (3, 4))], 16, &[(1, 1)]);
+        // When no kernel runs that has any, its room is free.
+        check(vec![scratch(16, (3, 4)), place(9, 16, 28, (4, 5))], 16, &[]);
     }
 
     #[test]

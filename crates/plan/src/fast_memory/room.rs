@@ -1,6 +1,6 @@
 //! Room: bytes of fast memory taken at every instant, with range updates and range maxima in logarithmic time.
 
-use memplan_analysis::{LiveRange, Time};
+use memplan_analysis::LiveRange;
 
 /// A segment tree over instants: each node has the most bytes taken below it, and what was added to all below it.
 #[derive(Clone, Debug)]
@@ -12,10 +12,17 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Nothing taken during instants `0..end`.
-    pub(super) fn new(end: Time) -> Room {
-        let n = (end as usize).max(1).next_power_of_two();
-        Room { n, most: vec![0; 2 * n], added: vec![0; 2 * n] }
+    /// Bytes taken at each instant to begin with, in linear time.
+    pub(super) fn new(taken: &[u64]) -> Room {
+        let n = taken.len().max(1).next_power_of_two();
+        let mut most = vec![0; 2 * n];
+        for (leaf, &taken) in most[n..].iter_mut().zip(taken) {
+            *leaf = i64::try_from(taken).unwrap_or(i64::MAX / 2);
+        }
+        for node in (1..n).rev() {
+            most[node] = most[2 * node].max(most[2 * node + 1]);
+        }
+        Room { n, most, added: vec![0; 2 * n] }
     }
 
     /// Takes bytes during a range.

@@ -33,7 +33,7 @@ impl<'m> Assignment<'m> {
         let choices: Vec<Choice> = model.candidates.iter().map(Choice::main).collect();
         let unserved = choices.iter().map(|choice| choice.traffic).collect();
         let twice = vec![0; model.sharing.len()];
-        Assignment { model, capacity, room: Room::new(model.end), choices, unserved, twice }
+        Assignment { model, capacity, room: Room::new(&model.scratch), choices, unserved, twice }
     }
 
     /// Choices that are made already.
