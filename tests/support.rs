@@ -5,7 +5,7 @@ use memplan::ir::{self, Literal, Module};
 use memplan::memory::{AllocationKind, MemoryPlan, Slice, Target};
 use memplan::passes::{self, Context, Pass, RunOptions};
 use memplan::plan::{AssignOptions, PlanOptions, Planned, plan};
-use memplan::{LEGALIZE, check};
+use memplan::{LEGALIZE, check, hlo};
 
 /// Runs passes, each followed by the verifier.
 pub(crate) fn run_passes(module: &mut Module, list: &[Pass], target: &Target) -> Result<(), String> {
@@ -46,6 +46,11 @@ fn plan_with(
 
 pub(crate) fn prove(module: &Module, planned: &Planned, target: &Target) -> Result<(), String> {
     ir::verify(module).map_err(|errors| format!("not valid: {errors}"))?;
+    let text = hlo::print(module);
+    let read = hlo::parse(&text).map_err(|error| format!("its text cannot be read: {error}"))?;
+    if ir::fingerprint(&read) != ir::fingerprint(module) {
+        return Err(format!("its text is another module:\n{text}"));
+    }
     check::check(module, &planned.schedule, target, &planned.plan).map_err(|violations| {
         let violations: Vec<String> = violations.iter().map(ToString::to_string).collect();
         format!("refuted: {}", violations.join("; "))

@@ -14,33 +14,40 @@ impl Module {
     }
 }
 
+/// The old order, with callees that stand behind their first caller moved to right before it.
 fn reachable_callees_first(module: &Module) -> Vec<ComputationId> {
+    let reachable = reachable(module);
     let mut order = Vec::new();
     let mut entered = EntitySet::new();
     // Each computation on the stack with the callees it has yet to visit.
     let mut stack: Vec<(ComputationId, std::vec::IntoIter<ComputationId>)> = Vec::new();
-    entered.insert(module.entry);
-    stack.push((module.entry, callees(module, module.entry)));
-    while let Some((computation, rest)) = stack.last_mut() {
-        match rest.next() {
-            Some(callee) if !entered.insert(callee) => {}
-            Some(callee) => stack.push((callee, callees(module, callee))),
-            None => {
-                order.push(*computation);
-                stack.pop();
+    for next in module.computations.keys().filter(|&id| reachable.contains(id)) {
+        if entered.insert(next) {
+            stack.push((next, callees(module, next)));
+        }
+        while let Some((computation, rest)) = stack.last_mut() {
+            match rest.next() {
+                Some(callee) if !entered.insert(callee) => {}
+                Some(callee) => stack.push((callee, callees(module, callee))),
+                None => {
+                    order.push(*computation);
+                    stack.pop();
+                }
             }
         }
     }
-    // The old order where it still has callees first, so that printed modules change little.
-    let mut sorted = order.clone();
-    sorted.sort_unstable();
-    let mut seen = EntitySet::new();
-    let is_callees_first = sorted.iter().all(|&computation| {
-        let ready = callees(module, computation).all(|callee| seen.contains(callee));
-        seen.insert(computation);
-        ready
-    });
-    if is_callees_first { sorted } else { order }
+    order
+}
+
+fn reachable(module: &Module) -> EntitySet<ComputationId> {
+    let mut reachable = EntitySet::new();
+    let mut open = vec![module.entry];
+    while let Some(computation) = open.pop() {
+        if reachable.insert(computation) {
+            open.extend(callees(module, computation));
+        }
+    }
+    reachable
 }
 
 fn callees(module: &Module, computation: ComputationId) -> std::vec::IntoIter<ComputationId> {

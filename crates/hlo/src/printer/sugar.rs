@@ -1,25 +1,42 @@
 //! Computations that text leaves out: `slice-start(x), slice={...}` says what the computation that it calls holds.
 
-use memplan_ir::{ComputationId, InstructionId, Module, Op, PackedOption, SecondaryMap};
+use memplan_ir::{Computation, ComputationId, InstructionId, Module, Op, PackedOption, SecondaryMap};
+use rustc_hash::FxHashSet;
 
 /// For each computation that is left out, the operation in it.
+///
+/// Plans name computations and instructions, and depend on their order. So a computation is left out only if reading
+/// the text gives it back where it was, under the name that it had.
 pub(super) struct Sugar(SecondaryMap<ComputationId, PackedOption<InstructionId>>);
 
 impl Sugar {
     pub(super) fn new(module: &Module) -> Sugar {
         let mut sugar = SecondaryMap::new();
-        for (id, computation) in module.computations.iter() {
-            // The name first: it is no for almost all.
-            if computation.name.starts_with("async_wrapped") && id != module.entry {
-                sugar[id] = wrapped(module, id).into();
-            }
+        // The name first: it is no for almost all.
+        let is_named =
+            |id: ComputationId| id != module.entry && module.computations[id].name.starts_with(WRAPPED);
+        if !module.computations.keys().any(is_named) {
+            return Sugar(sugar);
         }
-        for instruction in module.instructions.values() {
-            if !matches!(instruction.op, Op::AsyncStart(_) | Op::AsyncUpdate(_) | Op::AsyncDone(_)) {
-                for &called in &instruction.called {
-                    sugar[called] = None.into();
-                }
+        let once = started_once(module);
+        let wrapped = |id: ComputationId| {
+            (is_named(id) && once[id]).then(|| wrapped(&module.computations[id], module)).flatten()
+        };
+        let written = module.computations.keys().filter(|&id| wrapped(id).is_none());
+        let taken = written.map(|id| &*module.computations[id].name).collect();
+        let mut names = ReadNames { taken, next: 0 };
+        let mut run = Vec::new();
+        for (id, computation) in module.computations.iter() {
+            if wrapped(id).is_some() {
+                run.push(id);
+                continue;
             }
+            let starts = computation.instructions.iter().filter_map(|&id| started(module, id));
+            let is_in_order = starts.filter(|&id| wrapped(id).is_some()).eq(run.iter().copied());
+            if names.agree(module, &run, is_in_order) {
+                run.iter().for_each(|&id| sugar[id] = wrapped(id).into());
+            }
+            run.clear();
         }
         Sugar(sugar)
     }
@@ -30,19 +47,85 @@ impl Sugar {
     }
 }
 
+/// What the names of computations that are left out begin with.
+const WRAPPED: &str = "async_wrapped";
+
+/// The names that reading gives to computations that the text leaves out.
+struct ReadNames<'m> {
+    taken: FxHashSet<&'m str>,
+    next: u32,
+}
+
+impl<'m> ReadNames<'m> {
+    /// Whether reading gives these computations the names that they have. If not, or if they are not `left_out`, text
+    /// has their names.
+    fn agree(&mut self, module: &'m Module, run: &[ComputationId], left_out: bool) -> bool {
+        let names = || run.iter().map(|&id| &*module.computations[id].name);
+        let mut next = self.next;
+        let agree = left_out && names().all(|name| self.name(&mut next) == name);
+        match agree {
+            true => self.next = next,
+            false => self.taken.extend(names()),
+        }
+        agree
+    }
+
+    fn name(&self, next: &mut u32) -> String {
+        loop {
+            let name = numbered(WRAPPED, *next);
+            *next += 1;
+            if !self.taken.contains(&*name) {
+                return name;
+            }
+        }
+    }
+}
+
+fn numbered(stem: &str, number: u32) -> String {
+    match number {
+        0 => stem.to_owned(),
+        _ => format!("{stem}.{number}"),
+    }
+}
+
+/// Which computations a single async-start calls, and nothing that is not a continuation of it.
+fn started_once(module: &Module) -> SecondaryMap<ComputationId, bool> {
+    let mut once: SecondaryMap<ComputationId, bool> = SecondaryMap::new();
+    let mut called: SecondaryMap<ComputationId, bool> = SecondaryMap::new();
+    let ids = module.computations.values().flat_map(|computation| &computation.instructions);
+    for &id in ids {
+        let instruction = &module.instructions[id];
+        if !matches!(instruction.op, Op::AsyncUpdate(_) | Op::AsyncDone(_)) {
+            for &callee in &instruction.called {
+                once[callee] = !called[callee] && started(module, id).is_some();
+                called[callee] = true;
+            }
+        }
+    }
+    once
+}
+
+/// What an async-start calls.
+fn started(module: &Module, id: InstructionId) -> Option<ComputationId> {
+    let instruction = &module.instructions[id];
+    matches!(instruction.op, Op::AsyncStart(_)).then(|| instruction.called.first().copied())?
+}
+
 /// The operation in a computation that holds nothing else: its parameters in order, then one instruction that takes
 /// them in order, all with the names that reading `slice-start(...)` gives them.
 ///
 /// XLA leaves out such computations whatever their names. We keep names that a program chose.
-fn wrapped(module: &Module, id: ComputationId) -> Option<InstructionId> {
-    let computation = &module.computations[id];
+fn wrapped(computation: &Computation, module: &Module) -> Option<InstructionId> {
     let (&root, parameters) = computation.instructions.split_last()?;
     let instruction = &module.instructions[root];
+    let is_named = |(number, &id): (usize, &InstructionId)| {
+        *module.instructions[id].name == *numbered("async_param", number as u32)
+    };
     let is_only_an_operation = root == computation.root
         && parameters == computation.parameters.as_slice()
         && parameters == instruction.operands.as_slice()
-        && instruction.name.starts_with("async_op")
-        && parameters.iter().all(|&id| module.instructions[id].name.starts_with("async_param"))
+        && &*instruction.name == "async_op"
+        && parameters.iter().enumerate().all(is_named)
         && instruction.control_predecessors.is_empty()
         && instruction.metadata.is_none()
         && instruction.backend_config.is_none()

@@ -211,10 +211,10 @@ impl Rewrite<'_> {
     ) -> InstructionId {
         let module = &mut *self.module;
         let result = Shape::Array(in_space(array, self.fast.space.0));
-        let wrapped = module.add_computation(self.names.unique("async_wrapped"));
+        let wrapped = module.add_computation("async_wrapped");
         let parameter = |(number, &operand): (usize, &InstructionId)| {
             let op = Op::Parameter { number: number as u32 };
-            let name = self.names.unique("async_param");
+            let name = if number == 0 { "async_param".into() } else { format!("async_param.{number}") };
             module.add_instruction(Instruction::new(
                 name,
                 module.instructions[operand].shape,
@@ -225,8 +225,7 @@ impl Rewrite<'_> {
         };
         let parameters: Vec<InstructionId> = operands.iter().enumerate().map(parameter).collect();
         let shape = module.intern(result.clone());
-        let inner = self.names.unique("async_op");
-        let inner = Instruction::new(inner, shape, op, parameters.iter().copied(), wrapped);
+        let inner = Instruction::new("async_op", shape, op, parameters.iter().copied(), wrapped);
         module.computations[wrapped].root = module.add_instruction(inner);
         module.computations[wrapped].parameters = parameters;
         let sources = operands.iter().map(|&operand| module.shape(operand).clone()).collect();
@@ -237,7 +236,26 @@ impl Rewrite<'_> {
         let start = Op::AsyncStart(Box::<Async>::default());
         let mut start = Instruction::new(name, shape, start, operands, parent);
         start.called = smallvec![wrapped];
-        self.insert_at(start, slot)
+        let start = self.insert_at(start, slot);
+        self.wrapped.insert(start, wrapped);
+        start
+    }
+
+    /// Names what transfers call. Text leaves it out, and who reads the text names it anew: in the order of the text.
+    pub(super) fn name_wrapped(&mut self) {
+        let computations = self.module.computations.values();
+        let starts = computations.flat_map(|computation| &computation.instructions);
+        let wrapped: Vec<ComputationId> =
+            starts.filter_map(|start| self.wrapped.get(start).copied()).collect();
+        let mut numbers = 0..;
+        for computation in wrapped {
+            let mut names = numbers.by_ref().map(|number| match number {
+                0 => "async_wrapped".to_owned(),
+                _ => format!("async_wrapped.{number}"),
+            });
+            let name = names.find(|name| self.names.take(name)).expect("numbers do not end");
+            self.module.computations[computation].name = name.into();
+        }
     }
 
     fn insert_at(&mut self, instruction: Instruction, slot: (InstructionId, Slot)) -> InstructionId {

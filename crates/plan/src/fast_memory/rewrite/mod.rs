@@ -52,6 +52,7 @@ pub(super) fn rewrite(
         candidate: 0,
         served: FxHashSet::default(),
         scalars: FxHashMap::default(),
+        wrapped: FxHashMap::default(),
         names,
         inserted: Inserted::default(),
     };
@@ -66,6 +67,7 @@ pub(super) fn rewrite(
         rewrite.carry_out(candidate, choice);
     }
     rewrite.insert();
+    rewrite.name_wrapped();
     let inserted = rewrite.inserted;
     color(module, fast, &inserted.placed)?;
     Ok(inserted)
@@ -104,6 +106,8 @@ struct Rewrite<'a> {
     served: FxHashSet<Use>,
     /// Scalars that were computed anew: of a kernel, for a place, and for a moment.
     scalars: FxHashMap<(InstructionId, InstructionId, InstructionId, When), InstructionId>,
+    /// What the transfers of parts call.
+    wrapped: FxHashMap<InstructionId, ComputationId>,
     names: Names,
     inserted: Inserted,
 }
