@@ -6,7 +6,7 @@ use std::{
 };
 
 use memplan_hlo::{ParseErrorKind, fuzzing::check_text, parse, print, render};
-use memplan_ir::{Module, Op, Opcode};
+use memplan_ir::{Module, Op, Opcode, fingerprint};
 use strum::IntoEnumIterator;
 
 /// A module with something of everything that has brackets, strings or numbers.
@@ -46,6 +46,7 @@ fn every_file_prints_to_a_fixed_point() {
         let again = parse_or_panic(&path, &once);
         assert_eq!(once, print(&again), "{}", path.display());
         assert_eq!(ops(&module), ops(&again), "{}", path.display());
+        assert_eq!(fingerprint(&module), fingerprint(&again), "{}", path.display());
     }
     let missing: Vec<Opcode> = Opcode::iter().filter(|opcode| !opcodes.contains(opcode)).collect();
     assert_eq!(missing, [], "every opcode has a case");
