@@ -227,7 +227,8 @@ impl Pipeline<'_> {
 
     /// Everything between recomputation and the check.
     fn fuse_and_plan(mut self, fusion: Pass, effort: Effort) -> Result<(Self, Planned), CompileError> {
-        self.stage("fuse", &[fusion])?;
+        // Nothing is merged from here on, so nothing is to be kept apart.
+        self.stage("fuse", &[passes::OPTIMIZATION_BARRIER_EXPANDER, fusion])?;
         self.stage("insert copies", &passes::LEGALIZE)?;
         let planned = self.plan(effort)?;
         Ok((self, planned))
