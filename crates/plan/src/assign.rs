@@ -236,9 +236,13 @@ impl Assignment<'_> {
             first_items.push(first);
         }
         let first_scratch = problem.items.len();
+        let spans = spans(&scratch, &load);
+        for span in &spans {
+            let live = u64::from(span.range.start)..u64::from(span.range.end);
+            problem.push(Item::new(span.size.0, live).aligned(alignment.bytes()));
+        }
         for &(time, size) in &scratch {
             load.add(LiveRange { start: time, end: time + 1 }, size);
-            problem.push(Item::new(size.0, u64::from(time)..u64::from(time) + 1).aligned(alignment.bytes()));
         }
         let packing = match space {
             MemorySpaceId::MAIN => memplan_pack::pack(&problem, &options.pack),
@@ -259,11 +263,14 @@ impl Assignment<'_> {
                     self.places[id] = Some((allocation, Bytes(offset)));
                 }
             }
-            for (i, &(time, size)) in scratch.iter().enumerate() {
+            let mut rest = scratch.iter();
+            for (i, span) in spans.iter().enumerate() {
                 let offset = Bytes(packing.offsets[first_scratch + i]);
-                let slices =
-                    self.plan.scratch.entry(self.facts.line.instructions[time as usize]).or_default();
-                slices.push(Slice { allocation, offset, size });
+                for &(time, size) in rest.by_ref().take(span.kernels) {
+                    let slices =
+                        self.plan.scratch.entry(self.facts.line.instructions[time as usize]).or_default();
+                    slices.push(Slice { allocation, offset, size });
+                }
             }
         }
         let description = self.target.space(space);
@@ -401,6 +408,34 @@ impl Assignment<'_> {
     fn is_live_out(&self, storage: StorageId) -> bool {
         self.storages.all[storage].values.iter().any(|&value| self.facts.live.is_live_out(value))
     }
+}
+
+/// Kernels one after the other that use the same bytes as scratch.
+struct Span {
+    range: LiveRange,
+    size: Bytes,
+    kernels: usize,
+}
+
+/// Puts kernels together that follow each other and need as much, as long as no more is live between them than while
+/// they run. Linear in instants.
+fn spans(scratch: &[(Time, Bytes)], values: &Load) -> Vec<Span> {
+    let live: Vec<Bytes> = values.curve().collect();
+    let mut spans: Vec<Span> = Vec::new();
+    for &(time, size) in scratch {
+        let most = |last: &Span| live[last.range.end as usize - 1].max(live[time as usize]);
+        match spans.last_mut() {
+            Some(last)
+                if last.size == size
+                    && live[last.range.end as usize..time as usize].iter().all(|&l| l <= most(last)) =>
+            {
+                last.range.end = time + 1;
+                last.kernels += 1;
+            }
+            _ => spans.push(Span { range: LiveRange { start: time, end: time + 1 }, size, kernels: 1 }),
+        }
+    }
+    spans
 }
 
 /// Packs items, at most `load` bytes of them at once, of which those from `first` on are scratch: below all values,
