@@ -201,9 +201,8 @@ impl Solver<'_> {
             if height <= capacity || room == 0 {
                 return Ok(Some(solution));
             }
-            if round < MOST_REPAIRS {
-                assignment.repair(prices, solution.places);
-            } else {
+            let is_mended = round < MOST_REPAIRS && assignment.repair(prices, solution.places);
+            if !is_mended {
                 room = room.saturating_sub((height - capacity).max(capacity / LEAST_RETREAT));
                 assignment.shrink(prices, room);
             }
@@ -224,6 +223,8 @@ impl Solver<'_> {
             best = priced;
         }
         best.improve(&prices, self.options.search_steps);
+        // Two results may have counted on the same operand's bytes.
+        best.shrink(&prices, capacity);
         (best, prices)
     }
 

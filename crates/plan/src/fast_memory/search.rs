@@ -191,8 +191,9 @@ impl<'m> Assignment<'m> {
         self.set(i, if new.traffic <= old.traffic { new } else { old });
     }
 
-    /// Lets candidates choose anew that a packing had no place for, without being where those are that they go for.
-    pub(super) fn repair(&mut self, prices: &Prices, places: Vec<Place>) {
+    /// Lets candidates choose anew that a packing had no place for, without being where those are that they go for. Says
+    /// whether there were any.
+    pub(super) fn repair(&mut self, prices: &Prices, places: Vec<Place>) -> bool {
         let losses = repair(places, self.capacity, |k| self.saved(k));
         let taken: Vec<Vec<LiveRange>> =
             losses.iter().map(|loss| self.choices[loss.to].busy.clone()).collect();
@@ -205,6 +206,7 @@ impl<'m> Assignment<'m> {
                 if is_taken(range) { f64::INFINITY } else { RESERVE * prices.of(bytes, range) }
             });
         }
+        !losses.is_empty()
     }
 
     /// Lowers what may be held at any moment: candidates that save least for the price of what they hold choose again,
