@@ -24,7 +24,9 @@
 //! every instant of fast memory has a price (Lagrangian relaxation, `prices`); at given prices each value finds its
 //! best way through its uses exactly (`choice`); prices show what is scarce, and bound what any assignment could do.
 //! Choices are then made to fit (`search`), carried out (`rewrite`), and the arena of fast memory is packed like any
-//! other; should it come out larger than the memory, what saves least goes.
+//! other; should it come out larger than the memory, what lies beyond its end takes the place of what saves least
+//! (`repair`), or goes. Then all is decided again, now that it is known how much time there is for transfers: and kernels
+//! that read slices of arrays in main memory are brought the slices alone, in loops one iteration ahead (`parts`).
 
 mod candidates;
 mod choice;
