@@ -101,7 +101,7 @@ pub fn assign(
     let durations = Durations::new(module, &facts.graph, &costs, target);
     let model = Model::new(module, &facts, &costs, target, options, &durations, None);
     let mut solver = Solver { module: &*module, facts: &facts, costs: &costs, target, fast, options, model };
-    let plain = solver.solve(f64::INFINITY)?.expect("nothing costs more than everything");
+    let plain = solver.solve(None)?.expect("there is no limit");
     let plain = solver.look_again(plain)?;
     let best = match options.objective {
         Objective::Traffic => plain,
@@ -150,7 +150,7 @@ impl Solver<'_> {
         let &mut Solver { module, facts, costs, target, options, .. } = self;
         let model = Model::new(module, facts, costs, target, options, &durations, Some(&whole));
         let model = std::mem::replace(&mut self.model, model);
-        let second = self.solve(first.price)?;
+        let second = self.solve(Some(first.price))?;
         if second.is_none() {
             self.model = model;
         }
@@ -176,28 +176,27 @@ impl Solver<'_> {
         run.main_memory_bytes + self.options.time_weight * time
     }
 
-    /// Assigns, carries out and packs.
-    /// `None` when a run would cost `limit` or more.
-    fn solve(&self, limit: f64) -> Result<Option<Solution>, PlanError> {
+    /// Assigns, carries out and packs. `None` when a run would cost as much as a limit, or more.
+    fn solve(&self, limit: Option<f64>) -> Result<Option<Solution>, PlanError> {
         let (assignment, prices) = self.choose();
         self.settle(assignment, &prices, limit)
     }
 
     /// Carries out and packs. What the packing puts beyond the memory's end, or what is in its way, chooses anew, a few
     /// times; then everything has less room as long as packing takes more than there is. `None` when a run would cost
-    /// `limit` or more.
+    /// as much as a limit, or more.
     fn settle(
         &self,
         mut assignment: Assignment<'_>,
         prices: &Prices,
-        limit: f64,
+        limit: Option<f64>,
     ) -> Result<Option<Solution>, PlanError> {
         let capacity = self.options.capacity;
         let mut room = capacity;
         for round in 0.. {
             let solution = self.carry_out(assignment.choices.clone(), prices.lower_bound)?;
             let height = solution.report.height.0;
-            if solution.price >= limit {
+            if limit.is_some_and(|limit| solution.price >= limit) {
                 return Ok(None);
             }
             if height <= capacity || room == 0 {
@@ -309,7 +308,7 @@ impl Solver<'_> {
         }
         let Some((choices, prices)) = lowest.1 else { return Ok(plain) };
         let assignment = Assignment::of(&self.model, self.options.capacity, &choices);
-        let low = self.settle(assignment, &prices, f64::INFINITY)?;
+        let low = self.settle(assignment, &prices, None)?;
         Ok(low.filter(|low| low.total < plain.total).unwrap_or(plain))
     }
 }
