@@ -66,6 +66,13 @@ pub fn operations(module: &Module, id: InstructionId) -> Work {
     work
 }
 
+impl Work {
+    /// The read of an operand that is an array; `None` where nothing is read of it, or it is a tuple.
+    pub fn read_of(&self, operand: u32) -> Option<&Access> {
+        self.accesses.iter().find(|access| access.operand == Some(operand) && access.index.is_root())
+    }
+}
+
 /// The cost of every instruction of a module.
 #[derive(Clone, Debug)]
 pub struct Costs {

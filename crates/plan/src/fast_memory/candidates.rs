@@ -17,7 +17,8 @@ use super::options::Options;
 use super::parts::{Finder, Parts, exists_from};
 use super::worth::Worth;
 
-/// Lists what may be in fast memory, and parts of all values but those of `whole`; without that, no parts. Close to linear in positions and operands.
+/// Lists what may be in fast memory, and parts of all values but those of `whole`; without that, no parts. Close to linear
+/// in positions and operands.
 pub(super) fn candidates(
     module: &Module,
     facts: &Facts,

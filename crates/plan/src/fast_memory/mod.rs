@@ -142,7 +142,7 @@ impl Solver<'_> {
     /// Looks again at what may be done, now that it is known how long operations take with what was assigned, how much
     /// time that leaves to transfers, and which arrays stay in main memory, so that parts may be brought. Gives the better of the two assignments, and leaves its model.
     fn look_again(&mut self, first: Solution) -> Result<Solution, PlanError> {
-        let durations = self.durations(&first.choices)?;
+        let durations = self.durations(&first.module)?;
         let candidates = self.model.candidates.iter().zip(&first.choices);
         let fast = candidates.filter(|(_, choice)| choice.is_fast()).flat_map(|(c, _)| &c.values);
         let mut whole: EntitySet<ValueId> = EntitySet::new();
@@ -157,13 +157,11 @@ impl Solver<'_> {
         Ok(second.unwrap_or(first))
     }
 
-    /// How long operations take when choices are carried out.
-    fn durations(&self, choices: &[Choice]) -> Result<Durations, PlanError> {
-        let mut module = self.module.clone();
-        rewrite::rewrite(&mut module, self.facts, self.fast, &self.model.candidates, choices)?;
-        let graph = CallGraph::new(&module)?;
-        let costs = Costs::new(&module, &graph, &InPlace::new(&module), self.target);
-        Ok(Durations::new(&module, &graph, &costs, self.target))
+    /// How long operations take in a module in which choices were carried out.
+    fn durations(&self, module: &Module) -> Result<Durations, PlanError> {
+        let graph = CallGraph::new(module)?;
+        let costs = Costs::new(module, &graph, &InPlace::new(module), self.target);
+        Ok(Durations::new(module, &graph, &costs, self.target))
     }
 
     /// What a run of a module moves, in bytes, and how long it takes, in the bytes that main memory could move

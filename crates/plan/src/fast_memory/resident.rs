@@ -60,10 +60,8 @@ fn qualifies(module: &Module, facts: &Facts, costs: &Costs, candidate: &Candidat
 /// Bytes that a call reads of a value in main memory.
 fn bytes_read(module: &Module, costs: &Costs, view: &View) -> f64 {
     let read = |user: InstructionId, operand: u32| {
-        let accesses = &costs.work(user).accesses;
-        let read = accesses.iter().find(|a| a.operand == Some(operand) && a.index.is_root());
         let frequency = costs.frequency(module.instructions[user].parent);
-        read.map_or(0.0, |access| frequency * access.bytes.0 as f64)
+        costs.work(user).read_of(operand).map_or(0.0, |access| frequency * access.bytes.0 as f64)
     };
     let of_event = |event: &Event| {
         let kernels: f64 = event.uses.iter().map(|it| read(it.user, it.operand)).sum();

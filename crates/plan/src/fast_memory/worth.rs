@@ -46,8 +46,6 @@ impl<'a> Worth<'a> {
 
     /// What it is worth that a kernel need not read an operand from main memory.
     pub(super) fn of_operand(&self, id: InstructionId, operand: u32) -> f64 {
-        let accesses = &self.costs.work(id).accesses;
-        let read = accesses.iter().find(|a| a.operand == Some(operand) && a.index.is_root());
-        read.map_or(0.0, |access| self.of(id, access.bytes.0 as f64))
+        self.costs.work(id).read_of(operand).map_or(0.0, |access| self.of(id, access.bytes.0 as f64))
     }
 }

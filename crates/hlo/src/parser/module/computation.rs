@@ -61,12 +61,7 @@ impl<'s> Parser<'s> {
     }
 
     /// `{ instructions }`
-    fn computation_body(
-        &mut self,
-        name: &'s str,
-        name_span: Range<usize>,
-        declared: Option<(usize, Range<usize>)>,
-    ) -> Parsed<ComputationId> {
+    fn instructions_in_braces(&mut self) -> Parsed<Scope<'s>> {
         self.cursor.deeper()?;
         let mut scope = self.new_scope();
         self.cursor.expect(Token::LeftBrace, "`{`")?;
@@ -74,6 +69,17 @@ impl<'s> Parser<'s> {
             self.scoped_instruction(&mut scope)?;
         }
         self.cursor.shallower();
+        Ok(scope)
+    }
+
+    /// What stands in braces, under a name.
+    fn computation_body(
+        &mut self,
+        name: &'s str,
+        name_span: Range<usize>,
+        declared: Option<(usize, Range<usize>)>,
+    ) -> Parsed<ComputationId> {
+        let scope = self.instructions_in_braces()?;
         let id = self.finish_computation(name.into(), name_span.clone(), declared, scope)?;
         if let Some(previous) = self.computations.insert(name, id) {
             let span = self.computation_spans[previous.index()].clone();
@@ -183,13 +189,7 @@ impl<'s> Parser<'s> {
     }
 
     fn inline_computation(&mut self, span: Range<usize>) -> Parsed<ComputationId> {
-        self.cursor.deeper()?;
-        let mut scope = self.new_scope();
-        self.cursor.expect(Token::LeftBrace, "`{`")?;
-        while !self.cursor.eat(Token::RightBrace) {
-            self.scoped_instruction(&mut scope)?;
-        }
-        self.cursor.shallower();
+        let scope = self.instructions_in_braces()?;
         self.finish_nameless("_", span, scope)
     }
 
