@@ -92,6 +92,8 @@ pub(crate) fn may_overwrite(
             }
             // Sorting moves operands to results first, unless they are there, and sorts the results in place.
             Op::Sort { .. } => updates_element(module, id, operand, output, instruction.operands.len()),
+            // Solvers move the right-hand side to the result, unless it is there, and solve in place.
+            Op::TriangularSolve(_) => operand == 1,
             Op::CollectivePermute(_) => in_place_permute(instruction) && operand == 1 && output == index,
             Op::CollectivePermuteStart(_) => {
                 let destination = ShapeIndex::from([1]).join(index);

@@ -18,6 +18,19 @@ ENTRY main {
 }
 
 #[test]
+fn solutions_replace_the_right_hand_side() {
+    accepts(
+        "HloModule m, is_scheduled=true
+ENTRY main {
+  p = f32[2,2]{1,0} parameter(0)          // arg0+0
+  b = f32[2,2]{1,0} negate(p)             // temp+0
+  x = f32[2,2]{1,0} triangular-solve(p, b), left_side=true, lower=true // temp+0
+  ROOT r = f32[2,2]{1,0} negate(x)        // out+0
+}",
+    );
+}
+
+#[test]
 fn donated_arguments_are_memory() {
     accepts(
         "HloModule m, is_scheduled=true, input_output_alias={ {1}: (0, {}, may-alias) }, buffer_donor={ (1, {}) }

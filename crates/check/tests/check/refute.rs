@@ -60,6 +60,23 @@ ENTRY main {
     );
 }
 
+/// A solver reads its matrix until it is done, also where that is the right-hand side as well.
+#[test]
+fn matrices_of_triangular_solves_stay() {
+    for operands in ["a, p", "a, a"] {
+        let text = format!(
+            "HloModule m, is_scheduled=true
+ENTRY main {{
+  p = f32[2,2]{{1,0}} parameter(0)          // arg0+0
+  a = f32[2,2]{{1,0}} negate(p)             // temp+0
+  x = f32[2,2]{{1,0}} triangular-solve({operands}), left_side=true, lower=true // temp+0
+  ROOT r = f32[2,2]{{1,0}} negate(x)        // out+0
+}}"
+        );
+        refutes(&text, "`x` in `main` at alloc1[0..16) overwrites operand `a`");
+    }
+}
+
 /// Parameter 0 of each fusion reaches the result in some other way than element by element.
 #[test]
 fn fusions_that_read_elsewhere_need_room() {
