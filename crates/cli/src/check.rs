@@ -7,6 +7,7 @@ use memplan::memory::PlanFile;
 use crate::failure::Failure;
 use crate::input::{read, read_module, target};
 use crate::output::write_result;
+use crate::report::count;
 
 #[derive(Args)]
 pub(crate) struct CheckArgs {
@@ -42,8 +43,11 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
 /// What a proof looked at, in one line.
 pub(crate) fn proof_line(proof: &check::Proof) -> String {
     format!(
-        "proved: {} instructions in {} computations read {} values, each whole, and write {}\n",
-        proof.instructions, proof.computations, proof.reads, proof.writes
+        "proved: {} in {} read {}, each whole, and write {}\n",
+        count(proof.instructions, "instruction"),
+        count(proof.computations, "computation"),
+        count(proof.reads, "value"),
+        proof.writes
     )
 }
 

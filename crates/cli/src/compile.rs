@@ -55,6 +55,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
     let target = target(&args.target)?;
     let mut module = read_module(&args.module)?;
     let explanation = args.explain_fusion.then(|| explain(&module, &target)).transpose()?;
+    let per_device = report::per_device(&module, &target);
     let mut options =
         CompileOptions { measure_stages: args.format == Format::Text, ..CompileOptions::default() };
     options.plan = PlanOptions { assign: args.pack.assign_options(), ..PlanOptions::default() };
@@ -72,7 +73,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
         Format::Json => program.plan_json(),
         Format::Text => {
             let mut text = stages(&compiled, args.timings) + "\n";
-            text.push_str(&report::render(&module, &target, &compiled.planned.facts, plan));
+            text.push_str(&report::render(&module, &target, &compiled.planned.facts, plan, per_device));
             text.extend(placement.iter().map(|placement| format!("\n{}", paragraph(placement))));
             text.extend(tiles.as_ref().map(|tiles| ipu_report::render(&module, tiles)));
             text.push_str(&format!("\n{}", proof_line(&compiled.proof)));
@@ -129,7 +130,7 @@ fn stages(compiled: &Compiled, timings: bool) -> String {
             .expect("as many columns as the header")
             .set_cell_alignment(CellAlignment::Right);
     }
-    format!("{table}\n")
+    table.trim_fmt() + "\n"
 }
 
 /// What is asked for, what there is, and who holds the peak.

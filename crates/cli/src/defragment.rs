@@ -111,7 +111,7 @@ impl Defragmentation<'_> {
         for column in table.column_iter_mut().skip(1) {
             column.set_cell_alignment(CellAlignment::Right);
         }
-        text.push_str(&format!("\n{table}\n"));
+        text.push_str(&format!("\n{}\n", table.trim_fmt()));
         if moves.len() > MAX_MOVES {
             text.push_str(&format!("and {} more\n", moves.len() - MAX_MOVES));
         }

@@ -218,7 +218,7 @@ fn stages(chips: &[TilePlan]) -> String {
     for column in 0..7 {
         table.column_mut(column).expect("seven columns").set_cell_alignment(CellAlignment::Right);
     }
-    format!("{table}\n")
+    table.trim_fmt() + "\n"
 }
 
 /// What lives outside the chip, the largest first.
@@ -245,7 +245,7 @@ fn off_chip(module: &Module, plan: &TilePlan) -> String {
     if let Some(column) = table.column_mut(0) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    let _ = writeln!(text, "{table}");
+    let _ = writeln!(text, "{}", table.trim_fmt());
     let mut phases: Vec<_> = plan.phases().map(|(id, phases)| (std::cmp::Reverse(phases), id)).collect();
     phases.sort_unstable();
     let named = phases
@@ -306,7 +306,7 @@ fn categories(machine: &Tiles, stage: &TileStage) -> String {
     for column in [1, 2] {
         table.column_mut(column).expect("four columns").set_cell_alignment(CellAlignment::Right);
     }
-    format!("{table}\n")
+    table.trim_fmt() + "\n"
 }
 
 /// How many tiles are how full, from the emptiest to the fullest.
@@ -357,7 +357,7 @@ fn holders(module: &Module, plan: &TilePlan, tile: u32) -> String {
     if let Some(column) = table.column_mut(0) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    let _ = writeln!(text, "{table}");
+    let _ = writeln!(text, "{}", table.trim_fmt());
     let rest = live.get(N_HOLDERS..).unwrap_or_default();
     if !rest.is_empty() {
         let bytes = rest.iter().map(|placed| placed.bytes).fold(Bytes::ZERO, Bytes::saturating_add);

@@ -51,8 +51,7 @@ enum ScheduleChoice {
 pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     let target = target(&args.target)?;
     let mut module = read_module(&args.module)?;
-    // What has a schedule was partitioned before.
-    let per_device = if module.is_scheduled { None } else { report::per_device(&module, &target) };
+    let per_device = report::per_device(&module, &target);
     // A new order may need other copies than the old one, and may have them.
     module.is_scheduled &= args.schedule == ScheduleChoice::Keep;
     let context = passes::Context { target: &target };
@@ -73,8 +72,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     let text = match args.format {
         Format::Json => program.plan_json(),
         Format::Text => {
-            let mut text = report::render(&module, &target, &planned.facts, &planned.plan);
-            text.extend(per_device.iter().map(|line| format!("\n{line}")));
+            let mut text = report::render(&module, &target, &planned.facts, &planned.plan, per_device);
             text.extend(placement.iter().map(|placement| format!("\n{}", paragraph(placement))));
             text + "\n" + &proof_line(&proof)
         }

@@ -229,7 +229,7 @@ impl Figures<'_> {
         for column in table.column_iter_mut().skip(1).take(2) {
             column.set_cell_alignment(CellAlignment::Right);
         }
-        text.push_str(&format!("{table}\n\n"));
+        text.push_str(&format!("{}\n\n", table.trim_fmt()));
         if let (Some(planned), Some(smallest)) = (self.subject.planned, self.smallest)
             && planned > Bytes::ZERO
         {

@@ -21,17 +21,29 @@ const NOTEWORTHY_PADDING: u64 = 50;
 const MAX_PADDED_SHAPES: usize = 4;
 
 /// Totals, the picture, the largest buffers at the peak.
-pub(crate) fn render(module: &Module, target: &Target, facts: &Facts, plan: &MemoryPlan) -> String {
+pub(crate) fn render(
+    module: &Module,
+    target: &Target,
+    facts: &Facts,
+    plan: &MemoryPlan,
+    per_device: Option<Bytes>,
+) -> String {
     let peak = peak_report(module, facts, plan);
     let mut text = format!("{} on {}\n\n", module.name, target.name);
     text.push_str(&totals(plan));
     text.push_str(&bound(plan));
     text.push_str(&fits(target, plan));
+    text.extend(per_device.map(whole_program));
     text.push_str(&worst_padding(module, target, facts, plan));
-    text.push_str("\nbytes live over the program\n\n");
+    // The peak counts every memory, the totals above only the main one.
+    let memories = match plan.spaces.iter().filter(|space| space.total > Bytes::ZERO).count() {
+        0 | 1 => "",
+        _ => " in all memories",
+    };
+    text.push_str(&format!("\nbytes live{memories} over the program\n\n"));
     text.push_str(&picture::draw(&peak.curve, peak.time as usize));
     text.push_str(&format!(
-        "\nlive at the peak: {} while `{}` runs\n\n",
+        "\nlive at the peak: {}{memories} while `{}` runs\n\n",
         peak.bytes, module.instructions[peak.instruction].name
     ));
     text.push_str(&buffers(module, plan, &peak));
@@ -56,7 +68,7 @@ fn totals(plan: &MemoryPlan) -> String {
     for column in [1, 2] {
         table.column_mut(column).expect("four columns").set_cell_alignment(CellAlignment::Right);
     }
-    format!("{table}\n")
+    table.trim_fmt() + "\n"
 }
 
 /// How far the arena is from what its schedule makes necessary.
@@ -88,7 +100,11 @@ fn worst_padding(module: &Module, target: &Target, facts: &Facts, plan: &MemoryP
     for padding in codegen::layout::layout(module, facts, target, plan).padding.iter().take(MAX_PADDED_SHAPES)
     {
         let Padding { shape, buffers, size, lost, remedies } = padding;
-        text.push_str(&format!("{:>11} of {size}  {shape} ({} buffers)\n", lost.to_string(), buffers.len()));
+        text.push_str(&format!(
+            "{:>11} of {size}  {shape} ({})\n",
+            lost.to_string(),
+            count(buffers.len(), "buffer")
+        ));
         for remedy in remedies.iter().take(2) {
             text.push_str(&format!("{:>11} {remedy}\n", ""));
         }
@@ -116,10 +132,23 @@ fn fits(target: &Target, plan: &MemoryPlan) -> String {
     text
 }
 
-/// What one device holds of the arguments, for programs that will be partitioned.
-pub(crate) fn per_device(module: &Module, target: &Target) -> Option<String> {
-    let bytes = arguments_per_device(module, target)?;
-    Some(format!("cut as their shardings say, the arguments take {bytes} on each device ({bytes:#} bytes)\n"))
+/// Figures of a program that will be partitioned are of all devices together.
+fn whole_program(per_device: Bytes) -> String {
+    format!(
+        "not partitioned yet: these are figures of the whole program; cut as their shardings say, the arguments take \
+         {per_device} on each device ({per_device:#} bytes)\n"
+    )
+}
+
+/// Bytes of the arguments on each device, for programs that will be partitioned. What has a schedule was partitioned
+/// before.
+pub(crate) fn per_device(module: &Module, target: &Target) -> Option<Bytes> {
+    if module.is_scheduled { None } else { arguments_per_device(module, target) }
+}
+
+/// A number of things.
+pub(crate) fn count(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
 fn buffers(module: &Module, plan: &MemoryPlan, peak: &PeakReport) -> String {
@@ -143,11 +172,11 @@ fn buffers(module: &Module, plan: &MemoryPlan, peak: &PeakReport) -> String {
         ]);
     }
     table.column_mut(0).expect("six columns").set_cell_alignment(CellAlignment::Right);
-    let mut text = format!("{table}\n");
+    let mut text = table.trim_fmt() + "\n";
     let rest = peak.buffers.get(MAX_BUFFERS..).unwrap_or_default();
     if !rest.is_empty() {
         let bytes = rest.iter().map(|buffer| buffer.slice.size).fold(Bytes::ZERO, Bytes::saturating_add);
-        text.push_str(&format!("and {} smaller ones, {bytes} together\n", rest.len()));
+        text.push_str(&format!("and {}, {bytes} together\n", count(rest.len(), "smaller one")));
     }
     text
 }
@@ -176,7 +205,14 @@ fn place(plan: &MemoryPlan, slice: memplan::memory::Slice) -> String {
         AllocationKind::Argument { parameter, index } => format!("argument {parameter}{index}"),
         AllocationKind::Output => "output".to_string(),
         AllocationKind::Constant => "constant".to_string(),
-        AllocationKind::Temp => format!("temp +{}", slice.offset.0),
+        AllocationKind::Temp if plan.allocations[slice.allocation].space == MemorySpaceId::MAIN => {
+            format!("temp +{}", slice.offset.0)
+        }
+        AllocationKind::Temp => {
+            let space = plan.allocations[slice.allocation].space;
+            let name = plan.spaces.iter().find(|totals| totals.space == space).map_or("temp", |s| &s.name);
+            format!("{name} +{}", slice.offset.0)
+        }
     }
 }
 

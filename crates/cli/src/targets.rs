@@ -86,5 +86,5 @@ fn table(targets: &[Described]) -> String {
     for column in [2, 3] {
         table.column_mut(column).expect("five columns").set_cell_alignment(CellAlignment::Right);
     }
-    format!("{table}\n\n`memplan targets NAME` shows every number of one, with its source\n")
+    format!("{}\n\n`memplan targets NAME` shows every number of one, with its source\n", table.trim_fmt())
 }
