@@ -6,6 +6,9 @@
 //! It knows every rule a block can have (alignment, fixed places, gaps, several sizes) and fills holes, which
 //! the skyline of [`crate::niche`] cannot. The price is quadratic time; [`is_affordable`] says where to stop.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use crate::construct::Offsets;
 use crate::instance::{Block, Instance, Piece};
 use crate::niche::round_up;
@@ -134,14 +137,40 @@ impl Placed {
                 }
                 offset
             }
-            _ => {
-                let mut offset = 0;
-                while let Some(end) = self.conflict(instance, block, offset) {
-                    offset = round_up(end, alignment);
+            pieces => self.lowest_fit_of_pieces(&instance.blocks[block], pieces),
+        }
+    }
+
+    /// One walk upwards. A placed piece keeps the block away from offsets between its own less the size of the block's
+    /// piece then, and its end; since sizes differ, some come into play only after others further up.
+    fn lowest_fit_of_pieces(&self, block: &Block, pieces: &[Piece]) -> u64 {
+        let mut offset = 0u64;
+        // Those further up: (from where on they are in the way, their end).
+        let mut later: BinaryHeap<Reverse<(u64, u64)>> = BinaryHeap::new();
+        for placed in &self.pieces {
+            if placed.offset >= offset.saturating_add(block.size) {
+                break;
+            }
+            if placed.end <= offset {
+                continue;
+            }
+            // The pieces are in order of time: start with the first that ends after the placed one begins.
+            let from = pieces.partition_point(|piece| piece.upper <= placed.lower);
+            let during = pieces[from..].iter().take_while(|piece| piece.lower < placed.upper);
+            let Some(size) = during.map(|piece| piece.size).max() else { continue };
+            if placed.offset >= offset.saturating_add(size) {
+                later.push(Reverse((placed.offset - size, placed.end)));
+                continue;
+            }
+            offset = round_up(placed.end, block.alignment);
+            while let Some(&Reverse((_, end))) = later.peek().filter(|Reverse((start, _))| *start < offset) {
+                later.pop();
+                if end > offset {
+                    offset = round_up(end, block.alignment);
                 }
-                offset
             }
         }
+        offset
     }
 
     /// The start of the smallest hole that is free whenever the block holds bytes and has room for the largest
@@ -182,5 +211,50 @@ impl Placed {
             during.into_iter().any(|piece| placed.offset < offset.saturating_add(piece.size))
         };
         near.filter(overlaps).map(|placed| placed.end).max()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::instance::Mapping;
+    use crate::{Item, Problem};
+
+    /// Blocks of several pieces of different sizes, with gaps.
+    fn stairs(seed: u64) -> Problem {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut below = |n: u64| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) % n
+        };
+        let mut problem = Problem::new();
+        for _ in 0..40 {
+            let first = problem.items.len();
+            let mut time = below(20);
+            for _ in 0..1 + below(4) {
+                let end = time + 1 + below(6);
+                problem.push(Item::new(1 + below(30), time..end).aligned(1 << below(4)));
+                time = end + below(5);
+            }
+            problem.colocate(first..problem.items.len());
+        }
+        problem
+    }
+
+    #[test]
+    fn one_walk_finds_the_lowest_place_of_a_block_with_pieces() {
+        for seed in 0..300 {
+            let (instance, _) = Mapping::new(&stairs(seed)).expect("nothing is wrong with it");
+            let mut placed = Placed::default();
+            for block in 0..instance.blocks.len() {
+                let mut lowest = 0;
+                while let Some(end) = placed.conflict(&instance, block, lowest) {
+                    lowest = round_up(end, instance.blocks[block].alignment);
+                }
+                let found = placed.lowest_fit_of_pieces(&instance.blocks[block], instance.pieces(block));
+                assert_eq!(found, lowest, "seed {seed}, block {block}");
+                placed.insert(&instance, block, found);
+            }
+        }
     }
 }

@@ -33,6 +33,9 @@ const MOST_INSIDE: usize = 4096;
 const MOST_LOOKS: usize = 1 << 23;
 const FEW_INSIDE: usize = 128;
 
+/// Sections of a niche for each block inside, up to which they are walked one by one.
+const SECTIONS_PER_BLOCK: usize = 16;
+
 /// Packs the blocks; `rank` gives each a distinct number, higher ones go first.
 ///
 /// A block with gaps or of several sizes is taken for the rectangle around it, and nothing goes below
@@ -231,6 +234,8 @@ struct Waiting {
     /// Scratch space: leaves inside a niche, and where their blocks start and end.
     inside: Vec<u32>,
     ends: Vec<(u32, i32)>,
+    /// Scratch space: by how much the number of blocks changes at each section of a niche.
+    changes: Vec<i32>,
 }
 
 #[derive(Clone, Copy)]
@@ -267,7 +272,16 @@ impl Waiting {
         for node in (1..n_leaves).rev() {
             nodes[node] = join(nodes[2 * node], nodes[2 * node + 1]);
         }
-        Waiting { order, starts, nodes, n_leaves, n_looks: 0, inside: Vec::new(), ends: Vec::new() }
+        Waiting {
+            order,
+            starts,
+            nodes,
+            n_leaves,
+            n_looks: 0,
+            inside: Vec::new(),
+            ends: Vec::new(),
+            changes: Vec::new(),
+        }
     }
 
     fn block(&self, instance: &Instance, block: u32) -> Block {
@@ -297,7 +311,7 @@ impl Waiting {
         let block = match inside.len() {
             0 => None,
             n if n <= most => {
-                let section = self.scarcest(instance, &inside);
+                let section = self.scarcest(instance, &inside, lower..upper);
                 let covers = |leaf: &u32| {
                     let block = &instance.blocks[self.order[*leaf as usize] as usize];
                     block.lower <= section && section < block.upper
@@ -312,21 +326,31 @@ impl Waiting {
         block
     }
 
-    /// A section that some of the blocks cover, but as few as possible.
-    fn scarcest(&mut self, instance: &Instance, inside: &[u32]) -> u32 {
-        self.ends.clear();
-        for &leaf in inside {
+    /// The first section of a niche that some of the blocks inside cover, but as few as possible.
+    fn scarcest(&mut self, instance: &Instance, inside: &[u32], niche: std::ops::Range<u32>) -> u32 {
+        let ends = inside.iter().flat_map(|&leaf| {
             let block = &instance.blocks[self.order[leaf as usize] as usize];
-            self.ends.extend([(block.lower, 1), (block.upper, -1)]);
-        }
-        self.ends.sort_unstable();
+            [(block.lower, 1), (block.upper, -1)]
+        });
         let (mut n, mut least) = (0, (i32::MAX, 0));
-        for index in 0..self.ends.len() {
-            let (section, change) = self.ends[index];
+        let mut pass = |section: u32, change: i32| {
             n += change;
-            let is_last_here = self.ends.get(index + 1).is_none_or(|next| next.0 > section);
-            if is_last_here && 0 < n && n < least.0 {
+            if 0 < n && n < least.0 {
                 least = (n, section);
+            }
+        };
+        // Walking along the sections is faster than sorting, but not where the niche is wide and little is inside.
+        if niche.len() <= SECTIONS_PER_BLOCK * inside.len() {
+            self.changes.clear();
+            self.changes.resize(niche.len() + 1, 0);
+            ends.for_each(|(section, change)| self.changes[(section - niche.start) as usize] += change);
+            niche.zip(&self.changes).for_each(|(section, &change)| pass(section, change));
+        } else {
+            self.ends.clear();
+            self.ends.extend(ends);
+            self.ends.sort_unstable();
+            for here in self.ends.chunk_by(|a, b| a.0 == b.0) {
+                pass(here[0].0, here.iter().map(|end| end.1).sum());
             }
         }
         least.1
