@@ -112,6 +112,10 @@ struct NodeData {
     id: InstructionId,
     /// What must run after it.
     successors: Vec<Node>,
+    /// No node that must run after it has a lower place. Several may have the same.
+    place: usize,
+    /// The search that saw it last.
+    visited: u32,
 }
 
 /// Values that share a buffer within the computation.
@@ -120,7 +124,7 @@ struct ClassData {
     first_writer: Option<Node>,
     /// Whether it may not be overwritten: constants, parameters that the caller keeps.
     is_read_only: bool,
-    /// Everything that reads or writes one of its values.
+    /// What reads or writes the value that is there last, and so runs after all that touch those before.
     touched_by: Vec<Node>,
     /// Whether one of its values is returned, and so needed to the end.
     returned: u32,
@@ -147,7 +151,6 @@ struct Separate<'a> {
     class_of_copy: FxHashMap<InstructionId, Class>,
     /// Classes that were joined into others.
     joined: Vec<Class>,
-    visited: Vec<u32>,
     stamp: u32,
     steps: usize,
     changed: bool,
@@ -178,7 +181,6 @@ impl<'a> Separate<'a> {
             class_of: FxHashMap::default(),
             class_of_copy: FxHashMap::default(),
             joined: Vec::new(),
-            visited: Vec::new(),
             stamp: 0,
             steps: 0,
             changed: false,
@@ -190,7 +192,7 @@ impl<'a> Separate<'a> {
 
     fn list_nodes(&mut self) {
         for id in self.module.computations[self.computation].instructions.clone() {
-            let node = self.add_node(id);
+            let node = self.add_node(id, self.nodes.len());
             let instruction = &self.module.instructions[id];
             for before in instruction.operands.iter().chain(&instruction.control_predecessors) {
                 let before = self.node_of[before];
@@ -201,11 +203,10 @@ impl<'a> Separate<'a> {
         }
     }
 
-    fn add_node(&mut self, id: InstructionId) -> Node {
+    fn add_node(&mut self, id: InstructionId, place: usize) -> Node {
         let node = self.nodes.len();
-        self.nodes.push(NodeData { id, successors: Vec::new() });
+        self.nodes.push(NodeData { id, successors: Vec::new(), place, visited: 0 });
         self.node_of.insert(id, node);
-        self.visited.push(0);
         node
     }
 
@@ -288,8 +289,8 @@ impl<'a> Separate<'a> {
         let mut copy = Instruction::new(name, original.shape, Op::Copy, [source], self.computation);
         copy.metadata = original.metadata.clone();
         let copy = self.module.add_instruction(copy);
-        let node = self.add_node(copy);
         let from = self.node_of[&source];
+        let node = self.add_node(copy, self.nodes[from].place);
         self.nodes[from].successors.push(node);
         let read = self.class_of_leaf(source);
         self.classes[read].touched_by.push(node);

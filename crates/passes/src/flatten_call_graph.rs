@@ -12,7 +12,7 @@
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::calls_sequentially;
 use memplan_ir::{ComputationId, InstructionId, Module, Op};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{Context, Pass, PassError};
 
@@ -75,7 +75,7 @@ pub(crate) fn unshare_async(module: &mut Module) -> bool {
     if shared.is_empty() {
         return false;
     }
-    let mut names = module.computations.values().map(|c| c.name.clone()).collect();
+    let mut names = CloneNames::new(module);
     for id in shared {
         let clone = clone_computation(module, module.instructions[id].called[0], &mut names);
         module.instructions[id].called[0] = clone;
@@ -89,7 +89,7 @@ struct Flatten<'m> {
     module: &'m mut Module,
     /// Computations that a kernel uses, or a call site has taken.
     taken: SecondaryMap<ComputationId, bool>,
-    names: FxHashSet<Box<str>>,
+    names: CloneNames,
     changed: bool,
 }
 
@@ -102,7 +102,7 @@ impl<'m> Flatten<'m> {
                 instruction.called.iter().for_each(|&callee| taken[callee] = true);
             }
         }
-        let names = module.computations.values().map(|c| c.name.clone()).collect();
+        let names = CloneNames::new(module);
         Flatten { module, taken, names, changed: false }
     }
 
@@ -121,18 +121,37 @@ impl<'m> Flatten<'m> {
 }
 
 /// Appends a copy of a computation, named after it.
-fn clone_computation(
-    module: &mut Module,
-    original: ComputationId,
-    names: &mut FxHashSet<Box<str>>,
-) -> ComputationId {
-    let base = module.computations[original].name.clone();
-    let candidates =
-        std::iter::once(format!("{base}.clone")).chain((1..).map(|i| format!("{base}.clone.{i}")));
-    let name: Box<str> =
-        candidates.map(String::into_boxed_str).find(|name| !names.contains(name)).expect("endless");
-    names.insert(name.clone());
+fn clone_computation(module: &mut Module, original: ComputationId, names: &mut CloneNames) -> ComputationId {
+    let name = names.of_next(&module.computations[original].name);
     module.clone_computation(original, name)
+}
+
+/// Names of clones: `f.clone`, `f.clone.1`, ...
+struct CloneNames {
+    taken: FxHashSet<Box<str>>,
+    /// How many were tried for each original, so that the next need not try them again.
+    tried: FxHashMap<Box<str>, u32>,
+}
+
+impl CloneNames {
+    fn new(module: &Module) -> CloneNames {
+        let taken = module.computations.values().map(|c| c.name.clone()).collect();
+        CloneNames { taken, tried: FxHashMap::default() }
+    }
+
+    fn of_next(&mut self, original: &str) -> Box<str> {
+        let tried = self.tried.entry(original.into()).or_default();
+        loop {
+            let name: Box<str> = match *tried {
+                0 => format!("{original}.clone").into(),
+                n => format!("{original}.clone.{n}").into(),
+            };
+            *tried += 1;
+            if self.taken.insert(name.clone()) {
+                return name;
+            }
+        }
+    }
 }
 
 /// The later halves of an asynchronous operation name the computation that its start calls.

@@ -13,24 +13,33 @@ use super::{Node, Separate};
 const MAX_SEARCH_STEPS: usize = 100_000_000;
 
 impl Separate<'_> {
-    /// Whether one of `targets`, other than `from` itself, must run after `from`.
+    /// Whether one of `targets`, other than `from` itself, must run after `from`. Looks only at nodes whose places allow
+    /// it, so that it costs little where all targets stand before `from` in the text.
     pub(super) fn reaches_any(&mut self, from: Node, targets: &[Node]) -> bool {
         self.stamp += 2;
         let (target, seen) = (self.stamp, self.stamp + 1);
-        targets.iter().filter(|&&node| node != from).for_each(|&node| self.visited[node] = target);
+        let mut last = 0;
+        for &node in targets.iter().filter(|&&node| node != from) {
+            self.nodes[node].visited = target;
+            last = last.max(self.nodes[node].place);
+        }
         let mut stack = vec![from];
-        self.visited[from] = seen;
+        self.nodes[from].visited = seen;
         while let Some(node) = stack.pop() {
+            if self.nodes[node].place > last {
+                continue;
+            }
             self.steps += self.nodes[node].successors.len();
             if self.steps > MAX_SEARCH_STEPS {
                 return true;
             }
-            for &next in &self.nodes[node].successors {
-                if self.visited[next] == target {
+            for i in 0..self.nodes[node].successors.len() {
+                let next = self.nodes[node].successors[i];
+                let visited = std::mem::replace(&mut self.nodes[next].visited, seen);
+                if visited == target {
                     return true;
                 }
-                if self.visited[next] != seen {
-                    self.visited[next] = seen;
+                if visited != seen {
                     stack.push(next);
                 }
             }
@@ -40,13 +49,35 @@ impl Separate<'_> {
 
     pub(super) fn add_order(&mut self, before: Node, after: Node) {
         let (first, second) = (self.nodes[before].id, self.nodes[after].id);
-        let instruction = &mut self.module.instructions[second];
-        if instruction.operands.contains(&first) || instruction.control_predecessors.contains(&first) {
+        let instruction = &self.module.instructions[second];
+        let successors = &self.nodes[before].successors;
+        let is_known = match instruction.operands.len() + instruction.control_predecessors.len() {
+            n if n < successors.len() => {
+                instruction.operands.contains(&first) || instruction.control_predecessors.contains(&first)
+            }
+            _ => successors.contains(&after),
+        };
+        if is_known {
             return;
         }
         self.changed = true;
-        instruction.control_predecessors.push(first);
+        self.module.instructions[second].control_predecessors.push(first);
         self.nodes[before].successors.push(after);
+        self.move_behind(after, self.nodes[before].place);
+    }
+
+    /// Moves a node, and with it what must run after it, to `place` where it stands before that.
+    fn move_behind(&mut self, node: Node, place: usize) {
+        let mut stack = vec![node];
+        while let Some(node) = stack.pop() {
+            // When the steps are used up, nobody asks for places any more.
+            if self.nodes[node].place >= place || self.steps > MAX_SEARCH_STEPS {
+                continue;
+            }
+            self.nodes[node].place = place;
+            self.steps += self.nodes[node].successors.len();
+            stack.extend(&self.nodes[node].successors);
+        }
     }
 }
 
