@@ -123,8 +123,9 @@ impl TileRule {
             (rank - 1 - minor) + (rank - 1 - second) - usize::from(second < minor)
         };
         let cost = |pair| (padded_elements(pair), inversions(pair));
-        for minor in (0..rank).rev() {
-            for second in (0..rank).rev().filter(|&second| second != minor) {
+        let candidates = two_of_each_extent(rank, &extent);
+        for &minor in &candidates {
+            for &second in candidates.iter().filter(|&&second| second != minor) {
                 if cost((minor, second)) < cost(best) {
                     best = (minor, second);
                 }
@@ -162,6 +163,22 @@ impl TileRule {
     fn vector_tile(&self, packed: u64, extent: u64) -> u64 {
         power_of_two_up_to(self.lanes * self.sublanes, extent).max(self.lanes * self.minimum_rows(packed))
     }
+}
+
+/// The two most minor dimensions of each extent, the most minor one first: padding depends on extents only, and less
+/// minor ones have more inversions. They are few, since extents beyond one multiply to the number of elements.
+fn two_of_each_extent(rank: usize, extent: impl Fn(usize) -> u64) -> Vec<usize> {
+    let mut seen: Vec<(u64, u32)> = Vec::new();
+    let is_among_two = |d: &usize| {
+        let extent = extent(*d);
+        match seen.iter_mut().find(|(known, _)| *known == extent) {
+            None => seen.push((extent, 1)),
+            Some((_, count)) if *count == 1 => *count = 2,
+            Some(_) => return false,
+        }
+        true
+    };
+    (0..rank).rev().filter(is_among_two).collect()
 }
 
 /// The extent of a dimension; none for one without bound.
