@@ -108,7 +108,7 @@ fn read_proto(name: &str, bytes: &[u8]) -> Result<Module, Failure> {
 /// Each error with the line of the instruction it is about, where there is a text to point into.
 fn render_verify_errors(errors: &ir::VerifyErrors, name: &str, text: &str) -> String {
     let mut rendered = format!("error: `{name}` is not a valid module");
-    for error in &errors.0 {
+    for error in errors.0.iter().take(MOST_SHOWN) {
         let mut message = error.to_string();
         let mut source = std::error::Error::source(error);
         while let Some(cause) = source {
@@ -121,8 +121,14 @@ fn render_verify_errors(errors: &ir::VerifyErrors, name: &str, text: &str) -> St
             None => rendered.push_str(&format!("error: {message}")),
         }
     }
+    if let Some(more) = errors.0.len().checked_sub(MOST_SHOWN).filter(|&more| more > 0) {
+        rendered.push_str(&format!("\nerror: {more} more are not shown"));
+    }
     rendered
 }
+
+/// Errors of one module that are shown: each is looked for in the whole text.
+const MOST_SHOWN: usize = 100;
 
 /// Where in the text an error is: the definition of the instruction or computation it is about.
 fn culprit(text: &str, error: &ir::VerifyError) -> Option<Range<usize>> {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+use annotate_snippets::{Annotation, AnnotationKind, Level, Renderer, Snippet};
 use memplan_ir::Opcode;
 
 /// Something wrong with HLO text, and where.
@@ -150,15 +150,34 @@ impl ParseError {
 ///
 /// `source` must be the text that was parsed. Very long lines are cut around the place.
 pub fn render(error: &ParseError, file_name: &str, source: &str) -> String {
-    let mut snippet =
-        Snippet::source(source).path(file_name).annotation(AnnotationKind::Primary.span(error.span.clone()));
-    if let Some(related) = &error.related {
-        snippet =
-            snippet.annotation(AnnotationKind::Context.span(related.span.clone()).label(&related.message));
-    }
     let message = error.kind.to_string();
-    let report: &[Group<'_>] = &[Level::ERROR.primary_title(&message).element(snippet)];
-    Renderer::plain().render(report)
+    let mark =
+        |span: &Range<usize>, excerpt: &Excerpt<'_>| AnnotationKind::Primary.span(excerpt.within(span));
+    let snippets = match &error.related {
+        None => {
+            let excerpt = Excerpt::around(source, &error.span);
+            vec![excerpt.snippet(file_name).annotation(mark(&error.span, &excerpt))]
+        }
+        Some(related) => {
+            let explain = |excerpt: &Excerpt<'_>| {
+                AnnotationKind::Context.span(excerpt.within(&related.span)).label(&related.message)
+            };
+            let both = error.span.start.min(related.span.start)..error.span.end.max(related.span.end);
+            let excerpt = Excerpt::around(source, &both);
+            if excerpt.text.matches('\n').count() <= MOST_LINES {
+                let annotations = [mark(&error.span, &excerpt), explain(&excerpt)];
+                vec![excerpt.snippet(file_name).annotations(annotations)]
+            } else {
+                let (here, there) =
+                    (Excerpt::around(source, &error.span), Excerpt::around(source, &related.span));
+                vec![
+                    here.snippet(file_name).annotation(mark(&error.span, &here)),
+                    there.snippet(file_name).annotation(explain(&there)),
+                ]
+            }
+        }
+    };
+    Renderer::plain().render(&[Level::ERROR.primary_title(&message).elements(snippets)])
 }
 
 /// Any message about a place in a text, shown as [`render`] shows errors.
@@ -174,10 +193,46 @@ pub fn render_with_help(
     file_name: &str,
     source: &str,
 ) -> String {
-    let snippet = Snippet::source(source).path(file_name).annotation(AnnotationKind::Primary.span(span));
+    let excerpt = Excerpt::around(source, &span);
+    let snippet = excerpt.snippet(file_name).annotation(AnnotationKind::Primary.span(excerpt.within(&span)));
     let mut report = Level::ERROR.primary_title(message).element(snippet);
     if let Some(help) = help {
         report = report.element(Level::HELP.message(help));
     }
     Renderer::plain().render(&[report])
+}
+
+/// Two places that are further apart are shown one by one.
+const MOST_LINES: usize = 1000;
+
+/// Lines around a place that are handed to the renderer with it.
+const LINES_AROUND: usize = 2;
+
+/// The part of a source that is shown. The renderer keeps notes on every line that it gets, so it gets few.
+struct Excerpt<'a> {
+    text: &'a str,
+    /// Where it begins in the source.
+    offset: usize,
+    /// Number of its first line, from 1.
+    line: usize,
+}
+
+impl<'a> Excerpt<'a> {
+    fn around(source: &'a str, span: &Range<usize>) -> Excerpt<'a> {
+        let (start, end) = (span.start.min(source.len()), span.end.min(source.len()));
+        let before = source[..start].rmatch_indices('\n').nth(LINES_AROUND);
+        let offset = before.map_or(0, |(newline, _)| newline + 1);
+        let after = source[end..].match_indices('\n').nth(LINES_AROUND);
+        let text = &source[offset..after.map_or(source.len(), |(newline, _)| end + newline + 1)];
+        Excerpt { text, offset, line: source[..offset].matches('\n').count() + 1 }
+    }
+
+    fn snippet(&self, file_name: &'a str) -> Snippet<'a, Annotation<'a>> {
+        Snippet::source(self.text).line_start(self.line).path(file_name)
+    }
+
+    /// A span of the source as one of the excerpt.
+    fn within(&self, span: &Range<usize>) -> Range<usize> {
+        span.start - self.offset..span.end - self.offset
+    }
 }
