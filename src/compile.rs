@@ -1,5 +1,6 @@
 //! The whole pipeline in one screen: from what JAX hands over to a program that needs less memory, with a proof.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::check;
@@ -190,17 +191,19 @@ struct Pipeline<'a> {
 #[derive(Clone)]
 struct Noted {
     stage: Stage,
-    /// What it left, where that is to be measured: only once it is known that no other guess is better.
-    module: Option<Module>,
+    /// What it left, where that is to be measured: only once it is known that no other guess is better. Guesses share what
+    /// stands before them.
+    module: Option<Arc<Module>>,
 }
 
 impl Noted {
     /// Plans the module in the order of its text, and notes the total.
     fn measured(mut self, target: &Target) -> Result<Stage, CompileError> {
-        if let Some(module) = &mut self.module {
-            passes::run(module, &passes::LEGALIZE, &Context { target }, RunOptions::default())?;
+        if let Some(module) = self.module.take() {
+            let mut module = Arc::unwrap_or_clone(module);
+            passes::run(&mut module, &passes::LEGALIZE, &Context { target }, RunOptions::default())?;
             module.is_scheduled = true;
-            let planned = plan::plan(module, target, &PlanOptions::default())?;
+            let planned = plan::plan(&module, target, &PlanOptions::default())?;
             self.stage.total = Some(planned.plan.totals.total);
         }
         Ok(self.stage)
@@ -236,7 +239,7 @@ impl Pipeline<'_> {
 
     /// Notes a stage before planning.
     fn note(&mut self, name: &'static str, time: Duration) {
-        let module = self.options.measure_stages.then(|| self.module.clone());
+        let module = self.options.measure_stages.then(|| Arc::new(self.module.clone()));
         self.stages.push(Noted { stage: Stage { name, time, total: None }, module });
     }
 

@@ -82,12 +82,14 @@ fn renumber_computations(module: &mut Module, order: &[ComputationId]) {
 fn renumber_instructions(module: &mut Module) {
     let mut new_id: SecondaryMap<InstructionId, PackedOption<InstructionId>> = SecondaryMap::new();
     let ids = module.computations.values().flat_map(|computation| &computation.instructions);
-    for (i, &old) in ids.enumerate() {
-        new_id[old] = InstructionId::new(i).into();
+    let mut n = 0;
+    for &old in ids {
+        new_id[old] = InstructionId::new(n).into();
+        n += 1;
     }
     let renumber =
         |id: InstructionId| new_id[id].expect("what an instruction refers to stands in its computation");
-    let old = std::mem::replace(&mut module.instructions, PrimaryMap::new());
+    let old = std::mem::replace(&mut module.instructions, PrimaryMap::with_capacity(n));
     let mut old: Vec<Option<Instruction>> =
         old.into_iter().map(|(_, instruction)| Some(instruction)).collect();
     for computation in module.computations.values_mut() {
