@@ -1,16 +1,16 @@
-//! From text to a checked plan: how long each stage takes, on the largest program of the corpus where there is one, and
-//! on generated programs of growing size.
+//! From text to a checked plan: how long each stage takes, on the largest programs of the corpus where there is one, and
+//! on programs that are large in one way each, of growing size. `scripts/growth.py` measures the command on those.
 //!
 //! `cargo bench --bench pipeline`
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
 
-use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use memplan::memory::Target;
 use memplan::plan::{PlanOptions, plan};
 use memplan::{LEGALIZE, check, hlo, ir, passes};
+use memplan_testkit::GROWTH_SHAPES;
 
 fn main() {
     println!(
@@ -25,7 +25,14 @@ fn main() {
         }
     }
     for n in [10_000, 100_000, 1_000_000] {
-        measure(&format!("generated {n}"), &generate(n));
+        let (_, training) = GROWTH_SHAPES[0];
+        let scheduled = training(n).replacen("growth", "growth, is_scheduled=true", 1);
+        measure(&format!("generated {n}"), &scheduled);
+    }
+    for (name, text) in GROWTH_SHAPES {
+        for n in [1_000, 10_000, 100_000] {
+            measure(&format!("{name} {n}"), &text(n));
+        }
     }
 }
 
@@ -67,25 +74,4 @@ fn measure(name: &str, text: &str) {
         text.len() as f64 / 1e6,
         ms(best.iter().sum())
     );
-}
-
-/// A scheduled program like a training step: a forward chain whose values are read again, last first, on the way back.
-fn generate(n: usize) -> String {
-    let mut text = String::from(
-        "HloModule generated, is_scheduled=true\n\nENTRY main {\n  v0 = f32[64,64]{1,0} parameter(0)\n",
-    );
-    let half = n / 2;
-    for i in 1..half {
-        let op = ["tanh", "exponential", "negate", "cosine"][i % 4];
-        writeln!(text, "  v{i} = f32[64,64]{{1,0}} {op}(v{})", i - 1).expect("writing to a string");
-    }
-    writeln!(text, "  g0 = f32[64,64]{{1,0}} negate(v{})", half - 1).expect("writing to a string");
-    for i in 1..half {
-        // Most residuals are short-lived, every 64th waits for its turn on the way back.
-        let residual = if i % 64 == 0 { half - i } else { half - 1 };
-        writeln!(text, "  g{i} = f32[64,64]{{1,0}} multiply(g{}, v{residual})", i - 1)
-            .expect("writing to a string");
-    }
-    writeln!(text, "  ROOT out = f32[64,64]{{1,0}} negate(g{})\n}}", half - 1).expect("writing to a string");
-    text
 }
