@@ -206,7 +206,7 @@ fn is_tiled(array: &ArrayShape) -> bool {
 fn lie_alike(a: Option<&Shape>, b: Option<&Shape>) -> bool {
     match (a, b) {
         (Some(Shape::Tuple(a)), Some(Shape::Tuple(b))) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| lie_alike(Some(a), Some(b)))
+            a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| lie_alike(Some(a), Some(b)))
         }
         (Some(a), Some(b)) => match (a.as_array(), b.as_array()) {
             (Some(a), Some(b)) => same_order(a, b),

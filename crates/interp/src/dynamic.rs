@@ -372,7 +372,7 @@ impl<'m> Body<'m> {
         }
         let shapes: Vec<Shape> = padded.iter().map(|&p| self.module.shape(p).clone()).collect();
         let (root, shape) = match from.shape(id).is_tuple() {
-            true => (self.add(Op::Tuple, Shape::Tuple(shapes.clone()), &padded), Shape::Tuple(shapes)),
+            true => (self.add(Op::Tuple, Shape::tuple(shapes.clone()), &padded), Shape::tuple(shapes)),
             false => (padded[0], shapes[0].clone()),
         };
         let body = self.computation;

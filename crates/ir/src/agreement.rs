@@ -11,6 +11,8 @@
 //! Memory is not that forgiving. Nothing moves `a` on its way, so who takes the layouts at their word reads it
 //! transposed.
 
+use std::sync::Arc;
+
 use crate::{ComputationId, EntityRef, InstructionId, Layout, Module, Op, Shape};
 
 /// Whether what is handed on without being moved lies alike wherever it is named: in tuples and their elements, and on
@@ -93,7 +95,7 @@ fn agrees(module: &Module, id: InstructionId) -> bool {
 /// Whether arrays of two shapes have the same order of dimensions in memory; row-major where nothing is said.
 fn lie_alike(a: &Shape, b: &Shape) -> bool {
     match (a, b) {
-        (Shape::Tuple(a), Shape::Tuple(b)) => a.iter().zip(b).all(|(a, b)| lie_alike(a, b)),
+        (Shape::Tuple(a), Shape::Tuple(b)) => a.iter().zip(b.iter()).all(|(a, b)| lie_alike(a, b)),
         (Shape::Array(a), Shape::Array(b)) => a.minor_to_major() == b.minor_to_major(),
         _ => true,
     }
@@ -110,7 +112,9 @@ fn is_row_major(shape: &Shape) -> bool {
 fn row_major(mut shape: Shape) -> Shape {
     match &mut shape {
         Shape::Tuple(elements) => {
-            elements.iter_mut().for_each(|e| *e = row_major(std::mem::replace(e, Shape::Token)))
+            Arc::make_mut(elements)
+                .iter_mut()
+                .for_each(|e| *e = row_major(std::mem::replace(e, Shape::Token)));
         }
         Shape::Array(a) | Shape::Buffer(a) => a.layout = Some(Layout::row_major(a.rank())),
         Shape::Token | Shape::Opaque => {}

@@ -32,7 +32,7 @@ pub enum BuildError {
 ///
 /// # fn main() -> Result<(), BuildError> {
 /// let mut module = ModuleBuilder::new("power");
-/// let state = Shape::Tuple(vec![Shape::scalar(S32), Shape::array(F32, [64, 64])]);
+/// let state = Shape::tuple([Shape::scalar(S32), Shape::array(F32, [64, 64])]);
 ///
 /// let mut body = module.computation("body");
 /// let s = body.parameter("state", state.clone());

@@ -1,5 +1,7 @@
 //! Shapes: what a value is made of.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use crate::{Dimensions, ElementType, Layout};
@@ -9,8 +11,8 @@ use crate::{Dimensions, ElementType, Layout};
 pub enum Shape {
     /// A dense array, scalars included.
     Array(ArrayShape),
-    /// A tuple, nested to any depth.
-    Tuple(Vec<Shape>),
+    /// A tuple, nested to any depth. Copies share the elements, since the shape of a program's state may have very many.
+    Tuple(Arc<[Shape]>),
     /// `b(...)`: a reference to an array that may not be copied.
     Buffer(ArrayShape),
     /// A token, which orders side effects and has no bytes.
@@ -105,6 +107,11 @@ impl Shape {
         Shape::array(element_type, [])
     }
 
+    /// A tuple.
+    pub fn tuple(elements: impl Into<Arc<[Shape]>>) -> Shape {
+        Shape::Tuple(elements.into())
+    }
+
     /// The array in an array or buffer shape.
     pub fn as_array(&self) -> Option<&ArrayShape> {
         match self {
@@ -172,7 +179,7 @@ impl Shape {
                 a.same_ignoring_layout(b)
             }
             (Shape::Tuple(a), Shape::Tuple(b)) => {
-                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.same_ignoring_layout(b))
+                a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| a.same_ignoring_layout(b))
             }
             (Shape::Token, Shape::Token) | (Shape::Opaque, Shape::Opaque) => true,
             _ => false,

@@ -552,7 +552,7 @@ fn aliases_operands(op: &Op) -> bool {
 
 fn same_memory_spaces(a: &Shape, b: &Shape) -> bool {
     match (a, b) {
-        (Shape::Tuple(a), Shape::Tuple(b)) => a.iter().zip(b).all(|(a, b)| same_memory_spaces(a, b)),
+        (Shape::Tuple(a), Shape::Tuple(b)) => a.iter().zip(b.iter()).all(|(a, b)| same_memory_spaces(a, b)),
         _ => {
             let space = |shape: &Shape| shape.as_array().map_or(0, ArrayShape::memory_space);
             space(a) == space(b)

@@ -34,7 +34,7 @@ impl Cursor<'_> {
             elements.push(c.shape()?);
             Ok(())
         })?;
-        Ok(Shape::Tuple(elements))
+        Ok(Shape::tuple(elements))
     }
 
     fn simple_shape(&mut self) -> Parsed<Shape> {

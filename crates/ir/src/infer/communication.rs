@@ -17,7 +17,7 @@ impl<'a> Inference<'a> {
         self.check_token(0)?;
         let given = self.given_shape()?;
         match given.as_tuple() {
-            Some([data, _]) => Ok(Shape::Tuple(vec![data.clone(), Shape::Token])),
+            Some([data, _]) => Ok(Shape::tuple([data.clone(), Shape::Token])),
             _ => Err(InferError::Given { expected: "a pair of data and token".into(), found: brief(given) }),
         }
     }
@@ -34,14 +34,14 @@ impl<'a> Inference<'a> {
 
     pub(super) fn send(&self) -> Result<Shape> {
         self.check_token(1)?;
-        Ok(Shape::Tuple(vec![self.operands[0].clone(), context(), Shape::Token]))
+        Ok(Shape::tuple([self.operands[0].clone(), context(), Shape::Token]))
     }
 
     pub(super) fn recv(&self) -> Result<Shape> {
         self.check_token(0)?;
         let given = self.given_shape()?;
         match given.as_tuple() {
-            Some([data, ..]) => Ok(Shape::Tuple(vec![data.clone(), context(), Shape::Token])),
+            Some([data, ..]) => Ok(Shape::tuple([data.clone(), context(), Shape::Token])),
             _ => Err(InferError::Given {
                 expected: "a tuple of data, u32[] and token[]".into(),
                 found: brief(given),
@@ -50,12 +50,12 @@ impl<'a> Inference<'a> {
     }
 
     pub(super) fn recv_done(&self) -> Result<Shape> {
-        Ok(Shape::Tuple(vec![self.element_of_operand(0)?.clone(), Shape::Token]))
+        Ok(Shape::tuple([self.element_of_operand(0)?.clone(), Shape::Token]))
     }
 
     /// Destination, source, context.
     pub(super) fn copy_start(&self) -> Shape {
-        Shape::Tuple(vec![self.operands[0].clone(), self.operands[0].clone(), context()])
+        Shape::tuple([self.operands[0].clone(), self.operands[0].clone(), context()])
     }
 
     /// Operands, result, and whatever contexts a given shape has.
@@ -75,7 +75,7 @@ impl<'a> Inference<'a> {
         if let crate::Op::AsyncStart(start) = self.op {
             self.check_aliasing(&start.output_operand_aliasing, wrapped.result, Agreement::Exact)?;
         }
-        Ok(Shape::Tuple(parts))
+        Ok(Shape::tuple(parts))
     }
 
     /// The shape of the start. Further operands are bound late: they extend the tuple of operands that a given shape
@@ -255,7 +255,7 @@ impl<'a> Inference<'a> {
         {
             parts.extend_from_slice(contexts);
         }
-        Shape::Tuple(parts)
+        Shape::tuple(parts)
     }
 
     fn collective_dimension(&self, collective: &Collective) -> Result<usize> {
@@ -273,7 +273,7 @@ impl<'a> Inference<'a> {
         match given {
             Shape::Array(_) => Ok(given.clone()),
             Shape::Tuple(parts) if parts.len() == 2 && parts[1].as_array().is_some() => {
-                Ok(Shape::Tuple(vec![self.operands[0].clone(), parts[1].clone()]))
+                Ok(Shape::tuple([self.operands[0].clone(), parts[1].clone()]))
             }
             _ => Err(InferError::Given {
                 expected: "an array, or a pair of state and bits".into(),

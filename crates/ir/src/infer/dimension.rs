@@ -125,7 +125,7 @@ pub(crate) fn compatible(a: &Shape, b: &Shape, agreement: Agreement) -> bool {
                 && a.dimensions.iter().zip(&b.dimensions).all(|(&a, &b)| sizes_agree(a, b))
         }
         (Shape::Tuple(a), Shape::Tuple(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| compatible(a, b, agreement))
+            a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| compatible(a, b, agreement))
         }
         (Shape::Token, Shape::Token) | (Shape::Opaque, Shape::Opaque) => true,
         _ => false,

@@ -300,7 +300,7 @@ fn index_of(id: impl crate::EntityRef) -> usize {
 
 /// A single array as it is, several as a tuple.
 fn one_or_tuple(mut shapes: Vec<Shape>) -> Shape {
-    if shapes.len() == 1 { shapes.remove(0) } else { Shape::Tuple(shapes) }
+    if shapes.len() == 1 { shapes.remove(0) } else { Shape::tuple(shapes) }
 }
 
 /// Checks that every entry is a dimension of an array of that rank, and none occurs twice.

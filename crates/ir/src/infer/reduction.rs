@@ -56,7 +56,7 @@ impl<'a> Inference<'a> {
         let shapes =
             accumulators.into_iter().map(|t| Ok(array(t, result)?.into())).collect::<Result<Vec<Shape>>>()?;
         Ok(if matches!(reducer.result, Shape::Tuple(_)) {
-            Shape::Tuple(shapes)
+            Shape::tuple(shapes)
         } else {
             one_or_tuple(shapes)
         })
@@ -169,7 +169,7 @@ impl<'a> Inference<'a> {
             stacked.insert(along, steps.expect("a scan has an input"));
             result.push(array(output.element_type, &stacked)?.into());
         }
-        Ok(if step.result.is_tuple() { Shape::Tuple(result) } else { one_or_tuple(result) })
+        Ok(if step.result.is_tuple() { Shape::tuple(result) } else { one_or_tuple(result) })
     }
 
     pub(super) fn sort(&self, dimension: i64) -> Result<Shape> {
@@ -204,7 +204,7 @@ impl<'a> Inference<'a> {
         *last = Dim::fixed(k);
         let values = array(operand.element_type, &result)?;
         let indices = array(ElementType::S32, &result)?;
-        Ok(Shape::Tuple(vec![values.into(), indices.into()]))
+        Ok(Shape::tuple([values.into(), indices.into()]))
     }
 
     /// Operand 0 is normalized per feature; the other operands are vectors over features, but for the last one of a
@@ -233,7 +233,7 @@ impl<'a> Inference<'a> {
             return Ok(operand.clone().into());
         }
         let vector: Shape = array(self.array(1)?.element_type, &[dim(operand, feature)])?.into();
-        Ok(Shape::Tuple(vec![operand.clone().into(), vector.clone(), vector]))
+        Ok(Shape::tuple([operand.clone().into(), vector.clone(), vector]))
     }
 }
 

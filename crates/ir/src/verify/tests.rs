@@ -446,7 +446,7 @@ fn interface() {
     let layout = |parameters: Vec<Shape>, result: Shape| {
         move |m: &mut Module| m.config.entry_computation_layout = Some(ProgramShape { parameters, result })
     };
-    let result = || Shape::Tuple(vec![vector()]);
+    let result = || Shape::tuple([vector()]);
     check(
         layout(vec![vector()], result()),
         "the module is invalid: entry_computation_layout has 1 parameters, the entry computation 2",

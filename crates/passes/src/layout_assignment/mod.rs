@@ -19,6 +19,8 @@
 mod insist;
 mod views;
 
+use std::sync::Arc;
+
 use memplan_analysis::{CallGraph, Dataflow, InPlace, dataflow, in_place_values};
 use memplan_ir::{ArrayShape, InstructionId, Layout, Module, Names, Op, PositionId, ProgramShape, Shape};
 use memplan_memory::Target;
@@ -77,7 +79,14 @@ fn program_shape(module: &Module, target: &Target) -> ProgramShape {
 /// wish on machines that tile arrays, since it is what front ends write when they have none.
 fn as_asked(shape: &mut Shape, target: &Target) {
     match shape {
-        Shape::Tuple(elements) => elements.iter_mut().for_each(|element| as_asked(element, target)),
+        Shape::Tuple(elements) => {
+            let mut asked = elements.to_vec();
+            asked.iter_mut().for_each(|element| as_asked(element, target));
+            // Where nothing is new, the elements stay shared.
+            if asked != **elements {
+                *elements = asked.into();
+            }
+        }
         Shape::Array(array) => {
             let layout = array.layout.as_ref();
             if layout.is_none_or(|layout| layout.tiles.is_empty()) {
@@ -281,7 +290,9 @@ fn apply(module: &mut Module, graph: &CallGraph, flow: &Dataflow, layouts: &Layo
 fn lay_out<'l>(shape: &mut Shape, next: &mut impl FnMut() -> Option<&'l Layout>) {
     let layout = next();
     match shape {
-        Shape::Tuple(elements) => elements.iter_mut().for_each(|element| lay_out(element, next)),
+        Shape::Tuple(elements) => {
+            Arc::make_mut(elements).iter_mut().for_each(|element| lay_out(element, next))
+        }
         Shape::Array(array) => array.layout = layout.cloned().or_else(|| array.layout.take()),
         Shape::Buffer(_) | Shape::Token | Shape::Opaque => {}
     }

@@ -11,6 +11,8 @@
 //!   r = f32[8]{0} add(a, d)                                    r = f32[8]{0} add(a, p)
 //! ```
 
+use std::sync::Arc;
+
 use cranelift_entity::{EntityRef, SecondaryMap};
 use memplan_analysis::{BufferId, Facts, LiveRange, ValueId, ValueKind};
 use memplan_ir::{
@@ -184,7 +186,7 @@ fn return_to_main(module: &mut Module, fast: MemorySpaceId) {
 /// Recursion is as deep as the shape; the parsers bound that depth.
 fn strip(shape: &mut Shape, fast: i64) {
     match shape {
-        Shape::Tuple(elements) => elements.iter_mut().for_each(|element| strip(element, fast)),
+        Shape::Tuple(elements) => Arc::make_mut(elements).iter_mut().for_each(|element| strip(element, fast)),
         Shape::Array(array) | Shape::Buffer(array) => {
             array.layout.iter_mut().filter(|l| l.memory_space == fast).for_each(|l| l.memory_space = 0);
         }

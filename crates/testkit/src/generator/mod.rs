@@ -101,7 +101,7 @@ fn entry(
             let mut shape = shape(&kind);
             if body.random.one_in(6) {
                 let other = body.random_kind();
-                shape = Shape::Tuple(vec![shape, self::shape(&other)]);
+                shape = Shape::tuple([shape, self::shape(&other)]);
             }
             let parameter = body.computation.parameter(&format!("p{number}"), shape.clone());
             body.take(parameter)?;

@@ -290,7 +290,7 @@ pub(in crate::parser) fn compatible(a: &Shape, b: &Shape) -> bool {
             a.element_type == b.element_type && a.dimensions == b.dimensions
         }
         (Shape::Tuple(a), Shape::Tuple(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| compatible(a, b))
+            a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| compatible(a, b))
         }
         _ => a == b,
     }

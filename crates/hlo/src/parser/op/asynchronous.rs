@@ -20,7 +20,7 @@ impl<'s> Parser<'s> {
             return Err(self.cursor.error_at(head.span.clone(), kind));
         };
         let parts = match self.shape_at(known) {
-            Shape::Tuple(parts) => match parts.as_slice() {
+            Shape::Tuple(parts) => match &parts[..] {
                 [Shape::Tuple(inputs), output, ..] => Some((inputs.clone(), output.clone())),
                 _ => None,
             },
@@ -34,8 +34,8 @@ impl<'s> Parser<'s> {
         let mut scope = self.new_scope();
         let span = head.span.clone();
         let mut inner_operands = Operands::new();
-        for (number, shape) in inputs.into_iter().enumerate() {
-            let shape = self.module.intern(shape);
+        for (number, shape) in inputs.iter().enumerate() {
+            let shape = self.module.intern(shape.clone());
             let name = if number == 0 { "async_param".to_owned() } else { format!("async_param.{number}") };
             let op = Op::Parameter { number: number as u32 };
             let parameter = Instruction::new(name, shape, op, [], scope.id);

@@ -77,7 +77,7 @@ fn parse_prefix(text: &str) -> (Shape, &str) {
             elements.push(element);
             rest = after;
         }
-        return (Shape::Tuple(elements), &rest[1..]);
+        return (Shape::tuple(elements), &rest[1..]);
     }
     if let Some(rest) = text.strip_prefix("token[]") {
         return (Shape::Token, rest);

@@ -230,7 +230,7 @@ impl Rewrite<'_> {
         module.computations[wrapped].parameters = parameters;
         let sources = operands.iter().map(|&operand| module.shape(operand).clone()).collect();
         let flag = flag(ElementType::S32, self.fast);
-        let shape = module.intern(Shape::Tuple(vec![Shape::Tuple(sources), result, flag]));
+        let shape = module.intern(Shape::tuple([Shape::Tuple(sources), result, flag]));
         let name = self.names.fresh("slice-start.fast");
         let parent = module.instructions[slot.0].parent;
         let start = Op::AsyncStart(Box::<Async>::default());

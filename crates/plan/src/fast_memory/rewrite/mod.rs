@@ -7,6 +7,8 @@
 
 mod bring;
 
+use std::sync::Arc;
+
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{CallGraph, CallGraphError, Facts, ValueId, dataflow};
 use memplan_ir::{
@@ -305,7 +307,7 @@ impl Rewrite<'_> {
         };
         let [to, from] = [to, from].map(|space| Shape::Array(in_space(&array, space)));
         let flag = flag(ElementType::U32, self.fast);
-        let shape = self.module.intern(Shape::Tuple(vec![to, from, flag]));
+        let shape = self.module.intern(Shape::tuple([to, from, flag]));
         self.push("copy-start", shape, Op::CopyStart { cross_program_prefetch_index: None }, source, slot)
     }
 
@@ -460,7 +462,7 @@ fn color_interiors(module: &mut Module) {
 
 fn set_space(shape: &mut Shape, index: &ShapeIndex, space: u32) {
     let part = index.0.iter().try_fold(shape, |shape, &i| match shape {
-        Shape::Tuple(elements) => elements.get_mut(i as usize),
+        Shape::Tuple(elements) => Arc::make_mut(elements).get_mut(i as usize),
         _ => None,
     });
     if let Some(layout) = part.and_then(Shape::as_array_mut).and_then(|array| array.layout.as_mut()) {
