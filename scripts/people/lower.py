@@ -80,7 +80,7 @@ def run(function, traced, arguments, place):
     text = lowered.compiler_ir("hlo").as_hlo_text()
     narrowest = next((dtype for name, dtype in NARROW.items() if f"{name}[" in text), jnp.float32)
     others = []
-    for seed in range(3):
+    for seed in range(8):
         rng = np.random.default_rng(seed)
         others.append(jax.tree.map(lambda array: jostled(array, rng, float(jnp.finfo(narrowest).eps)), arguments))
     results = jax.tree.leaves(function(*arguments))

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.scipy import linalg
-from program import integers, normal, program
+from program import integers, normal, program, shape
 
 
 @program("jax")
@@ -717,8 +717,6 @@ def llama_7b_decode():
 
         x, cache = lax.scan(layer, x, (params["layers"], *cache))
         return jnp.argmax((norm(x, params["norm"]) @ params["head"]).astype(jnp.float32), -1), cache
-
-    from program import shape
 
     s = lambda *e: shape(layers, *e, dtype=jnp.bfloat16)
     params = {

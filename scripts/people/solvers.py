@@ -160,28 +160,23 @@ def sinkhorn_distance():
 
 @program("brax", runs=False)
 def brax_ant_rollout():
-    """Ant in brax's generalised pipeline, a policy network, an episode by scan with automatic resets; only compiled."""
+    """Ant in brax's spring pipeline, a policy network, episodes by scan, many of them by vmap; only compiled."""
     from brax import envs
-    from brax.envs.wrappers import training as wrappers
     from brax.training.agents.ppo import networks
 
-    environment = wrappers.wrap(envs.get_environment("ant", backend="generalized"), episode_length=100, action_repeat=1)
+    environment = envs.get_environment("ant", backend="spring")
     policy = networks.make_ppo_networks(environment.observation_size, environment.action_size)
 
-    @jax.jit
-    def rollout(params, key):
-        state = environment.reset(jax.random.split(key, 64))
-
+    def episode(params, key):
         def step(state, key):
             logits = policy.policy_network.apply(None, params, state.obs)
-            action = policy.parametric_action_distribution.sample(logits, key)
-            state = environment.step(state, action)
+            state = environment.step(state, policy.parametric_action_distribution.sample(logits, key))
             return state, (state.reward, state.done)
 
-        return jax.lax.scan(step, state, jax.random.split(key, 20))[1]
+        return jax.lax.scan(step, environment.reset(key), jax.random.split(key, 20))[1]
 
     params = jax.eval_shape(policy.policy_network.init, jax.random.key(0))
-    return rollout, (params, jax.eval_shape(lambda: jax.random.key(1)))
+    return jax.jit(jax.vmap(episode, (None, 0))), (params, jax.eval_shape(lambda: jax.random.split(jax.random.key(1), 64)))
 
 
 @program("brax")

@@ -8,7 +8,7 @@ pub fn limits(opcode: Opcode) -> Option<&'static str> {
     Some(match opcode {
         Infeed | Outfeed | Send | SendDone | Recv | RecvDone => "not supported: there is no host to talk to",
         CustomCall => {
-            "built in: TopK, shardings, PadToStatic and SliceToDynamic, and LAPACK's getrf, geqrf, orgqr, potrf, \
+            "built in: TopK, shardings, PadToStatic and SliceToDynamic, and LAPACK's getrf, geqrf, orgqr, ormqr, potrf, \
              syevd, gesdd and trsm as JAX calls them; others from a registry"
         }
         Rng => "HLO leaves the numbers open: Philox, from a seed",

@@ -24,6 +24,8 @@ enum Routine {
     Geqrf,
     /// From what `Geqrf` gives: Q.
     Orgqr,
+    /// From what `Geqrf` gives and a matrix: the product of Q, or its adjoint, and that matrix.
+    Ormqr { is_left: bool, is_adjoint: bool },
     /// Factor, info.
     Potrf { is_lower: bool },
     /// Eigenvectors, eigenvalues, info.
@@ -48,18 +50,23 @@ impl LapackKernel {
         };
         let config = module.instructions[id].backend_config.as_deref().unwrap_or_default();
         let config = String::from_utf8_lossy(config);
-        // Attributes are characters as LAPACK wants them: `uplo = 76 : ui8` is 'L'.
-        let letter = |key: &str| {
+        let attribute = |key: &str| {
             let mut words =
                 config.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|w| !w.is_empty());
             words.by_ref().find(|&word| word == key)?;
-            words.next()?.parse::<u8>().ok().map(char::from)
+            words.next()
         };
+        // Some are characters as LAPACK wants them: `uplo = 76 : ui8` is 'L'.
+        let letter = |key: &str| attribute(key)?.parse::<u8>().ok().map(char::from);
+        let is_true = |key: &str| attribute(key) == Some("true");
         let is_lower = letter("uplo") != Some('U');
         let routine = match name.get(1..).unwrap_or_default() {
             "getrf" => Routine::Getrf,
             "geqrf" => Routine::Geqrf,
             "orgqr" | "ungqr" => Routine::Orgqr,
+            "ormqr" | "unmqr" => {
+                Routine::Ormqr { is_left: is_true("left"), is_adjoint: is_true("transpose") }
+            }
             "potrf" => Routine::Potrf { is_lower },
             "syevd" | "heevd" => Routine::Syevd { is_lower },
             "gesdd" => Routine::Gesdd,
@@ -102,6 +109,17 @@ impl LapackKernel {
             (Routine::Orgqr, [taus], [q]) => {
                 let reflections = taus.shape.dimensions.last().map_or(0, |&t| t as usize);
                 is(q, &[m, n]) && is(taus, &[reflections]) && reflections <= n && n <= m
+            }
+            (Routine::Ormqr { is_left, .. }, [taus, c], [product]) => {
+                let reflections = taus.shape.dimensions.last().map_or(0, |&t| t as usize);
+                let has_matrix = c.shape.rank() >= 2;
+                let (rows, columns) = if has_matrix { c.matrix() } else { (0, 0) };
+                has_matrix
+                    && is(c, &[rows, columns])
+                    && is(product, &[rows, columns])
+                    && (if is_left { rows } else { columns }) == m
+                    && is(taus, &[reflections])
+                    && reflections <= k
             }
             (Routine::Potrf { .. }, [], [a, info]) => m == n && is(a, &[n, n]) && is(info, &[]),
             (Routine::Syevd { .. }, [], [v, w, info]) => {
@@ -223,6 +241,12 @@ impl LapackKernel {
             (Routine::Orgqr, [given, taus, q]) => {
                 q.copy_from_slice(given);
                 matrix::product_of_reflections(q, m, n, taus);
+            }
+            (Routine::Ormqr { is_left, is_adjoint }, [given, taus, c, product]) => {
+                product.copy_from_slice(c);
+                let width = self.operands[2].matrix().1;
+                let sides = (is_left, is_adjoint);
+                matrix::multiply_by_reflections(product, width, (given, m, n), taus, sides);
             }
             (Routine::Potrf { is_lower }, [given, a, info]) => {
                 a.copy_from_slice(given);

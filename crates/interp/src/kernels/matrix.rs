@@ -84,6 +84,35 @@ pub(crate) fn product_of_reflections(a: &mut [Complex64], m: usize, n: usize, ta
     }
 }
 
+/// Multiplies `c`, of `width` columns, by the product Q of the reflections that [`qr`] leaves in `a`, or by its adjoint,
+/// without making Q.
+pub(crate) fn multiply_by_reflections(
+    c: &mut [Complex64],
+    width: usize,
+    (a, m, n): (&[Complex64], usize, usize),
+    taus: &[Complex64],
+    (is_left, is_adjoint): (bool, bool),
+) {
+    let reflections = taus.len().min(n).min(m);
+    // From the left columns are reflected, from the right rows.
+    let (lines, from_line, from_step) =
+        if is_left { (width, 1, width) } else { (c.len() / width.max(1), width, 1) };
+    for step in 0..reflections {
+        let k = if is_left == is_adjoint { step } else { reflections - 1 - step };
+        let tau = if is_adjoint { taus[k].conj() } else { taus[k] };
+        let v = |i: usize, conjugate: bool| match i == k {
+            true => Complex64::ONE,
+            false if conjugate => a[i * n + k].conj(),
+            false => a[i * n + k],
+        };
+        for line in 0..lines {
+            let at = |i: usize| line * from_line + i * from_step;
+            let along: Complex64 = (k..m).map(|i| v(i, is_left) * c[at(i)]).sum();
+            (k..m).for_each(|i| c[at(i)] -= tau * along * v(i, !is_left));
+        }
+    }
+}
+
 /// Eigenvalues in ascending order and eigenvectors, the columns of `v`, of a Hermitian matrix of which one triangle
 /// counts. Jacobi's method with cyclic sweeps.
 pub(crate) fn eigen(
