@@ -5,7 +5,7 @@ use memplan_ir::{
     ComputationId, EntityRef, InstructionId, Module, Op, Position, PositionId, Positions, Schedule,
     SecondaryMap, Shape, ShapeIndex,
 };
-use memplan_memory::{AllocationId, AllocationKind, MemoryPlan, MemorySpaceId, Slice, Target};
+use memplan_memory::{AllocationId, AllocationKind, Bytes, MemoryPlan, MemorySpaceId, Slice, Target};
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
@@ -47,6 +47,8 @@ pub(crate) struct Facts<'a> {
 pub(crate) struct Part {
     /// Padded bytes on the target.
     pub(crate) size: u64,
+    /// How many of them are padding.
+    pub(crate) padding: u64,
     pub(crate) is_tuple: bool,
     pub(crate) space: MemorySpaceId,
     /// How the elements of an array lie in its bytes: equal numbers, element by element at the same bytes.
@@ -59,6 +61,10 @@ impl Report {
             true => self.violations.push(violation),
             false => self.more += 1,
         }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.violations.is_empty()
     }
 
     pub(crate) fn into_result(mut self) -> Result<(), Vec<Violation>> {
@@ -118,6 +124,12 @@ impl<'a> Facts<'a> {
     /// Where a position's bytes are.
     pub(crate) fn slice(&self, position: PositionId) -> Option<Slice> {
         self.slices[position.index()]
+    }
+
+    /// Every position that has bytes, with them.
+    pub(crate) fn placed(&self) -> impl Iterator<Item = (PositionId, Slice)> + '_ {
+        let slices = self.slices.iter().enumerate();
+        slices.filter_map(|(position, slice)| Some((PositionId::new(position), (*slice)?)))
     }
 
     /// What the table of a tuple holds.
@@ -265,15 +277,14 @@ impl<'a> Facts<'a> {
                 report.add(Violation::OutOfBounds { at: at(), slice: *slice, size: allocation.size });
             }
             let needed = self.part(id).size;
-            if slice.size.0 < needed {
-                report.add(Violation::TooSmall {
-                    at: at(),
-                    slice: *slice,
-                    needed: memplan_memory::Bytes(needed),
-                });
+            let (slice, needed) = (*slice, Bytes(needed));
+            if slice.size < needed {
+                report.add(Violation::TooSmall { at: at(), slice, needed });
+            } else if slice.size > needed {
+                report.add(Violation::TooLarge { at: at(), slice, needed });
             }
-            if needed > 0 && slice.size.0 > 0 {
-                self.slices[id.index()] = Some(*slice);
+            if needed > Bytes::ZERO && slice.size > Bytes::ZERO {
+                self.slices[id.index()] = Some(slice);
             }
         }
     }
@@ -318,8 +329,10 @@ impl<'a> Facts<'a> {
 fn parts_of(shape: &Shape, target: &Target, ways: &mut IndexSet<WayToLie, FxBuildHasher>) -> Vec<Part> {
     let mut parts = Vec::new();
     shape.for_each_subshape(|_, part| {
+        let size = target.size_of(part);
         parts.push(Part {
-            size: target.size_of(part).0,
+            size: size.0,
+            padding: size.saturating_sub(target.unpadded_size_of(part)).0,
             is_tuple: part.is_tuple(),
             space: MemorySpaceId(part.as_array().map_or(0, |a| a.memory_space()) as u32),
             lies: part.as_array().map_or(0, |array| ways.insert_full(WayToLie::of(array)).0 as u32),

@@ -16,7 +16,8 @@
 //! * what the program leaves for its next call (`cross_program_prefetch_index`) is there from before its copy starts to
 //!   the end;
 //! * results end where the caller looks for them, aliased ones in their parameter;
-//! * the totals are those of the allocations.
+//! * totals, figures of memory spaces and padding are those of allocations and shapes, and no more bytes are said to be
+//!   live at once than a replay of the schedule finds.
 //!
 //! The method is that of register allocation checkers (regalloc2's `checker.rs` is the one to read), with byte ranges
 //! for registers. What makes it linear is that slices belong to positions, not to calls: each computation is walked
@@ -24,15 +25,18 @@
 //! O(n log n) in positions, plus the number of separate written ranges of a callee for each of its calls; beyond a
 //! budget for those the answer is [`Violation::TooComplex`], which real plans, whose arenas are dense, stay far from.
 //!
-//! Not checked: capacities of memory spaces, how computations embedded in kernels (fusions, reducers) use memory, and
-//! the span of an asynchronous operation that is started in one computation and done in another (as in pipelined
-//! loops): there each computation is checked as if the operation were not in flight.
+//! Not checked: whether a program fits the capacities of memory spaces, whether an arena is as small as can be where the
+//! plan says so (`proved_minimal`), peaks where a computation is called from several places, and the span of an
+//! asynchronous operation that is started in one computation and done in another (as in pipelined loops): there each
+//! computation is checked as if the operation were not in flight.
 
 mod bytes;
 mod calls;
 mod facts;
+mod figures;
 mod in_place;
 mod lie;
+mod live;
 mod structure;
 mod violation;
 mod walk;
@@ -87,12 +91,14 @@ pub fn check(
     computations.iter().for_each(|&c| planned[c] = true);
     facts.place_constants(&planned, &mut report);
 
-    structure::check_schedule(&facts, &computations, &mut report);
+    structure::check_schedule(&facts, &planned, &mut report);
+    structure::check_kernels(&facts, &planned, &mut report);
     structure::check_slices(&facts, &computations, &mut report);
     structure::check_kernel_scratch(&facts, &mut report);
     structure::check_arguments(&facts, &mut report);
     structure::check_results(&facts, &mut report);
-    structure::check_totals(&facts, &mut report);
+    figures::check_totals(&facts, &mut report);
+    figures::check_spaces(&facts, &mut report);
 
     let mut proving = Proving {
         facts: &facts,
@@ -110,7 +116,13 @@ pub fn check(
         let summary = walk::walk(&mut proving, computation);
         proving.summaries.insert(computation, summary);
     }
-    let (reads, writes) = (proving.reads, proving.writes);
+    let Proving { reads, writes, names, .. } = proving;
+    // What is live when is a question about right plans alone.
+    if report.is_empty()
+        && let Some(peaks) = live::replay(&facts, &names, &computations)
+    {
+        figures::check_peaks(&facts, &peaks, &mut report);
+    }
     report.into_result()?;
     let instructions = computations.iter().map(|&c| module.computations[c].instructions.len()).sum();
     Ok(Proof { computations: computations.len(), instructions, reads, writes })

@@ -4,7 +4,7 @@
 use memplan_ir::{
     ComputationId, EntityRef, InstructionId, Op, Position, PositionId, SecondaryMap, ShapeIndex,
 };
-use memplan_memory::{AllocationKind, Bytes, KernelScratch, MemorySpaceId};
+use memplan_memory::{AllocationKind, Bytes, KernelScratch};
 use rustc_hash::FxHashMap;
 
 use crate::Violation;
@@ -60,11 +60,17 @@ pub(crate) fn runs_callees(op: &Op) -> bool {
     )
 }
 
-/// Every instruction of every planned computation once, after what it depends on.
-pub(crate) fn check_schedule(facts: &Facts<'_>, planned: &[ComputationId], report: &mut Report) {
+/// Every instruction of every planned computation once, after what it depends on. Others, those of kernels, need no
+/// order; where the schedule has one for them, it is as right.
+pub(crate) fn check_schedule(
+    facts: &Facts<'_>,
+    planned: &SecondaryMap<ComputationId, bool>,
+    report: &mut Report,
+) {
     let module = facts.module;
     let mut step: SecondaryMap<InstructionId, u32> = SecondaryMap::with_default(u32::MAX);
-    for &computation in planned {
+    let has_order = |&c: &ComputationId| planned[c] || !facts.schedule.sequence(c).is_empty();
+    for computation in module.computations.keys().filter(has_order) {
         let name = || facts.computation_name(computation);
         for (i, &id) in facts.schedule.sequence(computation).iter().enumerate() {
             if !module.instructions.is_valid(id) || module.instructions[id].parent != computation {
@@ -95,6 +101,25 @@ pub(crate) fn check_schedule(facts: &Facts<'_>, planned: &[ComputationId], repor
     }
 }
 
+/// Nothing inside kernels has memory of its own.
+pub(crate) fn check_kernels(
+    facts: &Facts<'_>,
+    planned: &SecondaryMap<ComputationId, bool>,
+    report: &mut Report,
+) {
+    let placed = facts.plan.slices.keys().map(|position| position.instruction);
+    let mut last = None;
+    for id in placed.chain(facts.plan.scratch.keys().copied()) {
+        let is_inside =
+            facts.module.instructions.is_valid(id) && !planned[facts.module.instructions[id].parent];
+        // Once for all parts of a result.
+        if is_inside && last != Some(id) {
+            report.add(Violation::InsideKernel { at: facts.place_of(id) });
+            last = Some(id);
+        }
+    }
+}
+
 /// Alignment and memory space of every slice.
 pub(crate) fn check_slices(facts: &Facts<'_>, planned: &[ComputationId], report: &mut Report) {
     for (id, allocation) in facts.plan.allocations.iter() {
@@ -104,6 +129,9 @@ pub(crate) fn check_slices(facts: &Facts<'_>, planned: &[ComputationId], report:
         };
         if allocation.alignment < needed && allocation.size > Bytes::ZERO {
             report.add(Violation::UnderAligned { allocation: id, found: allocation.alignment, needed });
+        }
+        if allocation.alignment > needed {
+            report.add(Violation::OverAligned { allocation: id, found: allocation.alignment, given: needed });
         }
     }
     let instructions = planned.iter().flat_map(|&c| &facts.module.computations[c].instructions);
@@ -225,58 +253,6 @@ pub(crate) fn check_results(facts: &Facts<'_>, report: &mut Report) {
                 parameter_index: alias.parameter_index.clone(),
                 slice: facts.slice(output),
             });
-        }
-    }
-}
-
-/// Totals against allocations and shapes.
-pub(crate) fn check_totals(facts: &Facts<'_>, report: &mut Report) {
-    let totals = &facts.plan.totals;
-    let sum = |keep: &dyn Fn(&AllocationKind, MemorySpaceId) -> bool| {
-        let kept = facts.plan.allocations.values().filter(|a| keep(&a.kind, a.space));
-        kept.fold(Bytes::ZERO, |sum, a| sum.saturating_add(a.size))
-    };
-    let entry = facts.module.entry_computation();
-    let [mut outputs, mut aliased] = [Bytes::ZERO; 2];
-    for (position, part) in facts.parts_of(entry.root) {
-        outputs = outputs.saturating_add(Bytes(part.size));
-        let allocation = facts.slice(position).map(|slice| &facts.plan.allocations[slice.allocation].kind);
-        if let Some(AllocationKind::Argument { .. }) = allocation {
-            aliased = aliased.saturating_add(Bytes(part.size));
-        }
-    }
-    let arguments = sum(&|kind, _| matches!(kind, AllocationKind::Argument { .. }));
-    let constants = sum(&|kind, _| *kind == AllocationKind::Constant);
-    let temp = sum(&|kind, space| *kind == AllocationKind::Temp && space == MemorySpaceId::MAIN);
-    let fixed = arguments.saturating_add(outputs).saturating_sub(aliased);
-    let total = fixed.saturating_add(constants).saturating_add(temp);
-    let mut expect = |name: &str, claimed: Bytes, found: Bytes| {
-        if claimed != found {
-            report.add(Violation::WrongTotal { name: name.into(), claimed, found });
-        }
-    };
-    expect("arguments", totals.arguments, arguments);
-    expect("outputs", totals.outputs, outputs);
-    expect("aliased", totals.aliased, aliased);
-    expect("constants", totals.constants, constants);
-    expect("temp", totals.temp, temp);
-    expect("total", totals.total, total);
-    expect("fragmentation", totals.fragmentation, temp.saturating_sub(totals.temp_lower_bound));
-    for space in &facts.plan.spaces {
-        let temp = sum(&|kind, id| *kind == AllocationKind::Temp && id == space.space);
-        expect(&format!("temp of {}", space.space), space.temp, temp);
-        // Older plan files have the arena alone.
-        if space.total > Bytes::ZERO {
-            let of = |kind: fn(&AllocationKind) -> bool| sum(&|k, id| id == space.space && kind(k));
-            let arguments = of(|kind| matches!(kind, AllocationKind::Argument { .. }));
-            expect(&format!("arguments of {}", space.space), space.arguments, arguments);
-            expect(
-                &format!("outputs of {}", space.space),
-                space.outputs,
-                of(|k| *k == AllocationKind::Output),
-            );
-            let constants = of(|kind| *kind == AllocationKind::Constant);
-            expect(&format!("constants of {}", space.space), space.constants, constants);
         }
     }
 }

@@ -72,6 +72,12 @@ pub enum Violation {
     /// A slice is smaller than its value.
     #[error("{at} needs {needed:#} bytes; {} has {:#}", span(.slice), .slice.size)]
     TooSmall { at: Place, slice: Slice, needed: Bytes },
+    /// A slice is said to be larger than its value.
+    #[error("{at} needs {needed:#} bytes, but the plan says that it has {:#}", .slice.size)]
+    TooLarge { at: Place, slice: Slice, needed: Bytes },
+    /// A value inside a kernel is placed.
+    #[error("{at} is computed inside a kernel, where nothing has memory of its own, but the plan places it")]
+    InsideKernel { at: Place },
     /// A slice reaches beyond its allocation.
     #[error("{at} lies at {}, beyond the end of the allocation ({size:#} bytes)", span(.slice))]
     OutOfBounds { at: Place, slice: Slice, size: Bytes },
@@ -81,6 +87,9 @@ pub enum Violation {
     /// An allocation promises less alignment than its values need.
     #[error("{allocation} is aligned to {found}; its values need {needed}")]
     UnderAligned { allocation: AllocationId, found: Alignment, needed: Alignment },
+    /// An allocation promises more alignment than the machine gives.
+    #[error("{allocation} is said to be aligned to {found}; what the target gives is {given}")]
+    OverAligned { allocation: AllocationId, found: Alignment, given: Alignment },
     /// A slice is in another memory than the layout says.
     #[error("{at} belongs in {layout} but {} is in {found}", span(.slice))]
     WrongSpace { at: Place, slice: Slice, layout: MemorySpaceId, found: MemorySpaceId },
@@ -163,6 +172,19 @@ pub enum Violation {
     /// A total is not what allocations and shapes add up to.
     #[error("the plan says {name} is {claimed:#}; it is {found:#}")]
     WrongTotal { name: Box<str>, claimed: Bytes, found: Bytes },
+
+    /// More bytes are said to be live at once than there are: a smaller arena might do.
+    #[error("the plan says that at least {claimed:#} bytes of {space} are needed at once; it is {found:#}")]
+    BoundTooHigh { space: MemorySpaceId, claimed: Bytes, found: Bytes },
+    /// More bytes are said to be live at the peak than there are.
+    #[error("the plan says that {claimed:#} bytes are live at its peak; it is {found:#}")]
+    PeakTooHigh { claimed: Bytes, found: Bytes },
+    /// A memory space that is used has no figures, or has them twice.
+    #[error("the plan lists {space} {found} times")]
+    SpaceListed { space: MemorySpaceId, found: usize },
+    /// A memory space is not described as the target describes it.
+    #[error("the plan says that the {what} of {space} is {claimed}; it is {found}")]
+    OtherSpace { space: MemorySpaceId, what: &'static str, claimed: Box<str>, found: Box<str> },
 
     /// The plan is in so many small pieces that proving it would take too long.
     #[error("gave up at {at}: too many scattered pieces of memory are written by called computations")]

@@ -389,22 +389,20 @@ impl Assignment<'_> {
         sizes.sum()
     }
 
-    /// Bytes of layout padding in everything that has an allocation, each storage once.
+    /// Bytes of layout padding: of what lies at each place, the most.
     fn padding(&self) -> Bytes {
-        let mut padding = SecondaryMap::<StorageId, Bytes>::new();
-        for (value, definition) in self.facts.flow.values.iter() {
-            if self.storages.sizes[value] == Bytes::ZERO {
-                continue;
-            }
-            let positions = &self.facts.flow.positions;
-            let shape = self.module.shape(positions.instruction(definition.definition));
+        let mut places: BTreeMap<(AllocationId, Bytes), Bytes> = BTreeMap::new();
+        for (position, slice) in &self.plan.slices {
+            let shape = self.module.shape(position.instruction);
             let part =
-                shape.subshape(positions.shape_index(definition.definition)).expect("positions are parts");
-            let extra = self.target.size_of(part).saturating_sub(self.target.unpadded_size_of(part));
-            let storage = self.storages.of(value);
-            padding[storage] = padding[storage].max(extra);
+                shape.subshape(&position.index).expect("positions are parts of their instruction's shape");
+            let extra = slice.size.saturating_sub(self.target.unpadded_size_of(part));
+            if extra > Bytes::ZERO {
+                let most = places.entry((slice.allocation, slice.offset)).or_default();
+                *most = extra.max(*most);
+            }
         }
-        padding.values().fold(Bytes::ZERO, |a, &b| a.saturating_add(b))
+        places.into_values().fold(Bytes::ZERO, Bytes::saturating_add)
     }
 
     fn is_live_out(&self, storage: StorageId) -> bool {

@@ -6,7 +6,7 @@ use memplan_memory::{Alignment, Allocation, AllocationId, AllocationKind, Bytes,
 
 use crate::support::Case;
 
-const PROGRAM: &str = "HloModule m, is_scheduled=true, input_output_alias={ {0}: (1, {}, may-alias) }
+pub(crate) const PROGRAM: &str = "HloModule m, is_scheduled=true, input_output_alias={ {0}: (1, {}, may-alias) }
 body {
   bp = (s32[], f32[4]{0}) parameter(0) // {0} temp+0 {1} temp+4
   bi = s32[] get-tuple-element(bp), index=0 // temp+0
@@ -46,7 +46,7 @@ ENTRY main {
 }";
 
 impl Case {
-    fn slice(&mut self, name: &str, index: &[u32]) -> &mut Slice {
+    pub(crate) fn slice(&mut self, name: &str, index: &[u32]) -> &mut Slice {
         let instruction = self.find(name);
         let position = Position { instruction, index: ShapeIndex::from(index.iter().copied()) };
         self.plan.slices.get_mut(&position).expect("the program gives it a slice")
@@ -89,14 +89,14 @@ impl Case {
         self.plan.slices.shift_remove(&Position { instruction: id, index: ShapeIndex::root() });
     }
 
-    fn allocation(&mut self, name: &str) -> &mut Allocation {
+    pub(crate) fn allocation(&mut self, name: &str) -> &mut Allocation {
         let id = self.slice(name, &[]).allocation;
         &mut self.plan.allocations[id]
     }
 }
 
 /// What is done to the plan; what has to be found.
-type Mutation = (&'static str, fn(&mut Case), fn(&V) -> bool);
+pub(crate) type Mutation = (&'static str, fn(&mut Case), fn(&V) -> bool);
 
 const MUTATIONS: &[Mutation] = &[
     ("shift what a copy-start forwards", |c| c.shift("y", 4), |v| matches!(v, V::Moved { .. })),
@@ -297,8 +297,15 @@ const HARMLESS: &[Harmless] = &[
 
 #[test]
 fn every_mutation_is_found_and_named() {
-    for (what, mutate, is_found) in MUTATIONS {
-        let mut case = Case::new("toy", PROGRAM);
+    find_and_name(PROGRAM, MUTATIONS);
+}
+
+/// Breaks the plan of a program in each way; what has to be found is among what is found.
+#[track_caller]
+pub(crate) fn find_and_name(program: &str, mutations: &[Mutation]) {
+    for (what, mutate, is_found) in mutations {
+        let mut case = Case::new("toy", program);
+        assert_eq!(case.complaints(), "", "before: {what}");
         mutate(&mut case);
         let violations = case.check().expect_err(what);
         assert!(violations.iter().any(is_found), "{what}: found only\n{}", case.complaints());

@@ -9,8 +9,8 @@ use memplan_check::{Proof, Violation};
 use memplan_hlo::parse;
 use memplan_ir::{InstructionId, Module, Position, Schedule, ShapeIndex};
 use memplan_memory::{
-    Alignment, Allocation, AllocationId, AllocationKind, Bytes, KernelScratch, MemoryPlan, MemorySpaceId,
-    Slice, Target,
+    Alignment, Allocation, AllocationId, AllocationKind, Bytes, KernelScratch, MemoryPlan, MemorySpace,
+    MemorySpaceId, Slice, SpaceTotals, Target,
 };
 
 /// A program with its plan.
@@ -94,6 +94,39 @@ impl Case {
         });
         totals.total = totals.arguments + totals.outputs - totals.aliased + totals.constants + totals.temp;
         plan.totals = totals;
+        plan.spaces = self.target.spaces.iter().map(|space| figures(plan, space)).collect();
+        self.claim_what_is_found();
+    }
+
+    /// Claims the peaks and the padding that the checker finds: where a test is about something else, they are right.
+    fn claim_what_is_found(&mut self) {
+        // More than there is, so that the checker says how much there is.
+        self.plan.totals.peak_live = Bytes(u64::MAX);
+        for violation in self.check().err().unwrap_or_default() {
+            let totals = &mut self.plan.totals;
+            match violation {
+                Violation::WrongTotal { name, found, .. } if &*name == "padding" => totals.padding = found,
+                Violation::WrongTotal { name, found, .. } if &*name == "fragmentation" => {
+                    totals.fragmentation = found;
+                }
+                _ => {}
+            }
+        }
+        for violation in self.check().err().unwrap_or_default() {
+            let totals = &mut self.plan.totals;
+            match violation {
+                Violation::PeakTooHigh { found, .. } => totals.peak_live = found,
+                Violation::BoundTooHigh { space, found, .. } => {
+                    let listed = self.plan.spaces.iter_mut().filter(|listed| listed.space == space);
+                    listed.for_each(|listed| listed.temp_lower_bound = found);
+                    if space == MemorySpaceId::MAIN {
+                        totals.temp_lower_bound = found;
+                        totals.fragmentation = totals.temp - found;
+                    }
+                }
+                _ => {}
+            }
+        }
     }
 
     /// What kernels reserve on this target, in allocations that hold nothing else.
@@ -162,6 +195,28 @@ pub(crate) fn refutes_on(target: &str, text: &str, complaint: &str) {
     let complaints = Case::new(target, text).complaints();
     let first = complaints.lines().next().unwrap_or("accepted");
     assert!(first.contains(complaint), "expected `{complaint}`; found:\n{complaints}");
+}
+
+/// The figures of a memory space; the bound may be too high.
+fn figures(plan: &MemoryPlan, space: &MemorySpace) -> SpaceTotals {
+    let sum = |keep: &dyn Fn(&AllocationKind) -> bool| -> Bytes {
+        let kept = plan.allocations.values().filter(|a| a.space == space.id && keep(&a.kind));
+        kept.map(|a| a.size).sum()
+    };
+    let temp = sum(&|kind| *kind == AllocationKind::Temp);
+    let whole = plan.allocations.values().filter(|a| a.space == space.id);
+    SpaceTotals {
+        space: space.id,
+        name: space.name.clone(),
+        capacity: space.capacity,
+        arguments: sum(&|kind| matches!(kind, AllocationKind::Argument { .. })),
+        outputs: sum(&|kind| *kind == AllocationKind::Output),
+        constants: sum(&|kind| *kind == AllocationKind::Constant),
+        temp,
+        total: whole.map(|a| a.size.align_up(space.granule)).sum(),
+        temp_lower_bound: temp,
+        proved_minimal: false,
+    }
 }
 
 fn kind_of(name: &str) -> AllocationKind {

@@ -1,0 +1,330 @@
+//! How many bytes are live at every instant: the schedule replayed, with what the walk found out about values.
+//!
+//! The schedule is flattened: the instructions of a called computation stand before their caller, a loop's condition
+//! before its body, branches one after the other. A place (an allocation and an offset) is live from an instant that
+//! writes there to the last one that needs what was written. Since nothing that is passed on moves, it makes no
+//! difference under which names a value is read.
+//!
+//! ```text
+//!   place +0    written at 2, read at 5, written at 8, read at 9     live in [2, 6) and [8, 10)
+//! ```
+
+use std::collections::BTreeMap;
+
+use memplan_ir::{ComputationId, EntityRef, InstructionId, Module, Op, PositionId, SecondaryMap};
+use memplan_memory::{AllocationId, AllocationKind, Bytes, MemorySpaceId, Slice};
+
+use crate::bytes::Holder;
+use crate::facts::Facts;
+use crate::structure::runs_callees;
+
+/// Most bytes live at one instant.
+pub(crate) struct Peaks {
+    /// Of everything but the scratch of kernels.
+    pub(crate) live: Bytes,
+    /// Of what is in the arena of each space, scratch included.
+    pub(crate) temp: BTreeMap<MemorySpaceId, Bytes>,
+}
+
+/// Replays a right plan. `None` where a computation is called from several places, since then it has no place in one
+/// line of time. Takes time n log n in positions.
+pub(crate) fn replay(facts: &Facts<'_>, names: &[Holder], computations: &[ComputationId]) -> Option<Peaks> {
+    let line = Line::new(facts, computations)?;
+    let mut touches = Touches { facts, all: Vec::new(), held: Vec::new() };
+    for &id in &line.order {
+        touches.instruction(&line, names, id);
+    }
+    for &computation in computations {
+        let root = facts.module.computations[computation].root;
+        touches.all_parts(root, line.last(computation), When::After);
+    }
+    touches.entry(&line);
+    Some(peaks(facts, &line, &touches.into_spans()))
+}
+
+fn peaks(facts: &Facts<'_>, line: &Line, spans: &[Span]) -> Peaks {
+    let allocations = &facts.plan.allocations;
+    let instants = line.order.len();
+    let mut live = Load::new(instants);
+    let mut temp: BTreeMap<MemorySpaceId, Load> = BTreeMap::new();
+    let mut arena = |allocation: AllocationId, add: &dyn Fn(&mut Load)| {
+        let allocation = &allocations[allocation];
+        if allocation.kind == AllocationKind::Temp {
+            add(temp.entry(allocation.space).or_insert_with(|| Load::new(instants)));
+        }
+    };
+    let mut before: Option<&Span> = None;
+    for span in spans {
+        before = before.filter(|before| before.place == span.place);
+        live.add_span(span, before);
+        arena(span.place.0, &|load| load.add_span(span, before));
+        before = before.filter(|before| before.end >= span.end).or(Some(span));
+    }
+    for (&id, slices) in &facts.plan.scratch {
+        let time = line.times[id];
+        for slice in slices {
+            arena(slice.allocation, &|load| load.add(time, time + 1, slice.size.0.into()));
+        }
+    }
+    for allocation in allocations.values().filter(|a| a.kind == AllocationKind::Constant) {
+        live.add(0, instants as u32, allocation.size.0.into());
+    }
+    Peaks { live: live.peak(), temp: temp.into_iter().map(|(space, load)| (space, load.peak())).collect() }
+}
+
+/// The flattened schedule.
+struct Line {
+    order: Vec<InstructionId>,
+    times: SecondaryMap<InstructionId, u32>,
+    /// The first instant of what an instruction calls, or its own.
+    begins: SecondaryMap<InstructionId, u32>,
+    /// The first instant of each computation, and one past its last.
+    ranges: SecondaryMap<ComputationId, (u32, u32)>,
+}
+
+impl Line {
+    /// `computations` has callees before callers.
+    fn new(facts: &Facts<'_>, computations: &[ComputationId]) -> Option<Line> {
+        let module = facts.module;
+        let mut lengths: SecondaryMap<ComputationId, u32> = SecondaryMap::new();
+        let mut is_called: SecondaryMap<ComputationId, bool> = SecondaryMap::new();
+        for &computation in computations {
+            let mut length = module.computations[computation].instructions.len() as u32;
+            for &id in &module.computations[computation].instructions {
+                for callee in callees(module, id) {
+                    if std::mem::replace(&mut is_called[callee], true) {
+                        return None;
+                    }
+                    length += lengths[callee];
+                }
+            }
+            lengths[computation] = length;
+        }
+        let mut line = Line {
+            order: vec![InstructionId::new(0); lengths[module.entry] as usize],
+            times: SecondaryMap::new(),
+            begins: SecondaryMap::new(),
+            ranges: SecondaryMap::new(),
+        };
+        line.ranges[module.entry] = (0, lengths[module.entry]);
+        for &computation in computations.iter().rev() {
+            let mut now = line.ranges[computation].0;
+            for &id in facts.schedule.sequence(computation) {
+                line.begins[id] = now;
+                for callee in callees(module, id) {
+                    line.ranges[callee] = (now, now + lengths[callee]);
+                    now += lengths[callee];
+                }
+                line.times[id] = now;
+                line.order[now as usize] = id;
+                now += 1;
+            }
+        }
+        Some(line)
+    }
+
+    /// The last instant of a computation.
+    fn last(&self, computation: ComputationId) -> u32 {
+        self.ranges[computation].1 - 1
+    }
+}
+
+/// The computations that an instruction runs, in order.
+fn callees(module: &Module, id: InstructionId) -> impl Iterator<Item = ComputationId> + '_ {
+    let instruction = &module.instructions[id];
+    let called = if runs_callees(&instruction.op) { &instruction.called[..] } else { &[] };
+    // A loop's condition runs first, but is called second.
+    let is_loop = instruction.op == Op::While;
+    (0..called.len()).map(move |i| called[if is_loop { called.len() - 1 - i } else { i }])
+}
+
+/// In which order things happen at one instant.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum When {
+    /// What is there is read.
+    Read,
+    /// What is there is passed on under another name, perhaps with more padding.
+    Pass,
+    /// Something new is written.
+    Write,
+    /// What is there, new or not, is still needed.
+    After,
+}
+
+/// Something that happens to the bytes at a place.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Touch {
+    place: (AllocationId, Bytes),
+    time: u32,
+    when: When,
+    size: Bytes,
+}
+
+struct Touches<'f, 'a> {
+    facts: &'f Facts<'a>,
+    all: Vec<Touch>,
+    /// Places that stay in use without a break, whatever is written there meanwhile.
+    held: Vec<Span>,
+}
+
+impl Touches<'_, '_> {
+    /// What an instruction writes and passes on, what it reads, and until when what it uses stays in use.
+    fn instruction(&mut self, line: &Line, names: &[Holder], id: InstructionId) {
+        let facts = self.facts;
+        let instruction = &facts.module.instructions[id];
+        let (time, begin) = (line.times[id], line.begins[id]);
+        // What a call returns was written by what it calls; where several values may be returned, it counts as new.
+        let is_new = !matches!(instruction.op, Op::Call { .. } | Op::Parameter { .. });
+        for position in facts.positions.of(id) {
+            let is_written = is_new && names[position.index()] == Holder::Value(position);
+            self.add(position, time, if is_written { When::Write } else { When::Pass });
+        }
+        let read_at = match &instruction.op {
+            Op::Tuple
+            | Op::GetTupleElement { .. }
+            | Op::Bitcast
+            | Op::OptimizationBarrier
+            | Op::Domain(_)
+            | Op::AddDependency
+            | Op::AfterAll => None,
+            // What goes in is handed over when the first computation begins.
+            Op::While | Op::Call { .. } | Op::Conditional => Some(begin),
+            _ => Some(time),
+        };
+        if let Some(read_at) = read_at {
+            instruction.operands.iter().for_each(|&operand| self.all_parts(operand, read_at, When::Read));
+        }
+        match instruction.op {
+            // The state that the condition has tested is what leaves the loop.
+            Op::While => {
+                let end = line.last(instruction.called[1]);
+                self.all_parts(id, end, When::After);
+            }
+            // What the operation's own computation uses is in use until it is done.
+            Op::AsyncDone(_) => {
+                let mut start = instruction.operands[0];
+                while let Op::AsyncUpdate(_) = facts.module.instructions[start].op {
+                    start = facts.module.instructions[start].operands[0];
+                }
+                for inner in line.begins[start]..line.times[start] {
+                    self.hold(line.order[inner as usize], inner, time + 1);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What is there before the program begins, and after it ends.
+    fn entry(&mut self, line: &Line) {
+        let facts = self.facts;
+        let last = line.last(facts.module.entry);
+        for &parameter in &facts.module.entry_computation().parameters {
+            for position in facts.positions.of(parameter) {
+                self.add(position, 0, When::Write);
+                if facts.slice(position).is_some_and(|slice| facts.read_only(slice.allocation).is_some()) {
+                    self.add(position, last, When::After);
+                }
+            }
+        }
+        for &id in &facts.module.entry_computation().instructions {
+            // It may be there from the call before, and is to be there in the next one.
+            if let Op::CopyStart { cross_program_prefetch_index: Some(_) } = facts.module.instructions[id].op
+                && let Some(to) = facts.positions.find(id, &[0].into())
+            {
+                self.add(to, 0, When::Write);
+                self.add(to, line.times[id], When::Read);
+                self.add(to, last, When::After);
+            }
+        }
+    }
+
+    fn all_parts(&mut self, instruction: InstructionId, time: u32, when: When) {
+        for position in self.facts.positions.of(instruction) {
+            self.add(position, time, when);
+        }
+    }
+
+    fn add(&mut self, position: PositionId, time: u32, when: When) {
+        if let Some(Slice { allocation, offset, size }) = self.writable(position) {
+            self.all.push(Touch { place: (allocation, offset), time, when, size });
+        }
+    }
+
+    fn hold(&mut self, instruction: InstructionId, start: u32, end: u32) {
+        for position in self.facts.positions.of(instruction) {
+            if let Some(Slice { allocation, offset, size }) = self.writable(position) {
+                self.held.push(Span { place: (allocation, offset), start, end, size });
+            }
+        }
+    }
+
+    /// Where a position's bytes are, unless they are data that is there all the time.
+    fn writable(&self, position: PositionId) -> Option<Slice> {
+        self.facts.slice(position).filter(|slice| !self.facts.holds_constants(slice.allocation))
+    }
+
+    /// When each place is live, place by place, ascending.
+    fn into_spans(mut self) -> Vec<Span> {
+        self.all.sort_unstable();
+        let mut spans: Vec<Span> = Vec::new();
+        // What is passed on counts with its size from the beginning, if anything needs it later.
+        let mut passed = Bytes::ZERO;
+        for Touch { place, time, when, size } in self.all {
+            match spans.last_mut().filter(|last| last.place == place && when != When::Write) {
+                Some(_) if when == When::Pass => passed = passed.max(size),
+                Some(span) => {
+                    span.size = span.size.max(size).max(passed);
+                    span.end = span.end.max(time + 1);
+                }
+                None => {
+                    spans.push(Span { place, start: time, end: time + 1, size });
+                    passed = Bytes::ZERO;
+                }
+            }
+        }
+        spans.extend(self.held);
+        spans.sort_unstable_by_key(|span| (span.place, span.start, span.end));
+        spans
+    }
+}
+
+/// A place from an instant that writes there to the last one that needs what was written.
+#[derive(Clone, Copy)]
+struct Span {
+    place: (AllocationId, Bytes),
+    start: u32,
+    end: u32,
+    size: Bytes,
+}
+
+/// Bytes live at every instant, as differences to the instant before.
+struct Load(Vec<i128>);
+
+impl Load {
+    fn new(instants: usize) -> Load {
+        Load(vec![0; instants + 1])
+    }
+
+    fn add(&mut self, start: u32, end: u32, bytes: i128) {
+        self.0[start as usize] += bytes;
+        self.0[end as usize] -= bytes;
+    }
+
+    /// Adds a span, and counts what it shares with the one that lasts longest of those before at its place once.
+    fn add_span(&mut self, span: &Span, before: Option<&Span>) {
+        self.add(span.start, span.end, span.size.0.into());
+        if let Some(before) = before.filter(|before| before.end > span.start) {
+            let shared = span.size.min(before.size);
+            self.add(span.start, span.end.min(before.end), -i128::from(shared.0));
+        }
+    }
+
+    fn peak(&self) -> Bytes {
+        let mut live = 0;
+        let most = self.0.iter().map(|change| {
+            live += change;
+            live
+        });
+        Bytes(most.max().unwrap_or(0).clamp(0, u64::MAX.into()) as u64)
+    }
+}
