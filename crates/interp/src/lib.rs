@@ -24,6 +24,7 @@ mod lower;
 mod math;
 mod memory;
 mod minifloat;
+mod npy;
 pub mod npz;
 mod program;
 mod pull;

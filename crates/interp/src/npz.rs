@@ -7,11 +7,11 @@
 use std::io::{Read, Seek, Write};
 
 use memplan_ir::{ArrayLiteral, ArrayShape, ElementType, Literal, Module, Shape};
-use npyz::{DType, NpyHeader, Order, WriterBuilder};
 use rustc_hash::FxHashMap;
 
 use crate::Error;
 use crate::execute::flatten;
+use crate::npy::Header;
 
 /// One array of an archive.
 struct NpyArray {
@@ -140,14 +140,8 @@ pub fn write_outputs_of(results: &[Literal], archive: impl Write + Seek) -> Resu
             shape.insert(0, results.len() as u64);
         }
         zip.start_file(format!("o{k}.npy"), options).map_err(broken)?;
-        let dtype =
-            DType::Plain(dtype_of(array.element_type).parse().expect("the names of types are NumPy's"));
-        npyz::WriteOptions::new_header_only()
-            .dtype(dtype)
-            .shape(&shape)
-            .writer(&mut zip)
-            .write_header_only()
-            .map_err(broken)?;
+        let dtype = dtype_of(array.element_type).to_string();
+        Header { dtype, is_fortran: false, shape }.write(&mut zip).map_err(broken)?;
         for others in &arrays {
             zip.write_all(&others[k].bytes()).map_err(broken)?;
         }
@@ -229,20 +223,23 @@ fn read_archive(archive: impl Read + Seek) -> Result<FxHashMap<String, NpyArray>
     for at in 0..zip.len() {
         let mut file = zip.by_index(at).map_err(broken)?;
         let name = file.name().trim_end_matches(".npy").to_string();
-        let header = NpyHeader::from_reader(&mut file).map_err(broken)?;
-        let DType::Plain(dtype) = header.dtype() else {
-            return Err(broken(format!("{name} is a structured array")));
+        let Header { dtype, is_fortran, shape } =
+            Header::read(&mut file).map_err(|error| broken(format!("{name}: {error}")))?;
+        let width: u64 = dtype.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0);
+        let shape: Option<Vec<i64>> = shape.into_iter().map(|extent| i64::try_from(extent).ok()).collect();
+        let count = shape
+            .as_ref()
+            .and_then(|shape| ArrayShape::new(ElementType::U8, shape.iter().copied()).element_count());
+        let (Some(shape), Some(promised)) = (shape, count.and_then(|count| count.checked_mul(width))) else {
+            return Err(broken(format!("{name} is said to have more than 2^64 bytes")));
         };
-        let width = dtype.num_bytes().unwrap_or(0);
         // What the header promises is believed only as far as there are bytes.
         let mut data = Vec::new();
-        let promised = header.len().saturating_mul(width as u64);
         file.take(promised).read_to_end(&mut data).map_err(broken)?;
-        let shape: Vec<i64> = header.shape().iter().map(|&d| d as i64).collect();
-        if header.order() == Order::Fortran && data.len() as u64 == promised {
-            data = to_row_major(&data, &shape, width);
+        if is_fortran && promised > 0 && data.len() as u64 == promised {
+            data = to_row_major(&data, &shape, width as usize);
         }
-        arrays.insert(name, NpyArray { dtype: dtype.to_string(), shape, data });
+        arrays.insert(name, NpyArray { dtype, shape, data });
     }
     Ok(arrays)
 }
