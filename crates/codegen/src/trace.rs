@@ -214,7 +214,8 @@ impl Trace {
         for TimedEvent { time, event } in &self.events {
             let seconds = time.as_secs_f64();
             let name = |index: &AllocationIndex| {
-                let name = self[*index].name.replace(|c: char| c == ',' || c.is_whitespace(), "_");
+                let name =
+                    self[*index].name.replace(|c: char| matches!(c, ',' | '"') || c.is_whitespace(), "_");
                 format!("{name}#{}", index.0)
             };
             text.push_str(&match event {

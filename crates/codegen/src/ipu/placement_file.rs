@@ -221,8 +221,9 @@ fn fields(line: &str, start: usize) -> Vec<Spanned<String>> {
                 let field = &line[from..at];
                 let trimmed = field.trim();
                 let begin = start + from + (field.len() - field.trim_start().len());
-                fields
-                    .push(Spanned { value: trimmed.to_string(), span: begin..begin + trimmed.len().max(1) });
+                // Where nothing stands, what comes next is pointed at, up to the end of the line.
+                let end = (begin + trimmed.len().max(1)).min(start + line.len());
+                fields.push(Spanned { value: trimmed.to_string(), span: begin..end });
                 from = at + 1;
             }
             _ => {}
