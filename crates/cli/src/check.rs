@@ -35,7 +35,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     let target = target(name)?;
     let (schedule, plan) = file.resolve(&module).map_err(|error| Failure::Refuted(error.to_string()))?;
     match check::check(&module, &schedule, &target, &plan) {
-        Ok(proof) => write_result(None, &proof_line(&proof)),
+        Ok(proof) => write_result(None, proof_line(&proof)),
         Err(violations) => Err(Failure::Refuted(format!("error: the plan is wrong\n{}", list(&violations)))),
     }
 }

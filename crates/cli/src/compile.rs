@@ -52,6 +52,7 @@ pub(crate) struct CompileArgs {
 }
 
 pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
+    args.emit.check(args.output.as_deref())?;
     let target = target(&args.target)?;
     let mut module = read_module(&args.module)?;
     let explanation = args.explain_fusion.then(|| explain(&module, &target)).transpose()?;
@@ -81,7 +82,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
             text
         }
     };
-    write_result(args.output.as_deref(), &text)?;
+    write_result(args.output.as_deref(), text)?;
     match args.memory_limit {
         Some(limit) if plan.totals.total > limit => {
             Err(Failure::DoesNotFit(story(&module, &compiled, limit)))

@@ -1,7 +1,6 @@
 //! `--emit KIND=FILE`: what else a plan or a compiled program can be written as.
 
 use std::cell::OnceCell;
-use std::path::Path;
 use std::str::FromStr;
 
 use clap::Args;
@@ -15,7 +14,7 @@ use memplan::plan::Planned;
 
 use crate::failure::Failure;
 use crate::ipu_report::{Chips, summary};
-use crate::output::write_file;
+use crate::output::{distinct, write_result};
 
 #[derive(Args)]
 pub(crate) struct EmitArgs {
@@ -129,9 +128,14 @@ impl<'a> Program<'a> {
 }
 
 impl EmitArgs {
+    /// Whether all that is asked for, and the report, go to places of their own.
+    pub(crate) fn check(&self, report: Option<&str>) -> Result<(), Failure> {
+        distinct(self.emit.iter().map(|emit| Some(emit.path.as_str())).chain([report]))
+    }
+
     /// Writes all that was asked for.
     pub(crate) fn write(&self, program: &Program<'_>) -> Result<(), Failure> {
-        self.emit.iter().try_for_each(|emit| write_file(Path::new(&emit.path), &program.contents(emit)?))
+        self.emit.iter().try_for_each(|emit| write_result(Some(&emit.path), program.contents(emit)?))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use memplan::hlo;
 use memplan::ir::{self, Module};
@@ -49,8 +50,12 @@ pub(crate) fn target_and_file(name: &str) -> Result<(Target, String), Failure> {
     Ok((target, text))
 }
 
-/// Reads a whole file, or standard input for `-`.
+/// Reads a whole file, or standard input for `-`, once.
 pub(crate) fn read(path: &str) -> Result<Vec<u8>, Failure> {
+    static IS_READ: AtomicBool = AtomicBool::new(false);
+    if path == "-" && IS_READ.swap(true, Ordering::Relaxed) {
+        return Err(Failure::Usage("standard input (`-`) is asked for twice, and can be read once".into()));
+    }
     let mut bytes = Vec::new();
     let result = match path {
         "-" => std::io::stdin().lock().read_to_end(&mut bytes).map(|_| ()),

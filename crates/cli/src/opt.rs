@@ -32,7 +32,7 @@ pub(crate) fn run(args: &OptArgs) -> Result<(), Failure> {
     let options = passes::RunOptions { stop_after: args.stop_after, verify: true };
     passes::run(&mut module, &list, &passes::Context { target: &target }, options)
         .map_err(|error| Failure::input(&error))?;
-    write_result(args.output.as_deref(), &hlo::print(&module))
+    write_result(args.output.as_deref(), hlo::print(&module))
 }
 
 fn find(name: &str) -> Result<passes::Pass, Failure> {

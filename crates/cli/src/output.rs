@@ -1,16 +1,17 @@
 //! Writing results: to standard output, or to files that are whole or not there.
 
+use std::collections::HashSet;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
 
-/// Writes a result to a file, or to standard output without one.
-pub(crate) fn write_result(path: Option<&str>, contents: &str) -> Result<(), Failure> {
+/// Writes a result to a file, or to standard output: without a file, and for `-`.
+pub(crate) fn write_result(path: Option<&str>, contents: impl AsRef<[u8]>) -> Result<(), Failure> {
     match path {
         None | Some("-") => {
             let mut out = std::io::stdout().lock();
-            match out.write_all(contents.as_bytes()).and_then(|()| out.flush()) {
+            match out.write_all(contents.as_ref()).and_then(|()| out.flush()) {
                 // Whoever reads the pipe may stop early.
                 Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
                     Err(Failure::Input(format!("error: cannot write the result: {error}")))
@@ -18,27 +19,60 @@ pub(crate) fn write_result(path: Option<&str>, contents: &str) -> Result<(), Fai
                 _ => Ok(()),
             }
         }
-        Some(path) => write_file(Path::new(path), contents.as_bytes()),
+        Some(path) => write_file(Path::new(path), contents.as_ref()),
     }
 }
 
+/// Refuses to write two results to one place, where the later one would replace the other or stand behind it.
+pub(crate) fn distinct<'p>(paths: impl IntoIterator<Item = Option<&'p str>>) -> Result<(), Failure> {
+    let mut seen = HashSet::new();
+    for path in paths {
+        let path = path.filter(|&path| path != "-");
+        if !path.is_none_or(is_file) || seen.insert(path.map(resolve)) {
+            continue;
+        }
+        return Err(Failure::Usage(match path {
+            Some(path) => format!("two results would be written to `{path}`"),
+            None => "two results would be written to standard output; `-o FILE` writes one elsewhere".into(),
+        }));
+    }
+    Ok(())
+}
+
+/// Whether what is at a path, or would be, is a file: devices and pipes take any number of results.
+fn is_file(path: &str) -> bool {
+    Path::new(path).metadata().map_or(true, |metadata| metadata.is_file())
+}
+
+/// A path without links and detours, whether or not something is there.
+fn resolve(path: &str) -> PathBuf {
+    let path = Path::new(path);
+    let resolved = path.canonicalize().or_else(|_| {
+        Ok::<_, std::io::Error>(folder(path).canonicalize()?.join(path.file_name().unwrap_or_default()))
+    });
+    resolved.unwrap_or_else(|_| path.to_path_buf())
+}
+
 /// Writes a file under a temporary name beside it and renames it, so that it is never half there.
-pub(crate) fn write_file(path: &Path, contents: &[u8]) -> Result<(), Failure> {
+fn write_file(path: &Path, contents: &[u8]) -> Result<(), Failure> {
     let failed =
         |error: std::io::Error| Failure::Input(format!("error: cannot write `{}`: {error}", path.display()));
     // Devices and pipes cannot be renamed over.
     if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
         return std::fs::write(path, contents).map_err(failed);
     }
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut builder = tempfile::Builder::new();
     // Temporary files are private; a result is as readable as any other file the user makes.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let mut file = builder.tempfile_in(folder).map_err(failed)?;
+    let mut file = builder.tempfile_in(folder(path)).map_err(failed)?;
     file.write_all(contents).map_err(failed)?;
     file.persist(path).map_err(|error| failed(error.error))?;
     Ok(())
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Says something on standard error. Whoever reads it may have gone away, which is not our failure.

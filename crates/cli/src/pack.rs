@@ -11,7 +11,7 @@ use memplan::pack::{Options, Packing, Problem, Progress, Status, pack};
 use crate::failure::Failure;
 use crate::input::{read, render_at};
 use crate::options::{parse_bytes, parse_seconds};
-use crate::output::{say, write_result};
+use crate::output::{distinct, say, write_result};
 use crate::progress;
 use crate::targets::Format;
 
@@ -35,6 +35,9 @@ pub(crate) struct PackArgs {
 
 /// Packs a problem from a file.
 pub(crate) fn run(args: &PackArgs) -> Result<(), Failure> {
+    if args.output.is_some() && args.format == Format::Json {
+        distinct([args.output.as_deref(), None])?;
+    }
     let text = read(&args.problem)?;
     let mut table = Table::parse(&text).map_err(|error| {
         let TableError { line, column, kind } = &error;
@@ -55,12 +58,12 @@ pub(crate) fn run(args: &PackArgs) -> Result<(), Failure> {
     let is_packed = packing.certificate.status == Status::Packed;
     let report = packing.report();
     if is_packed && (args.output.is_some() || args.format == Format::Text) {
-        write_result(args.output.as_deref(), &table.with_offsets(&packing.offsets))?;
+        write_result(args.output.as_deref(), table.with_offsets(&packing.offsets))?;
     }
     match args.format {
         Format::Json => {
             let json = serde_json::to_string_pretty(&report).expect("a report is plain figures");
-            write_result(None, &(json + "\n"))?;
+            write_result(None, json + "\n")?;
         }
         Format::Text => say(&report.to_string()),
     }

@@ -49,6 +49,7 @@ enum ScheduleChoice {
 }
 
 pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
+    args.emit.check(args.output.as_deref())?;
     let target = target(&args.target)?;
     let mut module = read_module(&args.module)?;
     let per_device = report::per_device(&module, &target);
@@ -77,6 +78,6 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
             text + "\n" + &proof_line(&proof)
         }
     };
-    write_result(args.output.as_deref(), &text)?;
+    write_result(args.output.as_deref(), text)?;
     args.pool.verdict(placement.as_ref())
 }

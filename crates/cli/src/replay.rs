@@ -1,7 +1,5 @@
 //! `memplan replay`
 
-use std::path::Path;
-
 use clap::{Args, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
 use memplan::codegen::bfc::{Bfc, End, Growth, Options};
@@ -17,7 +15,7 @@ use crate::defragment::{Wish, defragment};
 use crate::failure::Failure;
 use crate::input::{read, read_module, render_at, target};
 use crate::options::{PackOptions, parse_bytes, parse_fraction};
-use crate::output::{write_file, write_result};
+use crate::output::{distinct, write_result};
 use crate::picture;
 use crate::targets::Format;
 
@@ -97,13 +95,16 @@ struct Subject {
 }
 
 pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
+    if let Some(path) = &args.trace {
+        distinct([Some(path.as_str()), args.output.as_deref()])?;
+    }
     let target = args.target.as_deref().map(target).transpose()?;
     let subject = match &target {
         Some(target) => of_module(args, target)?,
         None => of_trace(&args.input)?,
     };
     if let Some(path) = &args.trace {
-        write_file(Path::new(path), subject.trace.to_csv().as_bytes())?;
+        write_result(Some(path), subject.trace.to_csv())?;
     }
     if args.defragment_at.is_some() && args.allocator != AllocatorChoice::Bfc {
         return Err(Failure::Usage(
@@ -131,7 +132,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
             serde_json::to_string_pretty(&figures).expect("keys of figures are strings") + "\n"
         }
     };
-    write_result(args.output.as_deref(), &text)?;
+    write_result(args.output.as_deref(), text)?;
     match figures.result.failures() {
         0 => Ok(()),
         _ => Err(Failure::DoesNotFit(figures.shortage())),

@@ -1,8 +1,7 @@
 //! `memplan run`
 
 use std::fs::File;
-use std::io::BufWriter;
-use std::path::Path;
+use std::io::Cursor;
 
 use clap::Args;
 use memplan::interp::{self, Devices, Options, npz};
@@ -13,7 +12,7 @@ use memplan::{CompileOptions, LEGALIZE, compile, passes};
 
 use crate::failure::Failure;
 use crate::input::{read_module, target};
-use crate::output::say;
+use crate::output::{say, write_result};
 
 #[derive(Args)]
 pub(crate) struct RunArgs {
@@ -107,13 +106,10 @@ fn in_arena(
         .map_err(|error| Failure::Refuted(format!("error: {error}")))
 }
 
-/// Writes a whole archive or none: next to its place first.
+/// Makes the whole archive before any of it is written.
 fn write(path: &str, results: &[Literal]) -> Result<(), Failure> {
-    let failed =
-        |error: &dyn std::fmt::Display| Failure::Input(format!("error: cannot write `{path}`: {error}"));
-    let directory = Path::new(path).parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(directory).map_err(|error| failed(&error))?;
-    npz::write_outputs_of(results, BufWriter::new(file.as_file_mut())).map_err(|error| failed(&error))?;
-    file.persist(path).map_err(|error| failed(&error))?;
-    Ok(())
+    let mut archive = Cursor::new(Vec::new());
+    npz::write_outputs_of(results, &mut archive)
+        .map_err(|error| Failure::Input(format!("error: cannot write `{path}`: {error}")))?;
+    write_result(Some(path), archive.into_inner())
 }

@@ -46,7 +46,7 @@ pub(crate) fn run(args: &TargetsArgs) -> Result<(), Failure> {
         (Format::Text, true) => described.into_iter().map(|described| described.file).collect(),
         (Format::Text, false) => table(&described),
     };
-    write_result(None, &text)
+    write_result(None, text)
 }
 
 /// A target with where its numbers come from.

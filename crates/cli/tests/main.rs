@@ -1,6 +1,9 @@
 //! The command from outside: what it writes, where, and how it fails.
 
 mod emit;
+#[cfg(unix)]
+mod interrupted;
+mod outputs;
 mod run;
 mod targets;
 
