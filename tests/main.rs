@@ -9,7 +9,6 @@ mod ipu_document;
 mod layout;
 mod mutations;
 mod plan;
-mod random;
 mod replay;
 mod schema;
 mod support;

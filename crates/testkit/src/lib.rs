@@ -15,7 +15,7 @@ mod shared;
 pub use compare::{difference, first_difference};
 pub use features::{Features, features};
 pub use fixture::{Expectation, Fixture, FixtureError};
-pub use generator::{GenerateOptions, generate};
+pub use generator::{GenerateOptions, generate, generate_from};
 pub use growth::{GROWTH_SHAPES, GrowthShape};
 pub use inputs::random_inputs;
 pub use random::Random;

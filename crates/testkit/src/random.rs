@@ -2,18 +2,29 @@
 
 /// Splitmix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub struct Random {
+    state: u64,
+    decisions: std::vec::IntoIter<u8>,
+}
 
 impl Random {
     /// The sequence of a seed.
     pub fn new(seed: u64) -> Random {
-        Random(seed)
+        Random { state: seed, decisions: Vec::new().into_iter() }
     }
 
-    /// 64 random bits.
+    /// Numbers that bytes decide, one each while there are any, so that a fuzzer can change one decision at a time.
+    pub fn decided_by(bytes: &[u8]) -> Random {
+        Random { state: 0, decisions: bytes.to_vec().into_iter() }
+    }
+
+    /// 64 random bits; no more than eight where a byte decides.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
+        if let Some(decision) = self.decisions.next() {
+            return decision.into();
+        }
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)

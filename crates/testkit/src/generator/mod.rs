@@ -43,10 +43,17 @@ impl Default for GenerateOptions {
 /// # Panics
 /// When the module is not valid, which is a bug in the generator or in the verifier.
 pub fn generate(seed: u64, options: &GenerateOptions) -> Module {
-    let mut module = ModuleBuilder::new(format!("seed_{seed}"));
-    let mut random = Random::new(seed);
+    generate_from(Random::new(seed), &format!("seed_{seed}"), options)
+}
+
+/// The module that a sequence of random decisions makes.
+///
+/// # Panics
+/// When the module is not valid, which is a bug in the generator or in the verifier.
+pub fn generate_from(mut random: Random, name: &str, options: &GenerateOptions) -> Module {
+    let mut module = ModuleBuilder::new(name);
     let entry = entry(&mut module, &mut random, options).expect("the generator builds valid operations");
-    module.finish(entry).unwrap_or_else(|error| panic!("seed {seed}: {error:?}"))
+    module.finish(entry).unwrap_or_else(|error| panic!("{name}: {error:?}"))
 }
 
 /// What an array is like.

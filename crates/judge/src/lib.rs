@@ -1,0 +1,11 @@
+//! What must hold for any bytes and any module, a function for each property: fuzz targets call them with bytes that
+//! coverage guides, tests with a few.
+//!
+//! Text, protobuf and packing problems are judged where they are read: [`memplan::hlo::fuzzing`], [`memplan::pack::fuzz`].
+//! For development only.
+
+pub mod files;
+pub mod programs;
+mod steps;
+
+pub use steps::{evaluate, explain, plan_and_prove, plan_to_run, plan_with, prove, run_in_arena, run_passes};

@@ -1,0 +1,173 @@
+//! What must hold of programs: planned, compiled for every machine, proved, and run inside their plans, they mean what
+//! they meant.
+
+use memplan::check::check;
+use memplan::ir::{self, Module};
+use memplan::memory::{Bytes, Slice, Target};
+use memplan::plan::{PlanError, Planned};
+use memplan::{CompileError, CompileOptions, compile, hlo};
+use memplan_testkit::{GenerateOptions, Random, first_difference, generate, generate_from, random_inputs};
+
+use crate::{evaluate, explain, plan_to_run, run_in_arena};
+
+/// Machines of all kinds: tiled layouts, small fast memories, and none.
+pub const TARGETS: [&str; 4] = ["cpu", "gpu-h100", "tpu-v5e", "tpu-v4"];
+
+/// Most instructions of a text that is planned: larger ones are no better at finding mistakes.
+const MOST_INSTRUCTIONS: usize = 500;
+
+/// A module that random decisions make, through everything.
+///
+/// # Panics
+/// When something does not hold.
+pub fn generated(bytes: &[u8]) {
+    let source = decided(bytes);
+    let target = TARGETS[bytes.len() % TARGETS.len()];
+    if let Err(failure) = judge(&source, &[target]) {
+        panic!("{failure}\n{}", hlo::print(&source));
+    }
+}
+
+/// Reads arbitrary bytes as HLO text. If they are a valid module, it is planned, compiled for some machine, and proved;
+/// the only excuse is that it is too large.
+///
+/// # Panics
+/// When that is not so.
+pub fn text(bytes: &[u8]) {
+    let source = String::from_utf8_lossy(bytes);
+    let Ok(module) = hlo::parse(&source) else { return };
+    if ir::verify(&module).is_err() || module.instruction_count() > MOST_INSTRUCTIONS {
+        return;
+    }
+    let toy = find("toy");
+    let is_scheduled = module.is_scheduled;
+    if let Err(failure) = plan_to_run(&mut module.clone(), &toy) {
+        // What stands in an order that cannot be had is the caller's mistake.
+        assert!(is_scheduled || is_excused(&failure), "planned: {failure}");
+    }
+    let target = find(TARGETS[bytes.len() % TARGETS.len()]);
+    match compile(&mut module.clone(), &target, &options()) {
+        Ok(_) | Err(CompileError::Plan(PlanError::TooLarge { .. })) => {}
+        Err(error) => panic!("{}: {}", target.name, explain(&error)),
+    }
+}
+
+/// A right plan of a random module, broken as bytes say: what the checker accepts all the same computes what was meant.
+///
+/// # Panics
+/// When it does not.
+pub fn broken_plan(bytes: &[u8]) {
+    let (breaks, decisions) = bytes.split_at(bytes.len().min(12));
+    let source = decided(decisions);
+    let toy = find("toy");
+    let mut module = source.clone();
+    let planned = plan_to_run(&mut module, &toy);
+    let mut planned = planned.unwrap_or_else(|failure| panic!("{failure}\n{}", hlo::print(&module)));
+    break_plan(&module, &mut planned, &mut Random::decided_by(breaks));
+    if check(&module, &planned.schedule, &toy, &planned.plan).is_err() {
+        return;
+    }
+    let inputs = random_inputs(&source, 7);
+    let Ok(meant) = evaluate(&source, &inputs) else { return };
+    let found = run_in_arena(&module, &planned, &inputs);
+    assert_eq!(found, Ok(meant), "accepted, and goes wrong when it runs:\n{}", hlo::print(&module));
+}
+
+/// Sends a module through everything: printed and read, planned, compiled for each target, proved each time, and run in
+/// the memory of the plan.
+///
+/// # Errors
+/// What does not hold.
+pub fn judge(source: &Module, targets: &[&str]) -> Result<(), String> {
+    let text = hlo::print(source);
+    let parsed = hlo::parse(&text).map_err(|error| format!("does not parse: {error}"))?;
+    if hlo::print(&parsed) != text || ir::fingerprint(&parsed) != ir::fingerprint(source) {
+        return Err("the text is of another module".into());
+    }
+    let inputs = random_inputs(source, 7);
+    let meant = evaluate(source, &inputs)?;
+
+    let toy = find("toy");
+    let mut module = source.clone();
+    let planned = plan_to_run(&mut module, &toy).map_err(|error| format!("planned: {error}"))?;
+    if planned.plan.totals.temp < planned.plan.totals.temp_lower_bound {
+        return Err("less memory than the lower bound".into());
+    }
+    let found = run_in_arena(&module, &planned, &inputs)?;
+    if found != meant {
+        let difference = first_difference(&found, &meant, 0.0);
+        return Err(format!("planned: {}", difference.unwrap_or("other bits".into())));
+    }
+    for name in targets {
+        let target = find(name);
+        let mut module = source.clone();
+        compile(&mut module, &target, &options()).map_err(|error| format!("{name}: {}", explain(&error)))?;
+        let planned = plan_to_run(&mut module, &target).map_err(|error| format!("{name}: {error}"))?;
+        let found = run_in_arena(&module, &planned, &inputs).map_err(|error| format!("{name}: {error}"))?;
+        if let Some(difference) = first_difference(&found, &meant, 1e-4) {
+            return Err(format!("{name}: {difference}"));
+        }
+    }
+    Ok(())
+}
+
+/// The module that bytes decide: the first byte says how large it is, the others what is in it.
+pub fn decided(bytes: &[u8]) -> Module {
+    let (size, decisions) = bytes.split_first().map_or((0, bytes), |(&first, rest)| (first as usize, rest));
+    let options = GenerateOptions { steps: 2 + size % 16, depth: size / 16 % 3, ..Default::default() };
+    generate_from(Random::decided_by(decisions), "decided", &options)
+}
+
+/// The module of a seed. Small ones too, since failures of those are the easier to read.
+pub fn of_seed(seed: u64) -> Module {
+    let options =
+        GenerateOptions { steps: 4 + seed as usize % 16, depth: seed as usize % 3, ..Default::default() };
+    generate(seed, &options)
+}
+
+fn break_plan(module: &Module, planned: &mut Planned, random: &mut Random) {
+    let mut places: Vec<Slice> = planned.plan.slices.values().copied().collect();
+    places.sort_by_key(|slice| (slice.allocation, slice.offset, slice.size));
+    places.dedup();
+    let n_computations = module.computations.len();
+    for _ in 0..1 + random.below(3) {
+        if places.is_empty() {
+            return;
+        }
+        let (from, to) = (random.pick(&places), random.pick(&places));
+        let to = match random.below(4) {
+            0 => Slice { offset: from.offset + Bytes(4 * random.below(64) as u64), ..from },
+            1 => Slice { offset: Bytes(from.offset.0.saturating_sub(4 * random.below(64) as u64)), ..from },
+            2 => Slice { size: from.size, ..to },
+            _ => {
+                let computation = ir::EntityRef::new(random.below(n_computations));
+                let mut sequence = planned.schedule.sequence(computation).to_vec();
+                if sequence.len() > 1 {
+                    let at = random.below(sequence.len() - 1);
+                    sequence.swap(at, at + 1);
+                    planned.schedule.set(computation, sequence);
+                }
+                continue;
+            }
+        };
+        let slices = planned.plan.slices.values_mut();
+        // Everything that lies there moves, or one position alone.
+        let most = if random.one_in(2) { usize::MAX } else { 1 };
+        slices.filter(|slice| **slice == from).take(most).for_each(|slice| *slice = to);
+    }
+}
+
+/// One thread: fuzzing runs one process for each core.
+fn options() -> CompileOptions {
+    CompileOptions { verify_each_pass: true, threads: 1, ..CompileOptions::default() }
+}
+
+fn find(name: &str) -> Target {
+    Target::find(name).expect("the target is built in")
+}
+
+/// Sizes that add up to too much; orders of dimensions that somebody chose, as a bitcast shows, and that do not agree.
+fn is_excused(failure: &str) -> bool {
+    failure.contains("more than 2^64 bytes")
+        || failure.contains("but in another layout, and nothing moves it")
+}

@@ -1,0 +1,50 @@
+//! Random modules through everything: verified, printed and parsed, planned, compiled, proved, run.
+
+use std::time::{Duration, Instant};
+
+use memplan_judge::programs::{TARGETS, judge, of_seed};
+use memplan_testkit::{Features, features};
+
+/// Two thousand modules in every run of the tests, fewer on a machine that is slow.
+#[test]
+fn random_modules() {
+    run(0..2000, Duration::from_secs(90), |seed| vec![TARGETS[seed as usize % TARGETS.len()]]);
+}
+
+/// Each for all targets: as many as the variable `MEMPLAN_RANDOM_MODULES` says, 20000 without, from the seed that
+/// `MEMPLAN_RANDOM_SEED` says.
+#[test]
+#[ignore = "takes minutes to hours"]
+fn many_random_modules() {
+    let number = |name: &str, otherwise| std::env::var(name).map_or(otherwise, |n| n.parse().unwrap());
+    let (count, seed) = (number("MEMPLAN_RANDOM_MODULES", 20_000), number("MEMPLAN_RANDOM_SEED", 1000));
+    run(seed..seed + count, Duration::MAX, |_| TARGETS.to_vec());
+}
+
+#[track_caller]
+fn run(seeds: std::ops::Range<u64>, limit: Duration, targets: fn(u64) -> Vec<&'static str>) {
+    let start = Instant::now();
+    let (mut all, mut interesting, mut done) = (Features::default(), 0, 0);
+    let mut failures = Vec::new();
+    for seed in seeds.take_while(|_| start.elapsed() < limit) {
+        let source = of_seed(seed);
+        // A panic is a failure like others, and the seed is what is needed to find it again.
+        let outcome = std::panic::catch_unwind(|| judge(&source, &targets(seed)));
+        if let Err(failure) = outcome.unwrap_or_else(|panic| Err(message(&*panic))) {
+            eprintln!("seed {seed}: {failure}");
+            failures.push(format!("seed {seed}: {failure}"));
+        }
+        let features = features(&source);
+        all = all.plus(features);
+        interesting += usize::from(features.is_interesting());
+        done += 1;
+    }
+    eprintln!("{done} modules in {:.1?}, {interesting} interesting: {all:?}", start.elapsed());
+    assert!(failures.is_empty(), "{} of {done} modules fail:\n{}", failures.len(), failures.join("\n"));
+    assert!(interesting * 2 > done, "most modules have loops, aliases and the like");
+}
+
+fn message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+    format!("panics: {}", text.unwrap_or("no message"))
+}

@@ -1,0 +1,5 @@
+//! Any bytes as a module and a broken plan of it: what the checker accepts runs right.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| memplan_judge::programs::broken_plan(bytes));
