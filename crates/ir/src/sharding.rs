@@ -93,6 +93,13 @@ pub struct Mesh {
     pub devices: Option<DeviceList>,
 }
 
+impl Mesh {
+    /// Whether it is one device that does all of the work.
+    pub fn is_maximal(&self) -> bool {
+        self.axes.is_empty() && matches!(&self.devices, Some(DeviceList::Explicit(ids)) if ids.len() == 1)
+    }
+}
+
 /// An axis of a mesh, or a part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AxisRef {

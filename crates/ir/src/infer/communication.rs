@@ -2,17 +2,13 @@
 
 use crate::{Collective, CollectiveGroupMode, ElementType, Feed, ReplicaGroups, Shape};
 
+use super::control::compatible_contents;
 use super::dimension::{Agreement, compatible, dim, dims};
 use super::{
     ArrayShape, InferError, Inference, Result, attribute_error, brief, check_dimension, one_or_tuple,
 };
 
 impl<'a> Inference<'a> {
-    pub(super) fn after_all(&self) -> Result<Shape> {
-        (0..self.operands.len()).try_for_each(|i| self.check_token(i))?;
-        Ok(Shape::Token)
-    }
-
     pub(super) fn infeed(&self) -> Result<Shape> {
         self.check_token(0)?;
         let given = self.given_shape()?;
@@ -73,7 +69,10 @@ impl<'a> Inference<'a> {
             parts.extend_from_slice(contexts);
         }
         if let crate::Op::AsyncStart(start) = self.op {
-            self.check_aliasing(&start.output_operand_aliasing, wrapped.result, Agreement::Exact)?;
+            // What is aliased is named from the outside: the result is element 1.
+            let whole = Shape::Tuple(parts.into());
+            self.check_aliasing(&start.output_operand_aliasing, &whole, compatible_contents)?;
+            return Ok(whole);
         }
         Ok(Shape::tuple(parts))
     }
@@ -175,6 +174,12 @@ impl<'a> Inference<'a> {
                 if !compatible(self.operands[0], self.operands[i], Agreement::IgnoringPrecision) {
                     return Err(self.mismatch(0, i, "the same shape"));
                 }
+            }
+            if let Some(count) = self.group_size(collective)
+                && count != arrays.len() as i64
+            {
+                let expected = super::Arity::exactly(usize::try_from(count).unwrap_or(usize::MAX));
+                return Err(InferError::OperandCount { expected, found: arrays.len() });
             }
             let tuple = Shape::Tuple(self.operands.iter().map(|&s| s.clone()).collect());
             // One array in a group of one may be written without the tuple.

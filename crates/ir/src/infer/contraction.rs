@@ -1,15 +1,13 @@
 //! Dots, convolutions, transforms and solvers.
 
 use crate::{
-    ArrayShape, Convolution, Dimensions, DotDimensions, ElementType, FftKind, RaggedDot, TriangularSolve,
+    ArrayShape, Convolution, Dimensions, DotDimensions, ElementType, FftKind, RaggedDot, Shape,
+    TriangularSolve,
 };
 
-use super::dimension::{
-    Agreement, Dim, array, dim, dims, higher_precision, merge, placements, same_type, sizes_agree,
-};
+use super::dimension::{Dim, array, dim, dims, higher_precision, merge, placements, sizes_agree};
 use super::{
-    InferError, Inference, Result, attribute_error, brief, check_dimension, check_dimensions, check_length,
-    membership,
+    Inference, Result, attribute_error, check_dimension, check_dimensions, check_length, membership,
 };
 
 impl<'a> Inference<'a> {
@@ -20,7 +18,31 @@ impl<'a> Inference<'a> {
         let mut result = batch;
         result.extend(free_dims(lhs, &[&numbers.lhs_contracting, &numbers.lhs_batch]));
         result.extend(free_dims(rhs, &[&numbers.rhs_contracting, &numbers.rhs_batch]));
-        array(self.accumulated(higher_precision(lhs.element_type, rhs.element_type))?, &result)
+        array(self.accumulated(higher_precision(lhs.element_type, rhs.element_type)), &result)
+    }
+
+    /// A dot whose operands are scaled in blocks by operands 2 and 3. A side without scales has ones for them.
+    pub(super) fn scaled_dot(&self, numbers: &DotDimensions) -> Result<ArrayShape> {
+        for (side, contracting) in [(0, &numbers.lhs_contracting), (1, &numbers.rhs_contracting)] {
+            let (operand, scale) = (self.array(side)?, self.array(side + 2)?);
+            let are_ones = operand.element_type == ElementType::Bf16
+                && scale.element_type == ElementType::Bf16
+                && scale.dimensions.iter().all(|&extent| extent == 1)
+                && operand.dimensions.iter().any(|&extent| extent != 1);
+            if are_ones {
+                continue;
+            }
+            check_length("contracting dimensions", contracting.len(), 1)?;
+            let divides = |(&whole, &part): (&i64, &i64)| part > 0 && whole % part == 0;
+            let blocks = operand.dimensions.iter().zip(&scale.dimensions);
+            if scale.rank() != operand.rank() || !blocks.into_iter().all(divides) {
+                return Err(self.mismatch(side, side + 2, "the same rank, the second extents that divide"));
+            }
+        }
+        if self.array(2)?.rank() == 0 && self.array(3)?.rank() == 0 {
+            return Err(self.operand_error(3, "an array, as operand 2 is a scalar"));
+        }
+        self.dot(numbers)
     }
 
     /// Where the ragged dimension lies decides: rows of the left operand keep the dot's shape, and the right one has
@@ -56,7 +78,7 @@ impl<'a> Inference<'a> {
         result.extend(batch);
         result.extend(free_dims(lhs, &[&numbers.lhs_contracting, &numbers.lhs_batch]));
         result.extend(free_dims(rhs, &[&numbers.rhs_contracting, &numbers.rhs_batch, &dot.rhs_group_dims]));
-        array(self.accumulated(higher_precision(lhs.element_type, rhs.element_type))?, &result)
+        array(self.accumulated(higher_precision(lhs.element_type, rhs.element_type)), &result)
     }
 
     /// Checks dimension numbers and extents; the batch dimensions.
@@ -82,13 +104,8 @@ impl<'a> Inference<'a> {
     }
 
     pub(super) fn convolution(&self, convolution: &Convolution) -> Result<ArrayShape> {
-        let (input, kernel) = (self.array(0)?, self.array(1)?);
-        // TPU programs convolve masks with numbers, so a pred goes with anything.
-        let (a, b) = (input.element_type, kernel.element_type);
-        let is_mask = a == ElementType::Pred || b == ElementType::Pred;
-        if !(is_mask || same_type(a, b, Agreement::IgnoringPrecision) || a.is_integral() && b.is_integral()) {
-            return Err(self.mismatch(0, 1, "the same element type"));
-        }
+        // Numbers of any type are convolved with those of any other: TPU programs do so with masks and weights.
+        let (input, kernel) = (self.array(0)?, self.kernel()?);
         let numbers = &convolution.dimensions;
         let spatial = convolution.window.dimensions.len();
         let rank = spatial + 2;
@@ -147,6 +164,11 @@ impl<'a> Inference<'a> {
         }
         // A sparse kernel holds only the elements that are not zero, so its features need not add up.
         let is_sparse = convolution.sparsity.iter().any(Option::is_some);
+        if let Some(Some(kernel)) = convolution.sparsity.get(1)
+            && kernel.num_non_zero != 1
+        {
+            return Err(attribute_error("sparsity of the kernel", "1:N", kernel.num_non_zero));
+        }
         if !is_sparse
             && !features.is_unbounded()
             && !sizes_agree(features.size / feature_groups, kernel_features.size)
@@ -180,21 +202,23 @@ impl<'a> Inference<'a> {
             result[out] = at(input, numbers.input_spatial[i]).map(out, |size| placements(size, window))?;
         }
         let element_type = higher_precision(input.element_type, kernel.element_type);
-        array(self.accumulated(element_type)?, &result)
+        array(self.accumulated(element_type), &result)
     }
 
-    /// Dots and convolutions may yield another type than their operands', as a given shape asks; a narrower one only
-    /// where the operands are floating point.
-    fn accumulated(&self, from: ElementType) -> Result<ElementType> {
-        let Some(crate::Shape::Array(given)) = self.given else {
-            return Ok(from);
-        };
-        let to = given.element_type;
-        if to != from && !from.is_floating() && to.bits() < from.bits() {
-            let expected = format!("of a type no narrower than {from}");
-            return Err(InferError::Given { expected, found: brief(&given.clone().into()) });
+    /// The kernel of a convolution; a sparse one is a pair of values and where they stand.
+    fn kernel(&self) -> Result<&'a ArrayShape> {
+        match self.operands[1].as_tuple() {
+            Some([Shape::Array(values), _]) => Ok(values),
+            _ => self.array(1),
         }
-        Ok(to)
+    }
+
+    /// Dots and convolutions may yield another type than their operands', as a given shape asks.
+    fn accumulated(&self, from: ElementType) -> ElementType {
+        match self.given {
+            Some(Shape::Array(given)) => given.element_type,
+            _ => from,
+        }
     }
 
     pub(super) fn fft(&self, kind: FftKind, lengths: &[i64]) -> Result<ArrayShape> {

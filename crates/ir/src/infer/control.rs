@@ -54,7 +54,7 @@ impl<'a> Inference<'a> {
             callee.check_parameter(i, operand, Agreement::Exact)?;
         }
         if let crate::Op::Fusion(fusion) = self.op {
-            self.check_aliasing(&fusion.output_operand_aliasing, callee.result, Agreement::Exact)?;
+            self.check_aliasing(&fusion.output_operand_aliasing, callee.result, compatible_exactly)?;
         }
         Ok(self.given_if_compatible(callee.result))
     }
@@ -106,7 +106,18 @@ impl<'a> Inference<'a> {
                 }
             }
         }
-        self.check_aliasing(&call.output_operand_aliasing, given, Agreement::Exact)?;
+        if &*call.target == "GetRngSeed" {
+            check_length("operands", self.operands.len(), 0)?;
+            if given.as_array().is_none_or(|array| array.element_type != ElementType::U64) {
+                return Err(InferError::Given { expected: "of type u64".into(), found: brief(given) });
+            }
+        }
+        // These two turn a value into a buffer and a buffer into a value.
+        let alike = match &*call.target {
+            "Pin" | "Unpin" => compatible_contents,
+            _ => compatible_exactly,
+        };
+        self.check_aliasing(&call.output_operand_aliasing, given, alike)?;
         Ok(given)
     }
 
@@ -115,7 +126,7 @@ impl<'a> Inference<'a> {
         &self,
         aliases: &[OutputOperandAlias],
         result: &Shape,
-        agreement: Agreement,
+        alike: impl Fn(&Shape, &Shape) -> bool,
     ) -> Result<()> {
         const ATTRIBUTE: &str = "output_to_operand_aliasing";
         for alias in aliases {
@@ -130,7 +141,7 @@ impl<'a> Inference<'a> {
                     let found = format!("({}, {})", alias.operand, alias.operand_index);
                     attribute_error(ATTRIBUTE, "an operand and an index into it", found)
                 })?;
-            if !compatible(output, operand, agreement) {
+            if !alike(output, operand) {
                 return Err(attribute_error(
                     ATTRIBUTE,
                     format!("of one shape, {} as output {}", brief(output), alias.output_index),
@@ -148,6 +159,23 @@ impl<'a> Inference<'a> {
     /// The shapes a computation takes, as a tuple.
     pub(super) fn parameters_as_tuple(signature: &Signature<'_>) -> Shape {
         Shape::Tuple(signature.parameters.iter().map(|&p| p.clone()).collect())
+    }
+}
+
+fn compatible_exactly(a: &Shape, b: &Shape) -> bool {
+    compatible(a, b, Agreement::Exact)
+}
+
+/// Whether two shapes agree, be they arrays or buffers that hold such arrays.
+pub(super) fn compatible_contents(a: &Shape, b: &Shape) -> bool {
+    match (a, b) {
+        (Shape::Array(a) | Shape::Buffer(a), Shape::Array(b) | Shape::Buffer(b)) => {
+            compatible_exactly(&Shape::Array(a.clone()), &Shape::Array(b.clone()))
+        }
+        (Shape::Tuple(a), Shape::Tuple(b)) => {
+            a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| compatible_contents(a, b))
+        }
+        _ => a == b,
     }
 }
 

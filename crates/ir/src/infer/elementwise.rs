@@ -1,6 +1,6 @@
 //! Operations that compute each element of the result from the elements at the same place.
 
-use crate::{ArrayShape, BinaryOp, Dimensions, ElementType, UnaryOp};
+use crate::{ArrayShape, BinaryOp, ComparisonType, Dimensions, ElementType, UnaryOp};
 
 use super::dimension::{Agreement, array, dims, higher_precision, merge_all, same_type};
 use super::{InferError, Inference, Result, attribute_error, brief};
@@ -59,7 +59,20 @@ impl<'a> Inference<'a> {
         })
     }
 
-    pub(super) fn compare(&self) -> Result<ArrayShape> {
+    pub(super) fn compare(&self, comparison_type: Option<ComparisonType>) -> Result<ArrayShape> {
+        use ComparisonType::*;
+        let t = self.array(0)?.element_type;
+        let (fits, expected) = match comparison_type {
+            None => (true, ""),
+            Some(found) if t.is_floating() || t.is_complex() => {
+                (matches!(found, Float | TotalOrder), "FLOAT or TOTALORDER")
+            }
+            Some(found) if t.is_integral() && t.is_signed() => (found == Signed, "SIGNED"),
+            Some(found) => (found == Unsigned, "UNSIGNED"),
+        };
+        if let (false, Some(found)) = (fits, comparison_type) {
+            return Err(attribute_error("type", format!("{expected} for {t}"), found));
+        }
         Ok(ArrayShape { element_type: ElementType::Pred, ..self.same_shape(&[0, 1])? })
     }
 

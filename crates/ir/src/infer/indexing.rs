@@ -124,8 +124,6 @@ impl<'a> Inference<'a> {
                 return Err(attribute_error("slice_sizes", expected, numbers.slice_sizes[d as usize]));
             }
         }
-        let mapped = [&numbers.start_index_map[..], &numbers.operand_batching_dims].concat();
-        check_dimensions("start_index_map and operand_batching_dims", &mapped, rank)?;
         self.check_batching(
             (&numbers.operand_batching_dims, &numbers.start_indices_batching_dims),
             operand,

@@ -58,6 +58,14 @@ impl<'a> Verifier<'a> {
             let output = self.find_array(ATTRIBUTE, EntryPart::Result, result, &alias.output_index);
             let input = self.find_parameter(ATTRIBUTE, parameters, parameter, index);
             if let (Some(output), Some(input)) = (output, input) {
+                let space = |array: &ArrayShape| array.layout.as_ref().map_or(0, |l| l.memory_space);
+                if space(output) != space(input) {
+                    self.report_module(ModuleError::AliasedSpaces {
+                        output: alias.output_index.clone(),
+                        parameter,
+                        index: index.clone(),
+                    });
+                }
                 let [output_bytes, parameter_bytes] = [output, input].map(byte_size);
                 if output_bytes != parameter_bytes {
                     self.report_module(ModuleError::AliasedSizes {

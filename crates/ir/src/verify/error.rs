@@ -44,6 +44,10 @@ pub enum ModuleError {
     #[error("parameter {parameter} at {index} is aliased or donated twice")]
     ParameterUsedTwice { parameter: u32, index: ShapeIndex },
     #[error(
+        "input_output_alias joins result {output} and parameter {parameter} at {index}, in two memory spaces"
+    )]
+    AliasedSpaces { output: ShapeIndex, parameter: u32, index: ShapeIndex },
+    #[error(
         "input_output_alias joins result {output} of {output_bytes} bytes with \
          parameter {parameter} at {index} of {parameter_bytes}"
     )]
@@ -166,6 +170,12 @@ pub enum ShapeError {
 pub enum GroupError {
     #[error("a group is empty")]
     Empty,
+    #[error("use_global_device_ids needs a channel_id")]
+    NoChannel,
+    #[error("use_global_device_ids needs groups")]
+    NoGroups,
+    #[error("its layout is constrained, that of another all-reduce is not")]
+    SomeConstrained,
     #[error("groups have {0} and {1} members")]
     Uneven(usize, usize),
     #[error("device {0} is in two groups, or twice in one")]

@@ -9,8 +9,15 @@ use super::{GroupError, Verifier};
 
 impl Verifier<'_> {
     pub(super) fn check_groups(&mut self) {
+        let mut constrained = [None, None];
         for (id, instruction) in self.sound_instructions() {
             let Some(collective) = instruction.op.collective() else { continue };
+            if matches!(instruction.op, Op::AllReduce(_)) {
+                constrained[usize::from(collective.constrain_layout)] = Some(id);
+            }
+            if let Err(error) = check_ids(collective) {
+                self.report(id, error);
+            }
             // Only a reduction can do with groups of several sizes.
             let is_even =
                 !matches!(instruction.op, Op::AllReduce(_) | Op::AllReduceStart(_) | Op::AllReduceDone(_));
@@ -21,6 +28,19 @@ impl Verifier<'_> {
                 self.report(id, error);
             }
         }
+        if let [Some(_), Some(id)] = constrained {
+            self.report(id, GroupError::SomeConstrained);
+        }
+    }
+}
+
+/// Global ids mean something across a channel only, and then every device is named.
+fn check_ids(collective: &Collective) -> Result<(), GroupError> {
+    let is_empty = matches!(&collective.replica_groups, ReplicaGroups::List(groups) if groups.is_empty());
+    match (collective.use_global_device_ids, collective.channel_id) {
+        (true, None) => Err(GroupError::NoChannel),
+        (true, Some(_)) if is_empty => Err(GroupError::NoGroups),
+        _ => Ok(()),
     }
 }
 

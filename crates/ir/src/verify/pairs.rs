@@ -29,7 +29,9 @@ impl Verifier<'_> {
         let module = self.module;
         let mut uses = SecondaryMap::with_capacity(module.instructions.len());
         let listed = module.computations.values().flat_map(|computation| &computation.instructions);
-        for &user in listed.filter(|&&id| module.instructions.is_valid(id)) {
+        // This custom call only orders things.
+        let is_order = |id: InstructionId| matches!(&module.instructions[id].op, Op::CustomCall(call) if &*call.target == "control_dep");
+        for &user in listed.filter(|&&id| module.instructions.is_valid(id) && !is_order(id)) {
             let operands = &module.instructions[user].operands;
             for &operand in operands.iter().filter(|&&operand| module.instructions.is_valid(operand)) {
                 let (count, last): &mut (usize, Option<InstructionId>) = &mut uses[operand];
@@ -114,16 +116,13 @@ impl Verifier<'_> {
         }
     }
 
-    /// Control flow stays on its thread; what is started asynchronously names the thread of its computation.
+    /// What is started asynchronously names the thread of its computation, and a fusion runs where it stands.
     fn check_threads(&mut self, id: InstructionId, instruction: &Instruction) {
-        let found = match &instruction.op {
+        let found = main_if_empty(match &instruction.op {
             Op::AsyncStart(start) => &start.execution_thread,
-            Op::While | Op::Conditional | Op::Call { .. } => {
-                &self.module.computations[instruction.parent].execution_thread
-            }
+            Op::Fusion(_) => &self.module.computations[instruction.parent].execution_thread,
             _ => return,
-        };
-        let found = main_if_empty(found);
+        });
         for &callee in &instruction.called {
             let computation = &self.module.computations[callee];
             let expected = main_if_empty(&computation.execution_thread);

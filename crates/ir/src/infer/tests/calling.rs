@@ -159,12 +159,7 @@ fn dots() {
     check(matrix(), &["s8[2,3]", "s32[3,4]"], "s32[2,4]");
     check(matrix(), &["f8e4m3fn[2,3]", "f8e5m2[3,4]"], "f8e5m2[2,4]");
     check_given(matrix(), &["bf16[2,3]", "bf16[3,4]"], "f32[2,4]", "f32[2,4]");
-    check_given(
-        matrix(),
-        &["s32[2,3]", "s32[3,4]"],
-        "s8[2,4]",
-        "error: the given shape must be of a type no narrower than s32, is s8[2,4]",
-    );
+    check_given(matrix(), &["s32[2,3]", "s32[3,4]"], "s8[2,4]", "s8[2,4]");
     check(dot(numbers(&[2], &[0], &[0], &[1])), &["f32[<=5,2,3]", "f32[3,5,4]"], "f32[<=5,2,4]");
     check(
         matrix(),
@@ -340,7 +335,7 @@ fn control_flow() {
     check(Op::GetTupleElement { index: 2 }, &["(f32[2], s32[])"], "error: index must be less than 2, is 2");
     check(Op::GetTupleElement { index: 0 }, &["f32[2]"], "error: operand 0 must be a tuple, is f32[2]");
     check(Op::AfterAll, &[], "token[]");
-    check(Op::AfterAll, &["token[]", "f32[]"], "error: operand 1 must be a token, is f32[]");
+    check(Op::AfterAll, &["token[]", "f32[]"], "token[]");
     check(Op::OptimizationBarrier, &["(f32[2])"], "(f32[2])");
     let call = || Op::Call { is_composite: false };
     check_calling(call(), &["f32[2]"], (&["f32[2]"], "(s32[])"), "(s32[])");
