@@ -91,6 +91,8 @@ pub enum ParseErrorKind {
     TooMuchInferred,
     #[error("cannot infer the shape: {reason}")]
     Inference { reason: String },
+    #[error("continues {expected}, but what was started is {found}")]
+    WrappedOpcode { expected: Opcode, found: Opcode },
     #[error("{opcode} continues what an async-start or async-update began, but its operand is neither")]
     NotAsync { opcode: Opcode },
     #[error(

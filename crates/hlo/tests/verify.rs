@@ -25,3 +25,44 @@ fn the_corpus_is_valid() {
     }
     assert!(checked > 0, "the corpus has modules");
 }
+
+/// What XLA's parser and verifier take is valid here too, and what its verifier refuses is not.
+#[test]
+fn verdicts_are_those_of_xla() {
+    let valid = include_str!("../../../tests/hlo/parse/as_xla_takes_it.hlo");
+    let module = memplan_hlo::parse(valid).expect("it parses");
+    assert_eq!(memplan_ir::verify(&module).map_err(|errors| errors.to_string()), Ok(()));
+
+    #[track_caller]
+    fn refused(instructions: &str, why: &str) {
+        let computations = "sum { a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = f32[] add(a, b) }";
+        let text =
+            format!("HloModule m\n{computations}\nENTRY e {{ p = f32[4] parameter(0) {instructions} }}");
+        let module = memplan_hlo::parse(&text).expect("it parses");
+        let errors = memplan_ir::verify(&module).expect_err("it is not valid").to_string();
+        assert!(errors.contains(why), "{why} in: {errors}");
+    }
+    refused(
+        "ROOT c = pred[4] compare(p, p), direction=LT, type=SIGNED",
+        "must be FLOAT or TOTALORDER for f32",
+    );
+    refused(
+        "i = u8[4] convert(p) ROOT c = pred[4] compare(i, i), direction=LT, type=SIGNED",
+        "UNSIGNED for u8",
+    );
+    refused("ROOT s = f32[] custom-call(), custom_call_target=\"GetRngSeed\"", "must be of type u64");
+    refused("ROOT a = (f32[4]) all-to-all(p), replica_groups={{0,1}}", "takes 2 operands, has 1");
+    refused(
+        "ROOT a = f32[4] all-reduce(p), replica_groups={{0,1}}, use_global_device_ids=true, to_apply=sum",
+        "use_global_device_ids needs a channel_id",
+    );
+    refused(
+        "ROOT a = f32[4] all-reduce(p), replica_groups={}, channel_id=1, use_global_device_ids=true, to_apply=sum",
+        "use_global_device_ids needs groups",
+    );
+    refused(
+        "a = f32[4] all-reduce(p), constrain_layout=true, to_apply=sum \
+         ROOT b = f32[4] all-reduce(p), to_apply=sum",
+        "that of another all-reduce is not",
+    );
+}

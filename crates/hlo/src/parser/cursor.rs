@@ -31,6 +31,8 @@ pub(crate) struct Cursor<'s> {
     /// The end of the token before.
     pub(crate) previous_end: usize,
     depth: u32,
+    /// Bytes of constants that stand for themselves by absence.
+    pub(crate) n_implied_zeros: usize,
 }
 
 impl<'s> Cursor<'s> {
@@ -42,6 +44,7 @@ impl<'s> Cursor<'s> {
             span: 0..0,
             previous_end: 0,
             depth: 0,
+            n_implied_zeros: 0,
         };
         cursor.advance();
         cursor
@@ -203,6 +206,17 @@ impl<'s> Cursor<'s> {
             Token::Integer if self.text() == "0" => false,
             _ => return Err(self.unexpected("`true` or `false`")),
         };
+        self.advance();
+        Ok(value)
+    }
+
+    /// A word out of a fixed set, in upper or lower case.
+    pub(crate) fn word_in_any_case<T: FromStr>(&mut self, expected: &str) -> Parsed<T> {
+        let found = match self.token {
+            Token::Identifier => self.text().to_ascii_lowercase().parse().ok(),
+            _ => None,
+        };
+        let value = found.ok_or_else(|| self.unexpected(expected))?;
         self.advance();
         Ok(value)
     }

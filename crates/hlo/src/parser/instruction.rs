@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use memplan_ir::{
     EntityRef, InferError, Instruction, InstructionId, Op, Opcode, Operands, Shape, ShapeId, infer_shape,
+    infer_shape_given,
 };
 
 use super::{
@@ -68,7 +69,7 @@ impl<'s> Parser<'s> {
         instruction.called = called;
         attributes.finish(&mut instruction);
         instruction.shape = match head.shape {
-            Some(known) => self.shape_id(known),
+            Some(known) => self.declared_shape(known, &instruction),
             None => self.inferred_shape(&head, &instruction)?,
         };
         let id = self.add(scope, instruction, name_span);
@@ -235,6 +236,25 @@ impl<'s> Parser<'s> {
         let kind = ParseErrorKind::OperandShape { name: name.to_owned(), declared, actual };
         let related = self.instruction_spans[id.index()].clone();
         Err(self.cursor.error_with(start..self.cursor.previous_end, kind, related, "defined here"))
+    }
+
+    /// The shape that the text declares, unless it declares what the operands of a transfer decide: XLA does not look
+    /// at what the text says there.
+    fn declared_shape(&mut self, known: usize, instruction: &Instruction) -> ShapeId {
+        let declared = self.shape_id(known);
+        if !matches!(
+            instruction.op,
+            Op::Send(_) | Op::SendDone(_) | Op::Recv(_) | Op::RecvDone(_) | Op::Outfeed(_) | Op::AfterAll
+        ) {
+            return declared;
+        }
+        let operands: Vec<&Shape> = instruction.operands.iter().map(|&id| self.module.shape(id)).collect();
+        let given = self.module.shape_of(declared);
+        match infer_shape_given(&self.module, &instruction.op, &operands, &instruction.called, given) {
+            Ok(shape) => self.module.intern(shape),
+            // The verifier says why.
+            Err(_) => declared,
+        }
     }
 
     /// The shape that the operands of an instruction imply.

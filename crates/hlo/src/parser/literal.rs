@@ -8,6 +8,9 @@ use memplan_ir::{ArrayLiteral, ArrayShape, ElementType, Literal, LiteralData, Sh
 use super::cursor::{Cursor, Parsed};
 use crate::{error::ParseErrorKind, lexer::Token, printer};
 
+/// Bytes of zeros that all constants of a text together may leave out, beside what is in proportion to it.
+const MAX_IMPLIED_ZEROS: usize = 1 << 26;
+
 impl Cursor<'_> {
     /// `s32[2] {1,2}` or `(s32[] 1, f32[] 2)`: a literal with its own shape.
     pub(crate) fn shaped_literal(&mut self) -> Parsed<Literal> {
@@ -74,9 +77,31 @@ impl Cursor<'_> {
         let mut bytes = Vec::new();
         if dimensions.is_empty() {
             self.element(element_type, &mut bytes)?;
+        } else if !self.at(Token::LeftBrace) && !element_type.is_complex() {
+            return self.first_element(shape);
         } else {
             self.elements(element_type, &dimensions, &mut bytes)?;
         }
+        Ok(ArrayLiteral { element_type, dimensions, data: LiteralData::Bytes(bytes.into()) })
+    }
+
+    /// `f32[2,2] constant(5)`: XLA takes the number for the first element, and zero for all others.
+    fn first_element(&mut self, shape: &ArrayShape) -> Parsed<ArrayLiteral> {
+        let (element_type, dimensions) = (shape.element_type, shape.dimensions.clone());
+        let span = self.span.clone();
+        let mut bytes = Vec::new();
+        self.element(element_type, &mut bytes)?;
+        let n_elements = shape.element_count().and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
+        if n_elements == 0 {
+            let (expected, found) = (0, "1".to_owned());
+            return Err(self.error_at(span, ParseErrorKind::LiteralCount { expected, dimension: 0, found }));
+        }
+        let n_bytes = n_elements.saturating_mul(bytes.len());
+        self.n_implied_zeros = self.n_implied_zeros.saturating_add(n_bytes);
+        if self.n_implied_zeros > 8 * self.source.len() + MAX_IMPLIED_ZEROS {
+            return Err(self.error_at(span, ParseErrorKind::TooMuchInferred));
+        }
+        bytes.resize(n_bytes, 0);
         Ok(ArrayLiteral { element_type, dimensions, data: LiteralData::Bytes(bytes.into()) })
     }
 
@@ -193,7 +218,9 @@ impl Cursor<'_> {
             // Any integer is a truth value.
             return Ok(u64::from(value != 0));
         }
-        if value < low || value > high {
+        // XLA reads integers as `s64` and lets those through that a `u64` has the bits for.
+        let wraps = element_type == ElementType::U64 && value >= i128::from(i64::MIN);
+        if (value < low && !wraps) || value > high {
             return Err(out_of_range());
         }
         Ok(value as u64)
@@ -211,9 +238,9 @@ impl Cursor<'_> {
             let quiet = element_type.encode_float(if word == "-nan" { -f64::NAN } else { f64::NAN });
             return Ok(quiet & !mask | payload);
         }
-        // XLA prints negative zero as `-0`, which its own parser takes for an integer and so for positive zero. We read
-        // what was meant.
         let value = match text {
+            // An integer to XLA's parser, and so positive zero, although XLA prints negative zero like this.
+            _ if self.token == Token::Integer && text.trim_start_matches(['-', '0']).is_empty() => 0.0,
             "nan" => f64::NAN,
             "-nan" => -f64::NAN,
             "inf" => f64::INFINITY,

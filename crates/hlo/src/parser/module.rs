@@ -6,7 +6,7 @@ mod known_shapes;
 
 use std::ops::Range;
 
-use memplan_ir::{ComputationId, EntityRef, InstructionId, Module};
+use memplan_ir::{ComputationId, EntityRef, EntitySet, InstructionId, Module, Op};
 use rustc_hash::FxHashMap;
 
 pub(super) use self::computation::{Scope, compatible};
@@ -63,7 +63,27 @@ impl<'s> Parser<'s> {
         }
         self.cursor.finish("the module")?;
         self.name_computations();
+        self.move_to_threads();
         Ok(self.module)
+    }
+
+    /// What an async-start calls runs on the thread that the start names, whatever the text says at the computation,
+    /// and so does everything called from there. Where several starts share a computation, the last one decides.
+    fn move_to_threads(&mut self) {
+        let computations = &mut self.module.computations;
+        let mut is_moved = EntitySet::with_capacity(computations.len());
+        for instruction in self.module.instructions.values().rev() {
+            let Op::AsyncStart(start) = &instruction.op else { continue };
+            let mut waiting = instruction.called.clone();
+            while let Some(callee) = waiting.pop() {
+                if is_moved.insert(callee) {
+                    computations[callee].execution_thread = start.execution_thread.clone();
+                    let instructions = computations[callee].instructions.iter();
+                    waiting
+                        .extend(instructions.flat_map(|&id| &self.module.instructions[id].called).copied());
+                }
+            }
+        }
     }
 
     /// Whether the text is a module rather than one instruction.

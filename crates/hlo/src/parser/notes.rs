@@ -1,8 +1,8 @@
 //! Notes on instructions and modules that change nothing about what is computed.
 
 use memplan_ir::{
-    FrontendAttributes, Metadata, OriginalArray, OriginalTree, OriginalValue, ResultAccuracy, ShapeIndex,
-    Statistics,
+    FrontendAttributes, Metadata, OriginalArray, OriginalTree, OriginalValue, Precision, ResultAccuracy,
+    ShapeIndex, Statistics,
 };
 
 use super::cursor::{Cursor, Parsed};
@@ -100,11 +100,10 @@ impl Cursor<'_> {
     pub(crate) fn result_accuracy(&mut self) -> Parsed<Option<ResultAccuracy>> {
         self.expect(Token::LeftBrace, "`{`")?;
         let accuracy = if self.eat_attribute("mode") {
-            if self.eat_word("default") {
-                None
-            } else {
-                self.expect_word("highest")?;
-                Some(ResultAccuracy::Highest)
+            match self.word_in_any_case("`default` or `highest`")? {
+                Precision::Default => None,
+                Precision::Highest => Some(ResultAccuracy::Highest),
+                Precision::High => return Err(self.unexpected("`default` or `highest`")),
             }
         } else {
             self.expect_attribute("tolerance")?;

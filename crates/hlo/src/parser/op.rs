@@ -211,10 +211,12 @@ impl<'s> Operation<'_, 's> {
                 config: self.attributes.bytes(A::InfeedConfig).unwrap_or_default(),
                 shape: None,
             })),
-            Opcode::Outfeed => Op::Outfeed(Box::new(Feed {
-                config: self.attributes.bytes(A::OutfeedConfig).unwrap_or_default(),
-                shape: self.attributes.shape(A::OutfeedShape).map(|shape| *shape),
-            })),
+            Opcode::Outfeed => {
+                let given = self.attributes.shape(A::OutfeedShape).map(|shape| *shape);
+                let shape = given.unwrap_or_else(|| self.parser.module.shape(self.operands[0]).clone());
+                let config = self.attributes.bytes(A::OutfeedConfig).unwrap_or_default();
+                Op::Outfeed(Box::new(Feed { config, shape: Some(shape) }))
+            }
             Opcode::Send => Op::Send(self.transfer()),
             Opcode::SendDone => Op::SendDone(self.transfer()),
             Opcode::Recv => Op::Recv(self.transfer()),
@@ -241,9 +243,7 @@ impl<'s> Operation<'_, 's> {
             Opcode::AsyncStart => {
                 let computation = self.computation(A::Calls)?;
                 called = smallvec![computation];
-                let thread = self.attributes.string(A::AsyncExecutionThread);
-                let execution_thread = thread
-                    .unwrap_or_else(|| self.parser.module.computations[computation].execution_thread.clone());
+                let execution_thread = self.attributes.string(A::AsyncExecutionThread).unwrap_or_default();
                 let aliases = self.attributes.aliases(A::OutputToOperandAliasing);
                 let output_operand_aliasing = aliases.unwrap_or_default();
                 Op::AsyncStart(Box::new(Async { execution_thread, output_operand_aliasing }))

@@ -184,7 +184,7 @@ impl Cursor<'_> {
         let mesh = self.mesh()?;
         let mut named = NamedSharding { mesh, ..NamedSharding::default() };
         let mut metadata = Vec::new();
-        let mut kind = None;
+        let (mut kind, mut has_list) = (None, false);
         while self.eat(Token::Comma) || !self.at(Token::RightBrace) {
             match self.token {
                 Token::LeftBracket => {
@@ -194,7 +194,7 @@ impl Cursor<'_> {
                         dimensions.push(c.dimension_sharding(&mesh)?);
                         Ok(())
                     })?;
-                    (named.mesh, named.dimensions) = (mesh, dimensions);
+                    (named.mesh, named.dimensions, has_list) = (mesh, dimensions, true);
                 }
                 Token::Identifier if matches!(self.text(), "replicated" | "manual" | "unreduced") => {
                     kind = Some(match self.text() {
@@ -230,6 +230,9 @@ impl Cursor<'_> {
                 }
                 _ => return Err(self.unexpected("an item of a sharding or `}`")),
             }
+        }
+        if kind.is_none() && named.dimensions.is_empty() && !has_list && !named.mesh.is_maximal() {
+            return Err(self.unexpected("what is sharded, as `[{'x'}]` or `replicated`"));
         }
         match kind {
             // Nothing is said of any axis.

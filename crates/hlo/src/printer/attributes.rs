@@ -463,8 +463,10 @@ impl<W: Write> Attributes<'_, W> {
     }
 
     fn custom_call(&mut self, call: &CustomCall) -> fmt::Result {
-        if let Some(window) = &call.window {
-            self.window(window)?;
+        match &call.window {
+            Some(window) if window.dimensions.is_empty() => self.value("window", "{}")?,
+            Some(window) => self.window(window)?,
+            None => {}
         }
         if let Some(dimensions) = &call.dimensions {
             self.dimension_labels(dimensions)?;

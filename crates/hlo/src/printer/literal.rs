@@ -41,6 +41,10 @@ pub(super) fn shaped_literal<W: fmt::Write>(literal: &Literal, out: &mut W) -> f
     }
 }
 
+/// From so many bytes on, an array that is zero but for its first element is written as that element alone, which is
+/// how XLA reads it: few characters made it, and few are written for it.
+const LONG: usize = 1 << 16;
+
 fn array_literal<W: fmt::Write>(array: &ArrayLiteral, out: &mut W) -> fmt::Result {
     let LiteralData::Bytes(bytes) = &array.data else { return out.write_str("{...}") };
     let width = array.element_type.byte_width() as usize;
@@ -53,6 +57,10 @@ fn array_literal<W: fmt::Write>(array: &ArrayLiteral, out: &mut W) -> fmt::Resul
     }
     if let Some(zero) = extents.iter().position(|&extent| extent == 0) {
         return empty(&extents[..zero], extents.len() > 1, out);
+    }
+    if bytes.len() > LONG && !array.element_type.is_complex() && bytes[width..].iter().all(|&byte| byte == 0)
+    {
+        return element(array.element_type, &bytes[..width], out);
     }
     // An odometer over all dimensions but the last: it opens and closes as many braces as roll over.
     let rank = extents.len();
@@ -125,10 +133,14 @@ fn element<W: fmt::Write>(element_type: ElementType, bytes: &[u8], out: &mut W) 
 
 fn float<W: fmt::Write>(element_type: ElementType, bits: u64, out: &mut W) -> fmt::Result {
     let value = element_type.decode_float(bits);
+    if value == 0.0 && value.is_sign_negative() {
+        // XLA prints `-0`, and reads that as the integer.
+        return out.write_str("-0.0");
+    }
     if value.is_nan() {
         let mask = (1u64 << element_type.mantissa_bits()) - 1;
-        let sign =
-            if element_type.has_nan_payload() && bits >> (element_type.bits() - 1) == 1 { "-" } else { "" };
+        let has_sign = element_type != ElementType::F8e8m0fnu;
+        let sign = if has_sign && bits >> (element_type.bits() - 1) == 1 { "-" } else { "" };
         let payload = bits & mask;
         let quiet = element_type.encode_float(f64::NAN) & mask;
         return match element_type.has_nan_payload() && payload != quiet {

@@ -107,7 +107,7 @@ fn iota<W: fmt::Write>(reshape: &[i64], transpose: &[i64], out: &mut W) -> fmt::
 
 fn named_sharding<W: fmt::Write>(named: &NamedSharding, out: &mut W) -> fmt::Result {
     mesh(&named.mesh, out)?;
-    if named.mesh.axes.is_empty() && named.dimensions.is_empty() {
+    if named.mesh.is_maximal() {
         return Ok(());
     }
     let n_axes = named.mesh.axes.len();
@@ -166,10 +166,8 @@ fn is_every_axis(axes: &[AxisRef], n_axes: usize) -> bool {
 }
 
 fn mesh<W: fmt::Write>(mesh: &Mesh, out: &mut W) -> fmt::Result {
-    if let (true, Some(DeviceList::Explicit(ids))) = (mesh.axes.is_empty(), &mesh.devices)
-        && let [device] = ids.as_slice()
-    {
-        return write!(out, "maximal_mesh[device_id={device}]");
+    if let (true, Some(DeviceList::Explicit(ids))) = (mesh.is_maximal(), &mesh.devices) {
+        return write!(out, "maximal_mesh[device_id={}]", ids[0]);
     }
     out.write_str("mesh[")?;
     separated(out, ",", &mesh.axes, |out, (name, extent)| write!(out, "'{name}'={extent}"))?;

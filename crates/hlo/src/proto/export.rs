@@ -194,23 +194,27 @@ fn computation_id(id: ComputationId) -> i64 {
     i64::from(id.as_u32())
 }
 
-/// The names of instructions; one that another computation has too gets a number.
+/// The names of instructions, of which a protobuf module has each once. They become what XLA's parser makes of them: a
+/// number behind the last dot that is taken is replaced by the lowest that is not, where no number counts as 0.
 fn unique_names(module: &Module) -> SecondaryMap<InstructionId, Box<str>> {
-    let listed = || module.computations.values().flat_map(|computation| &computation.instructions).copied();
-    let mut taken: FxHashSet<Box<str>> = listed().map(|id| module.instructions[id].name.clone()).collect();
-    let mut seen: FxHashSet<&str> = FxHashSet::default();
-    let mut next: FxHashMap<&str, u64> = FxHashMap::default();
+    let mut taken: FxHashMap<&str, (FxHashSet<i64>, i64)> = FxHashMap::default();
     let mut names = SecondaryMap::with_capacity(module.instructions.len());
-    for id in listed() {
-        let name = &module.instructions[id].name;
-        names[id] = name.clone();
-        if !seen.insert(name) {
-            let number = next.entry(name).or_insert(1);
-            while !taken.insert(names[id].clone()) {
-                names[id] = format!("{name}.{number}").into();
-                *number += 1;
+    for &id in module.computations.values().flat_map(|computation| &computation.instructions) {
+        let name = &*module.instructions[id].name;
+        let numbered = name.rsplit_once('.').filter(|(root, _)| !root.is_empty());
+        let numbered = numbered.and_then(|(root, number)| Some((root, number.parse::<i64>().ok()?)));
+        let (root, mut number) = numbered.unwrap_or((name, 0));
+        let (numbers, next) = taken.entry(root).or_default();
+        if !numbers.insert(number) {
+            while !numbers.insert(*next) {
+                *next += 1;
             }
+            number = *next;
         }
+        names[id] = match (number, numbered) {
+            (0, None) => name.into(),
+            _ => format!("{root}.{number}").into(),
+        };
     }
     names
 }

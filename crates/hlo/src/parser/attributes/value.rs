@@ -103,7 +103,7 @@ impl<'s> Parser<'s> {
             OperandPrecision => {
                 let mut precisions = SmallVec::new();
                 cursor.braces(|c| {
-                    precisions.push(c.word("a precision")?);
+                    precisions.push(c.word_in_any_case("a precision")?);
                     Ok(())
                 })?;
                 Value::Precisions(precisions)

@@ -51,7 +51,6 @@ impl<'s> Parser<'s> {
         self.add(&mut scope, inner, span.clone());
         let computation = self.finish_nameless("async_wrapped", span, scope)?;
         let execution_thread = thread.unwrap_or_default();
-        self.module.computations[computation].execution_thread = execution_thread.clone();
         let op = Op::AsyncStart(Box::new(Async { execution_thread, output_operand_aliasing: aliases }));
         Ok((op, smallvec![computation]))
     }
@@ -71,6 +70,14 @@ impl<'s> Parser<'s> {
             let kind = ParseErrorKind::NotAsync { opcode: head.opcode };
             return Err(self.cursor.error_at(head.span.clone(), kind));
         };
+        let wraps = start.called.first().map(|&wrapped| &self.module.computations[wrapped]);
+        let found = wraps.map(|wrapped| self.module.instructions[wrapped.root].opcode());
+        if let (Some(expected), Some(found)) = (head.wrapped, found)
+            && expected != found
+        {
+            let kind = ParseErrorKind::WrappedOpcode { expected, found };
+            return Err(self.cursor.error_at(head.span.clone(), kind));
+        }
         let execution_thread = match (&start.op, given) {
             (_, Some(thread)) => thread,
             (Op::AsyncStart(start) | Op::AsyncUpdate(start), None) => start.execution_thread.clone(),
