@@ -52,7 +52,8 @@ def main():
         protos = {name: read((pathlib.Path(out) / name).with_suffix(".pb")) for name in ours}
     answers.ask([("verify", text) for text in texts.values()])
     accepted = [name for name in ours if answers.of("verify", texts[name])["proto"] and printed[name]]
-    answers.ask([("text", printed[name]) for name in accepted] + [("proto", protos[name]) for name in accepted])
+    pairs = [("text", texts), ("text", printed), ("proto", protos)]
+    answers.ask([(kind, contents[name]) for kind, contents in pairs for name in accepted])
 
     found, listed = collections.defaultdict(list), collections.Counter()
     for name, (stage, why) in ours.items():
@@ -83,10 +84,11 @@ def disagreements(answers, stage, text, printed, proto):
     elif stage == "accept" and not theirs["crash"]:
         yield ("verify-refuses" if theirs["proto"] else "parser-refuses"), theirs["error"]
     if theirs["proto"] and printed:
-        if (again := answers.of("text", printed))["proto"] != theirs["proto"]:
-            yield "text-differs", again["error"]
-        if (again := answers.of("proto", proto))["proto"] != theirs["proto"]:
-            yield "proto-differs", again["error"]
+        original = answers.of("text", text)["proto"]
+        for kind, ours in (("text", printed), ("proto", proto)):
+            again = answers.of(kind, ours)
+            if again["proto"] != original:
+                yield f"{kind}-differs", again["error"]
 
 
 def refusal(answer):
@@ -196,7 +198,7 @@ def work(queue, number, share):
                 verifier = VerifierProcess()
             error = verifier.refusal(proto, content)
             crash = error == "ends its process"
-        queue.put((number, key, {"proto": normal_hash(proto), "error": error, "crash": crash}))
+        queue.put((number, key, {"proto": normal_hash(proto) if proto else "", "error": error, "crash": crash}))
 
 
 def proto_of(_hlo, kind, content):
@@ -208,7 +210,8 @@ def proto_of(_hlo, kind, content):
 
 
 def normal_hash(proto):
-    return hashlib.sha256(normal(proto)).hexdigest()[:24] if proto else ""
+    # Taking apart hundreds of megabytes of constants would take long, and they have no ids.
+    return hashlib.sha256(normal(proto) if len(proto) < 1 << 24 else proto).hexdigest()[:24]
 
 
 def in_place(function):

@@ -3,12 +3,15 @@
 Knows of the message only where ids are; everything else is bytes.
 """
 
-# Fields by number. A name is the kind of id, a dict a message inside.
+# Fields by number. A name is the kind of id, a dict a message inside. The id of the module itself means nothing.
 SEQUENCE = {1: "instruction"}
 SCHEDULE = {1: {1: "computation", 2: SEQUENCE}}
 INSTRUCTION = {35: "instruction", 36: "instruction", 37: "instruction", 38: "computation"}
 COMPUTATION = {2: INSTRUCTION, 5: "computation", 6: "instruction"}
-MODULE = {3: COMPUTATION, 5: "module", 6: "computation", 7: SCHEDULE}
+MODULE = {3: COMPUTATION, 5: None, 6: "computation", 7: SCHEDULE}
+
+# Single ids: absent where they are 0.
+SINGLE = [(INSTRUCTION, 35), (COMPUTATION, 5), (COMPUTATION, 6), (MODULE, 6), (SCHEDULE[1], 1)]
 
 
 def normal(proto):
@@ -17,13 +20,16 @@ def normal(proto):
 
 def rewrite(data, fields, seen):
     out = []
-    for number, wire, value, raw in parts(data):
-        what = fields.get(number)
-        if what is None:
+    given = list(parts(data))
+    present = {number for number, *_ in given}
+    given += [(number, 0, 0, b"") for of, number in SINGLE if of is fields and number not in present]
+    for number, wire, value, raw in sorted(given, key=lambda part: part[0]):
+        what = fields.get(number, bytes)
+        if what is bytes:
             out.append((number, raw))
         elif isinstance(what, dict):
             out.append((number, b"(%d " % number + rewrite(value, what, seen) + b")"))
-        else:
+        elif what is not None:
             ids = [value] if wire == 0 else list(varints(value))
             numbers = [seen.setdefault((what, i), len(seen)) for i in ids]
             out.append((number, f"[{number} {what} {numbers}]".encode()))
