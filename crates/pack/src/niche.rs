@@ -41,6 +41,11 @@ const SECTIONS_PER_BLOCK: usize = 16;
 /// A block with gaps or of several sizes is taken for the rectangle around it, and nothing goes below
 /// a fixed block. Offsets saturate at 2^64.
 pub(crate) fn pack(instance: &Instance, rank: &[u32], rule: Rule) -> Vec<u64> {
+    pack_counting(instance, rank, rule).0
+}
+
+/// Like [`pack`], and says how many blocks were looked at beyond those placed.
+pub(crate) fn pack_counting(instance: &Instance, rank: &[u32], rule: Rule) -> (Vec<u64>, u64) {
     let mut offsets = vec![0; instance.blocks.len()];
     let mut skyline = Skyline::new(instance, &mut offsets);
     let mut waiting = Waiting::new(instance, rank);
@@ -58,7 +63,7 @@ pub(crate) fn pack(instance: &Instance, rank: &[u32], rule: Rule) -> Vec<u64> {
         offsets[block as usize] = offset;
         skyline.split(niche, lower, upper, offset.saturating_add(size));
     }
-    offsets
+    (offsets, waiting.n_looks as u64)
 }
 
 /// The next multiple of `alignment`, saturating.

@@ -62,7 +62,8 @@ impl<'a> Sampler<'a> {
         let n = self.instance.blocks.len() as u64;
         let end = budget.nodes() + nodes;
         while budget.nodes() < end && budget.spend(n) {
-            let packing = self.sample();
+            let (packing, n_looks) = self.sample();
+            budget.strain(n_looks);
             let found = packing.height;
             if found < best.as_ref().map_or(height, |best| best.height) {
                 best = Some(packing);
@@ -74,16 +75,17 @@ impl<'a> Sampler<'a> {
         best
     }
 
-    fn sample(&mut self) -> Offsets {
+    /// A packing, and how many blocks it looked at beyond those it placed.
+    fn sample(&mut self) -> (Offsets, u64) {
         let noise = self.shape.noise;
         let keys: Vec<f64> =
             self.promise.iter().map(|promise| promise * (1.0 + noise * self.rng.unit())).collect();
         let mut order: Vec<u32> = (0..keys.len() as u32).collect();
         order.sort_by(|&a, &b| keys[b as usize].total_cmp(&keys[a as usize]).then(a.cmp(&b)));
-        let offsets = niche::pack(self.instance, &ranks(&order), self.shape.rule);
+        let (offsets, n_looks) = niche::pack_counting(self.instance, &ranks(&order), self.shape.rule);
         let height = profile::height(self.instance, &offsets).unwrap_or(u64::MAX);
         self.learn(&offsets, height, keys);
-        Offsets { offsets, height }
+        (Offsets { offsets, height }, n_looks)
     }
 
     fn learn(&mut self, offsets: &[u64], height: u64, keys: Vec<f64>) {

@@ -53,16 +53,11 @@ impl Search<'_> {
             }
             let task =
                 (self.least[block as usize], self.scaled.size_at(self.instance, block, section), block);
-            let mut at = tasks.len();
+            sorted &= tasks.last().is_none_or(|last| last.0 <= task.0);
             tasks.push(task);
-            while at > 0 && tasks[at - 1].0 > task.0 {
-                tasks[at] = tasks[at - 1];
-                at -= 1;
-                sorted = false;
-            }
-            tasks[at] = task;
         }
         if !sorted {
+            tasks.sort_by_key(|task| task.0);
             // The next sort starts from this order, which will be nearly right.
             let live = &mut self.live[s];
             let placed = live.iter().copied().filter(|&block| self.offset[block as usize] != WAITING);
@@ -129,6 +124,7 @@ impl Search<'_> {
         self.least[index] = least;
         for piece in 0..self.instance.pieces(index).len() {
             let piece = self.instance.pieces(index)[piece];
+            self.looked_at(piece.upper - piece.lower);
             for section in piece.lower..piece.upper {
                 self.touch(section);
             }
