@@ -9,7 +9,7 @@ use crate::memory::{Bytes, Target};
 use crate::parallel;
 use crate::passes::{self, Context, Pass, PassError, RunOptions};
 use crate::plan::fast_memory::{FastMemoryOptions, Objective};
-use crate::plan::{self, PlanError, PlanOptions, Planned, ScheduleOptions};
+use crate::plan::{self, AssignOptions, PlanError, PlanOptions, Planned, ScheduleOptions};
 
 /// How to compile.
 #[derive(Clone, Debug)]
@@ -98,6 +98,7 @@ pub fn compile(
     front.stage("recompute rows", &[passes::LOOP_RESIDUALS, passes::SIMPLIFY])?;
     // What is worth recomputing depends on padded sizes; what is new then is laid out again.
     front.stage("lay out", &[passes::LAYOUT_ASSIGNMENT, passes::DONATION])?;
+    front.measure_stages()?;
     let start = Instant::now();
     let glances = parallel::map(options.threads, FIRST_GUESSES.to_vec(), |guess| front.glance(guess));
     let mut best: Option<(Pipeline<'_>, Bytes)> = None;
@@ -120,7 +121,8 @@ pub fn compile(
     best.note_total("other orders", start.elapsed().saturating_sub(chosen), planned.plan.totals.total);
     let planned = best.assign_fast_memory(planned)?;
     let proof = best.check(&planned)?;
-    let stages = best.stages.into_iter().map(|noted| noted.measured(target)).collect::<Result<_, _>>()?;
+    best.measure_stages()?;
+    let stages = best.stages.into_iter().map(|noted| noted.stage).collect();
     *module = best.module;
     Ok(Compiled { planned, proof, stages })
 }
@@ -191,22 +193,22 @@ struct Pipeline<'a> {
 #[derive(Clone)]
 struct Noted {
     stage: Stage,
-    /// What it left, where that is to be measured: only once it is known that no other guess is better. Guesses share what
-    /// stands before them.
+    /// What it left, where that is to be measured: only once it is known that no other guess is better.
     module: Option<Arc<Module>>,
 }
 
 impl Noted {
     /// Plans the module in the order of its text, and notes the total.
-    fn measured(mut self, target: &Target) -> Result<Stage, CompileError> {
+    fn measure(&mut self, target: &Target) -> Result<(), CompileError> {
         if let Some(module) = self.module.take() {
             let mut module = Arc::unwrap_or_clone(module);
             passes::run(&mut module, &passes::LEGALIZE, &Context { target }, RunOptions::default())?;
             module.is_scheduled = true;
-            let planned = plan::plan(&module, target, &PlanOptions::default())?;
+            let options = PlanOptions { assign: AssignOptions::quick(), ..PlanOptions::default() };
+            let planned = plan::plan(&module, target, &options)?;
             self.stage.total = Some(planned.plan.totals.total);
         }
-        Ok(self.stage)
+        Ok(())
     }
 }
 
@@ -237,6 +239,11 @@ impl Pipeline<'_> {
         Ok((self, planned))
     }
 
+    /// Measures what is to be measured, and lets go of it.
+    fn measure_stages(&mut self) -> Result<(), CompileError> {
+        self.stages.iter_mut().try_for_each(|noted| noted.measure(self.target))
+    }
+
     /// Notes a stage before planning.
     fn note(&mut self, name: &'static str, time: Duration) {
         let module = self.options.measure_stages.then(|| Arc::new(self.module.clone()));
@@ -261,7 +268,13 @@ impl Pipeline<'_> {
         };
         let scheduled = start.elapsed();
         let start = Instant::now();
-        let mut planned = plan::assign_best(&self.module, self.target, schedules, &self.options.plan.assign)?;
+        let assign = match effort {
+            Effort::Full => self.options.plan.assign.clone(),
+            Effort::Glance => {
+                AssignOptions { pack: AssignOptions::quick().pack, ..self.options.plan.assign.clone() }
+            }
+        };
+        let mut planned = plan::assign_best(&self.module, self.target, schedules, &assign)?;
         planned.apply(&mut self.module);
         let totals = planned.plan.totals;
         // Before packing, the arena is as large as the most temp bytes live at once.

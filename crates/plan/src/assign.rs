@@ -34,6 +34,13 @@ pub struct AssignOptions {
     pub scratch: SecondaryMap<InstructionId, Bytes>,
 }
 
+impl AssignOptions {
+    /// Heuristics only: enough to compare programs, or to see what fits.
+    pub fn quick() -> AssignOptions {
+        AssignOptions { pack: memplan_pack::Options::quick(), ..AssignOptions::default() }
+    }
+}
+
 impl Default for AssignOptions {
     /// Heuristics, and where they leave a gap a search of a fixed number of steps: a fraction of a second, and the same
     /// answer on every machine.
@@ -59,12 +66,73 @@ pub fn assign(
     target: &Target,
     options: &AssignOptions,
 ) -> Result<MemoryPlan, PlanError> {
-    let plan = assign_with(module, facts, target, options, TakeOver::Any)?;
-    if plan.totals.fragmentation == Bytes::ZERO {
+    Ok(assign_below(module, facts, target, options, None)?.expect("there is no limit"))
+}
+
+/// Assigns like [`assign`]; `None` where the total would be a limit or more, which is often clear before anything is
+/// packed.
+pub(crate) fn assign_below(
+    module: &Module,
+    facts: &Facts,
+    target: &Target,
+    options: &AssignOptions,
+    limit: Option<Bytes>,
+) -> Result<Option<MemoryPlan>, PlanError> {
+    let plan = assign_with(module, facts, target, options, TakeOver::Any, limit)?;
+    if plan.as_ref().is_some_and(|plan| plan.totals.fragmentation == Bytes::ZERO) {
         return Ok(plan);
     }
-    let other = assign_with(module, facts, target, options, TakeOver::SingleValues)?;
-    Ok(if other.totals.total < plan.totals.total { other } else { plan })
+    let limit = plan.as_ref().map(|plan| plan.totals.total).or(limit);
+    let other = assign_with(module, facts, target, options, TakeOver::SingleValues, limit)?;
+    let fits = |plan: &MemoryPlan| plan.spaces.iter().all(|arena| fits(target, arena));
+    Ok(match (plan, other) {
+        // Less main memory is no reason to want more than there is near the cores.
+        (Some(plan), Some(other)) if fits(&plan) && !fits(&other) => Some(plan),
+        (plan, other) => other.or(plan),
+    })
+}
+
+/// Whether the arena of a memory other than main memory has room there.
+fn fits(target: &Target, arena: &SpaceTotals) -> bool {
+    let usable = target.space(arena.space).and_then(|space| space.usable());
+    arena.space == MemorySpaceId::MAIN || usable.is_none_or(|usable| arena.temp <= usable)
+}
+
+/// What a plan for one memory space says.
+pub(crate) struct SpacePlan {
+    /// The slices of everything that is in the space.
+    pub(crate) plan: MemoryPlan,
+    /// Bytes that its arena takes.
+    pub(crate) height: Bytes,
+    /// What the program takes of main memory, if that can be packed without loss.
+    pub(crate) total: Bytes,
+}
+
+/// Assigns one memory space other than main memory, by heuristics that end as soon as everything fits a capacity; without
+/// one, the lowest arena they find.
+///
+/// # Errors
+/// As [`assign`].
+pub(crate) fn assign_space(
+    module: &Module,
+    facts: &Facts,
+    target: &Target,
+    space: MemorySpaceId,
+    capacity: Option<u64>,
+) -> Result<SpacePlan, PlanError> {
+    let storages = storages(module, facts, target, TakeOver::Any)?;
+    let options = AssignOptions::quick();
+    let mut assignment = Assignment::new(module, facts, target, &storages);
+    let mut arenas = assignment.place_all_but_arenas(&options);
+    let total = assignment.least_total(&arenas);
+    let mut height = Bytes::ZERO;
+    if let Some(arena) = arenas.iter_mut().find(|arena| arena.space == space) {
+        arena.problem.capacity = capacity;
+        assignment.place_arena(arena, &options)?;
+        height = assignment.plan.spaces[0].temp;
+    }
+    assignment.record_slices();
+    Ok(SpacePlan { plan: assignment.plan, height, total })
 }
 
 fn assign_with(
@@ -73,30 +141,23 @@ fn assign_with(
     target: &Target,
     options: &AssignOptions,
     policy: TakeOver,
-) -> Result<MemoryPlan, PlanError> {
+    limit: Option<Bytes>,
+) -> Result<Option<MemoryPlan>, PlanError> {
     let storages = storages(module, facts, target, policy)?;
-    let mut assignment = Assignment {
-        module,
-        facts,
-        target,
-        storages: &storages,
-        plan: MemoryPlan {
-            target: target.name.clone(),
-            fingerprint: fingerprint(module),
-            ..MemoryPlan::default()
-        },
-        places: SecondaryMap::new(),
-        scratch: BTreeMap::new(),
-    };
-    assignment.list_scratch(options);
-    assignment.place_arguments();
-    assignment.place_own_allocations();
-    assignment.place_into_holes();
-    assignment.place_arenas(options)?;
+    let mut assignment = Assignment::new(module, facts, target, &storages);
+    let mut arenas = assignment.place_all_but_arenas(options);
+    if limit.is_some_and(|limit| assignment.least_total(&arenas) >= limit) {
+        return Ok(None);
+    }
+    assignment.plan.fingerprint = fingerprint(module);
+    for arena in &mut arenas {
+        assignment.place_arena(arena, options)?;
+    }
     assignment.record_slices();
     assignment.record_totals()?;
     assignment.record_space_totals();
-    Ok(assignment.plan)
+    let plan = assignment.plan;
+    Ok(limit.is_none_or(|limit| plan.totals.total < limit).then_some(plan))
 }
 
 struct Assignment<'a> {
@@ -111,7 +172,41 @@ struct Assignment<'a> {
     scratch: BTreeMap<(MemorySpaceId, Time), Bytes>,
 }
 
-impl Assignment<'_> {
+impl<'a> Assignment<'a> {
+    fn new(
+        module: &'a Module,
+        facts: &'a Facts,
+        target: &'a Target,
+        storages: &'a Storages,
+    ) -> Assignment<'a> {
+        Assignment {
+            module,
+            facts,
+            target,
+            storages,
+            plan: MemoryPlan { target: target.name.clone(), ..MemoryPlan::default() },
+            places: SecondaryMap::new(),
+            scratch: BTreeMap::new(),
+        }
+    }
+
+    /// Places what has an allocation of its own or finds room in one, and says what is left for arenas.
+    fn place_all_but_arenas(&mut self, options: &AssignOptions) -> Vec<Arena> {
+        self.list_scratch(options);
+        self.place_arguments();
+        self.place_own_allocations();
+        self.place_into_holes();
+        self.arenas()
+    }
+
+    /// Bytes of all allocations so far, and those live at once of what is left for main memory: what packing can reach
+    /// at best.
+    fn least_total(&self, arenas: &[Arena]) -> Bytes {
+        let own = self.plan.allocations.values().fold(Bytes::ZERO, |sum, a| sum.saturating_add(a.size));
+        let main = arenas.iter().find(|arena| arena.space == MemorySpaceId::MAIN);
+        own.saturating_add(main.map_or(Bytes::ZERO, |main| main.load.peak().1))
+    }
+
     fn list_scratch(&mut self, options: &AssignOptions) {
         let line = &self.facts.line;
         let own = line.instructions.iter().map(|&id| (id, MemorySpaceId::MAIN, options.scratch[id]));
@@ -198,8 +293,8 @@ impl Assignment<'_> {
         }
     }
 
-    /// Packs what is left into one arena per memory space, and lists every space that anything is in.
-    fn place_arenas(&mut self, options: &AssignOptions) -> Result<(), PlanError> {
+    /// What is left for one arena per memory space, of every space that anything is in.
+    fn arenas(&self) -> Vec<Arena> {
         let mut spaces: Vec<MemorySpaceId> =
             self.temps(None).into_iter().map(|id| self.storages.all[id].space).collect();
         spaces.extend(self.plan.allocations.values().map(|allocation| allocation.space));
@@ -207,13 +302,10 @@ impl Assignment<'_> {
         spaces.push(MemorySpaceId::MAIN);
         spaces.sort_unstable();
         spaces.dedup();
-        for space in spaces {
-            self.place_arena(space, options)?;
-        }
-        Ok(())
+        spaces.into_iter().map(|space| self.arena(space)).collect()
     }
 
-    fn place_arena(&mut self, space: MemorySpaceId, options: &AssignOptions) -> Result<(), PlanError> {
+    fn arena(&self, space: MemorySpaceId) -> Arena {
         let temps = self.temps(Some(space));
         let alignment = self.target.alignment(space);
         let scratch = self.scratch.range((space, 0)..=(space, Time::MAX));
@@ -244,9 +336,25 @@ impl Assignment<'_> {
         for &(time, size) in &scratch {
             load.add(LiveRange { start: time, end: time + 1 }, size);
         }
+        Arena { space, temps, first_items, scratch, spans, first_scratch, problem, load }
+    }
+
+    /// Packs an arena.
+    fn place_arena(&mut self, arena: &mut Arena, options: &AssignOptions) -> Result<(), PlanError> {
+        let &mut Arena {
+            space,
+            first_scratch,
+            ref temps,
+            ref first_items,
+            ref scratch,
+            ref spans,
+            ref load,
+            ..
+        } = arena;
+        let alignment = self.target.alignment(space);
         let packing = match space {
-            MemorySpaceId::MAIN => memplan_pack::pack(&problem, &options.pack),
-            _ => pack_above_scratch(&mut problem, first_scratch, load.peak().1, &options.pack),
+            MemorySpaceId::MAIN => memplan_pack::pack(&arena.problem, &options.pack),
+            _ => pack_above_scratch(&mut arena.problem, first_scratch, load.peak().1, &options.pack),
         };
         let packing = packing.map_err(|_| PlanError::TooLarge { space })?;
         let temp = Bytes(packing.height);
@@ -258,7 +366,7 @@ impl Assignment<'_> {
                 alignment,
                 live_out: false,
             });
-            for (&id, &first) in temps.iter().zip(&first_items) {
+            for (&id, &first) in temps.iter().zip(first_items) {
                 if let Some(&offset) = packing.offsets.get(first) {
                     self.places[id] = Some((allocation, Bytes(offset)));
                 }
@@ -410,6 +518,22 @@ impl Assignment<'_> {
     }
 }
 
+/// What is to be packed into one arena.
+struct Arena {
+    space: MemorySpaceId,
+    temps: Vec<StorageId>,
+    /// The first item of each temp.
+    first_items: Vec<usize>,
+    /// When kernels need working memory, and how much.
+    scratch: Vec<(Time, Bytes)>,
+    spans: Vec<Span>,
+    /// The first item of the spans.
+    first_scratch: usize,
+    problem: Problem,
+    /// What is live at every instant, scratch included.
+    load: Load,
+}
+
 /// Kernels one after the other that use the same bytes as scratch.
 struct Span {
     range: LiveRange,
@@ -439,7 +563,7 @@ fn spans(scratch: &[(Time, Bytes)], values: &Load) -> Vec<Span> {
 }
 
 /// Packs items, at most `load` bytes of them at once, of which those from `first` on are scratch: below all values,
-/// where the kernels of libtpu have theirs, or anywhere, when that is lower.
+/// where the kernels of libtpu have theirs, or anywhere, when that is lower and the problem's capacity asks for it.
 fn pack_above_scratch(
     problem: &mut Problem,
     first: usize,
@@ -448,7 +572,7 @@ fn pack_above_scratch(
 ) -> Result<Packing, memplan_pack::Error> {
     problem.items[first..].iter_mut().for_each(|item| item.fixed = Some(0));
     let mut below = memplan_pack::pack(problem, options)?;
-    if first == problem.items.len() || below.height == load.0 {
+    if first == problem.items.len() || below.height <= problem.capacity.unwrap_or(load.0) {
         return Ok(below);
     }
     problem.items[first..].iter_mut().for_each(|item| item.fixed = None);

@@ -4,7 +4,8 @@ use memplan_analysis::Facts;
 use memplan_ir::{Module, Schedule, fingerprint};
 use memplan_memory::{Bytes, MemoryPlan, Target};
 
-use crate::{AssignOptions, PlanError, Role, ScheduleOptions, assign, schedule};
+use crate::assign::assign_below;
+use crate::{AssignOptions, PlanError, Role, ScheduleOptions, schedule};
 
 /// How to plan.
 #[derive(Clone, Debug, Default)]
@@ -83,8 +84,8 @@ pub fn assign_best(
     let mut best: Option<Planned> = None;
     for schedule in schedules {
         let facts = Facts::new(module, &schedule)?;
-        let plan = assign(module, &facts, target, options)?;
-        if best.as_ref().is_none_or(|best| plan.totals.total < best.plan.totals.total) {
+        let limit = best.as_ref().map(|best| best.plan.totals.total);
+        if let Some(plan) = assign_below(module, &facts, target, options, limit)? {
             best = Some(Planned { schedule, facts, plan });
         }
     }

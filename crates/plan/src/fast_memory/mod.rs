@@ -52,7 +52,8 @@ use memplan_analysis::{
 use memplan_ir::{EntitySet, InstructionId, Module, Op, Position, Schedule, Users};
 use memplan_memory::{Bytes, FastMemory, MemorySpaceId, Target};
 
-use crate::{AssignOptions, PlanError};
+use crate::PlanError;
+use crate::assign::{SpacePlan, assign_space};
 use choice::{Choice, Mode};
 use footprint::Footprint;
 use model::Model;
@@ -108,11 +109,14 @@ pub fn assign(
         Objective::Footprint => solver.lower_footprint(plain)?,
     };
     let best = solver.keep_for_next_call(best)?;
+    let facts = Facts::new(&best.module, &Schedule::in_textual_order(&best.module))?;
+    // So far, it was enough that everything fits.
+    let height = assign_space(&best.module, &facts, target, fast.space, None)?.height;
     *module = best.module;
     if best.report.parts > 0 {
         module.compact();
     }
-    Ok(best.report)
+    Ok(FastMemoryReport { height, ..best.report })
 }
 
 /// An assignment, carried out and packed.
@@ -120,7 +124,7 @@ struct Solution {
     module: Module,
     report: FastMemoryReport,
     choices: Vec<Choice>,
-    /// Bytes of main memory that the program takes.
+    /// Bytes of main memory that the program takes, if they can be packed without loss.
     total: Bytes,
     /// What a run of it costs.
     price: f64,
@@ -233,16 +237,15 @@ impl Solver<'_> {
         let inserted = rewrite::rewrite(&mut module, self.facts, self.fast, candidates, &choices)?;
         let facts = Facts::new(&module, &Schedule::in_textual_order(&module))?;
         // The plan that is made in the end packs no worse than this.
-        let quick = AssignOptions { pack: memplan_pack::Options::quick(), ..AssignOptions::default() };
-        let plan = crate::assign(&module, &facts, self.target, &quick)?;
-        let arena = plan.spaces.iter().find(|space| space.space == self.fast.space);
+        let SpacePlan { plan, height, total } =
+            assign_space(&module, &facts, self.target, self.fast.space, Some(self.options.capacity))?;
         let report = FastMemoryReport {
             prefetches: inserted.prefetches,
             residents: choices.iter().filter(|c| matches!(c.mode, Mode::Resident { .. })).count(),
             parts: inserted.parts,
             carried: inserted.carried,
             evictions: inserted.evictions,
-            height: arena.map_or(Bytes::ZERO, |arena| arena.temp),
+            height,
             traffic: candidates.iter().zip(&choices).map(|(c, choice)| choice.moved(c)).sum(),
             lower_bound,
         };
@@ -261,7 +264,7 @@ impl Solver<'_> {
                 places.push(Place { candidate: None, offset: slice.offset.0, end: slice.end().0, range });
             }
         }
-        Ok(Solution { module, report, choices, total: plan.totals.total, price, places })
+        Ok(Solution { module, report, choices, total, price, places })
     }
 
     /// Lets parameters stay in fast memory from call to call, where nothing else has to leave for them.

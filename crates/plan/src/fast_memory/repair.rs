@@ -6,7 +6,8 @@
 //! What is left has a packing that fits, the old one with a few things moved, and the next packing is likely to find
 //! that or a better one.
 
-use memplan_analysis::LiveRange;
+use memplan_analysis::{LiveRange, Time};
+use rustc_hash::FxHashSet;
 
 /// Where in fast memory the packing put something, and when it is there.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +29,7 @@ pub(super) struct Loss {
 }
 
 /// Which candidates have to go, so that what is left fits below `capacity`; `saved` is what each is worth. In time
-/// `k n log n` for `k` things beyond the end.
+/// `n log n`, and `m log m` for each thing beyond the end that is there together with `m` others.
 pub(super) fn repair(mut places: Vec<Place>, capacity: u64, saved: impl Fn(usize) -> f64) -> Vec<Loss> {
     let worth = |place: &Place| place.candidate.map_or(f64::INFINITY, &saved);
     let mut beyond: Vec<usize> = (0..places.len()).filter(|&p| places[p].end > capacity).collect();
@@ -36,34 +37,86 @@ pub(super) fn repair(mut places: Vec<Place>, capacity: u64, saved: impl Fn(usize
         let (a, b) = (&places[a], &places[b]);
         worth(b).total_cmp(&worth(a)).then(a.candidate.cmp(&b.candidate))
     });
+    let by_time = ByTime::new(&places);
     let mut losses: Vec<Loss> = Vec::new();
+    let mut lost: FxHashSet<usize> = FxHashSet::default();
     for p in beyond {
         let place = places[p];
-        let is_lost = |candidate: usize| losses.iter().any(|loss| loss.candidate == candidate);
-        if place.candidate.is_some_and(is_lost) {
+        let is_lost = |place: &Place| place.candidate.is_some_and(|candidate| lost.contains(&candidate));
+        if is_lost(&place) {
             continue;
         }
-        let others: Vec<Place> = places
-            .iter()
-            .filter(|other| other.candidate != place.candidate && !other.candidate.is_some_and(is_lost))
-            .filter(|other| other.end <= capacity && other.range.interferes(&place.range))
-            .copied()
+        let others: Vec<Place> = by_time
+            .during(place.range)
+            .into_iter()
+            .map(|p| places[p])
+            .filter(|other| other.candidate != place.candidate && !is_lost(other) && other.end <= capacity)
             .collect();
         match cheapest_offset(&others, place.end - place.offset, capacity, &saved) {
             Some((offset, cost)) if cost < worth(&place) => {
                 let end = offset + (place.end - place.offset);
                 let in_its_way = others.iter().filter(|other| other.offset < end && offset < other.end);
                 for other in in_its_way.filter_map(|other| other.candidate) {
-                    if !losses.iter().any(|loss| loss.candidate == other) {
+                    if lost.insert(other) {
                         losses.push(Loss { candidate: other, to: place.candidate.unwrap_or(other) });
                     }
                 }
                 places[p] = Place { offset, end, ..place };
             }
-            _ => losses.extend(place.candidate.map(|candidate| Loss { candidate, to: candidate })),
+            _ => {
+                lost.extend(place.candidate);
+                losses.extend(place.candidate.map(|candidate| Loss { candidate, to: candidate }));
+            }
         }
     }
     losses
+}
+
+/// What is there when: places in order of their start, in a tree of the latest ends.
+struct ByTime {
+    /// Start and number of each place.
+    starts: Vec<(Time, usize)>,
+    /// In heap order: entry 1 is the root, leaf `n + i` the end of the place that starts `i`th.
+    latest: Vec<Time>,
+    n: usize,
+}
+
+impl ByTime {
+    fn new(places: &[Place]) -> ByTime {
+        let mut starts: Vec<(Time, usize)> =
+            places.iter().enumerate().map(|(p, place)| (place.range.start, p)).collect();
+        starts.sort_unstable();
+        let n = starts.len().next_power_of_two();
+        let mut latest = vec![0; 2 * n];
+        for (leaf, &(_, p)) in latest[n..].iter_mut().zip(&starts) {
+            *leaf = places[p].range.end;
+        }
+        for node in (1..n).rev() {
+            latest[node] = latest[2 * node].max(latest[2 * node + 1]);
+        }
+        ByTime { starts, latest, n }
+    }
+
+    /// The numbers of the places that are there during a range, ascending.
+    fn during(&self, range: LiveRange) -> Vec<usize> {
+        let end = self.starts.partition_point(|&(start, _)| start < range.end);
+        let mut found = Vec::new();
+        // Nodes and their first leaves.
+        let mut open = vec![(1, 0, self.n)];
+        while let Some((node, first, width)) = open.pop() {
+            if first >= end || self.latest[node] <= range.start {
+                continue;
+            }
+            if width == 1 {
+                found.push(self.starts[first].1);
+                continue;
+            }
+            let half = width / 2;
+            open.extend([(2 * node, first, half), (2 * node + 1, first + half, half)]);
+        }
+        found.sort_unstable();
+        found
+    }
 }
 
 /// The offset at which something of a size is in the way of what saves least, and how much that saves; the lowest of
