@@ -17,6 +17,8 @@ import threading
 
 SHAPES = {
     # name: sizes for plan, sizes for compile
+    # Transformer layers written out, forward, backward and updates.
+    "layers": ([10_000, 100_000], [1_000, 10_000, 100_000]),
     "training": ([10_000, 100_000, 1_000_000], [1_000, 10_000, 100_000]),
     "random": ([10_000, 100_000, 1_000_000], [1_000, 10_000, 100_000]),
     "wide loop": ([1_000, 10_000, 100_000, 1_000_000], [1_000, 10_000, 100_000]),

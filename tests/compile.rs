@@ -70,3 +70,19 @@ fn plan_without_compiling(source: &memplan::ir::Module, target: &Target) -> memp
     let planned = memplan::plan::plan(&module, target, &PlanOptions::default()).unwrap();
     planned.plan.totals.total
 }
+
+#[test]
+fn a_training_step_written_out_keeps_little_of_each_layer() {
+    for target in ["gpu-h100", "tpu-v5e"] {
+        let target = Target::find(target).unwrap();
+        let temp = |layers| {
+            let mut module = memplan_testkit::unrolled_training(layers);
+            let options = CompileOptions { threads: 1, ..CompileOptions::default() };
+            compile(&mut module, &target, &options).unwrap().planned.plan.totals.temp.0
+        };
+        // What a layer keeps for the way back: eight arrays of its width, two four times as wide, and a number for each
+        // row; not how much each row attends to each other.
+        let (two, four) = (temp(2), temp(4));
+        assert!(four - two <= 2 * 17 * 512 * 256 * 4, "{}: {two} bytes, {four} bytes", target.name);
+    }
+}

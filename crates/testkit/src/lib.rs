@@ -11,6 +11,7 @@ mod growth;
 mod inputs;
 mod random;
 mod shared;
+mod training;
 
 pub use compare::{difference, first_difference};
 pub use features::{Features, features};
@@ -20,3 +21,4 @@ pub use growth::{GROWTH_SHAPES, GrowthShape};
 pub use inputs::random_inputs;
 pub use random::Random;
 pub use shared::shared;
+pub use training::{INSTRUCTIONS_PER_LAYER, unrolled_training};
