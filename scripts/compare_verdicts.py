@@ -26,6 +26,8 @@ import multiprocessing
 import os
 import pathlib
 import re
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -187,8 +189,11 @@ def work(queue, number, share):
     from jaxlib import _hlo
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    # A few characters can ask for gigabytes of constants: such a question ends the process, as a crash does.
+    resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
     verifier = None
     for key, kind, content in share:
+        signal.alarm(60)
         # Elided constants are filled from a counter that goes on from module to module: begin it anew.
         attempt = in_child if b"..." in content else in_place
         proto, error = attempt(lambda: proto_of(_hlo, kind, content))
