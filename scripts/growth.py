@@ -2,18 +2,20 @@
 """What planning costs as programs grow, as a table in Markdown.
 
     cargo build --release -p memplan-cli && cargo build --release --example growth_shape
-    python scripts/growth.py target/release/memplan [--before OTHER_BINARY] [--small] > docs/growth.md
+    python scripts/growth.py target/release/memplan [--before OTHER_BINARY] [--most N] > docs/growth.md
 
-Each program of `growth_shape` is read and printed (`opt --stop-after 0`), planned, and compiled for three machines. Columns are CPU seconds,
-peak memory, and how many times more CPU than reading and printing takes. A command that takes longer than the limit counts as such.
+Each program of `growth_shape` is read and printed (`opt --stop-after 0`), planned, and compiled for three machines. Columns are CPU
+seconds, peak memory, and how many times more CPU than reading, verifying and printing takes. With `--keep FILE` measurements are kept, so that
+a run can be taken up again.
 """
 
 import argparse
+import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
-import threading
 
 SHAPES = {
     # name: sizes for plan, sizes for compile
@@ -33,12 +35,13 @@ TARGETS = ["cpu", "gpu-h100", "tpu-v5e"]
 
 def measure(command, limit):
     """CPU seconds and peak gigabytes of a command; None when it fails or takes too long."""
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    timer = threading.Timer(limit, child.kill)
-    timer.start()
+
+    def bound():
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=bound)
     _, status, usage = os.wait4(child.pid, 0)
-    timer.cancel()
-    return None if status else (usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e6)
+    return None if status else [usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e6]
 
 
 def cells(found, base):
@@ -48,47 +51,68 @@ def cells(found, base):
     return f"{seconds:.2f}", f"{gigabytes:.2f}", f"{seconds / max(base[0], 0.01):.1f}" if base else "–"
 
 
+class Measured:
+    """Measurements, each made once. A command that was given up for some size is given up for all larger ones."""
+
+    def __init__(self, args):
+        self.limit, self.keep = args.limit, args.keep
+        known = self.keep and os.path.exists(self.keep)
+        self.found = json.load(open(self.keep)) if known else {}
+        self.given_up = set()
+
+    def get(self, who, binary, shape, n, command):
+        if binary is None or (who, shape, tuple(command)) in self.given_up:
+            return None
+        key = " | ".join([who, shape, str(n), *command])
+        if key not in self.found:
+            words = [{"PROGRAM": self.program(shape, n), "OUT": self.out}.get(word, word) for word in command]
+            self.found[key] = measure([binary, *words], self.limit)
+            if self.keep:
+                json.dump(self.found, open(self.keep, "w"), indent=1)
+        if self.found[key] is None:
+            self.given_up.add((who, shape, tuple(command)))
+        return self.found[key]
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("memplan")
     parser.add_argument("--before", help="an older binary to compare with")
     parser.add_argument("--shapes", help="the program that writes the shapes", default=None)
-    parser.add_argument("--limit", type=float, default=120, help="seconds for one command")
-    parser.add_argument("--small", action="store_true", help="leave out the largest size of each")
-    parser.add_argument("--only", help="one shape")
+    parser.add_argument("--limit", type=int, default=120, help="CPU seconds for one command")
+    parser.add_argument("--most", type=int, default=1_000_000, help="the largest size")
+    parser.add_argument("--keep", help="a file for what was measured")
     args = parser.parse_args()
     shapes = args.shapes or os.path.join(os.path.dirname(args.memplan), "examples", "growth_shape")
+    measured = Measured(args)
     print("# Growth\n")
-    print("CPU seconds and peak GB of one command, and its CPU as a multiple of reading and printing the program;")
-    print(f"– is more than {args.limit:.0f} s. Made by `scripts/growth.py`.\n")
+    print("CPU seconds and peak GB of one command, and its CPU as a multiple of reading, verifying and printing the program;")
+    print(f"– is more than {args.limit} s. Made by `scripts/growth.py`.\n")
     print("| program | n | command | before: s | GB | s | GB | × reading |")
     print("|---|---:|---|---:|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:
-        path, out = os.path.join(folder, "program.hlo"), os.path.join(folder, "out")
-        for shape, (plan_sizes, compile_sizes) in SHAPES.items():
-            if args.only not in (None, shape):
-                continue
-            gave_up = set()
-            for n in sorted({*plan_sizes, *compile_sizes}):
-                if args.small and n == max(*plan_sizes, *compile_sizes):
-                    continue
+        written = []
+
+        def program(shape, n):
+            path = os.path.join(folder, "program.hlo")
+            if written != [shape, n]:
                 with open(path, "w") as file:
                     subprocess.run([shapes, shape, str(n)], stdout=file, check=True)
-                base = measure([args.memplan, "opt", path, "--stop-after", "0", "-o", out], args.limit)
-                commands = [["plan", path, "--target", "gpu-h100", "-o", out]] if n in plan_sizes else []
-                if n in compile_sizes:
-                    commands += [["compile", path, "--target", target, "-o", out] for target in TARGETS]
-                for command in commands:
-                    label = command[0] if command[0] == "plan" else f"compile {command[3]}"
-                    old = None
-                    if args.before and (label, "before") not in gave_up:
-                        old = measure([args.before, *command], args.limit)
-                        gave_up |= set() if old else {(label, "before")}
-                    new = None
-                    if label not in gave_up:
-                        new = measure([args.memplan, *command], args.limit)
-                        gave_up |= set() if new else {label}
-                    row = [shape, f"{n:,}", label, *cells(old, None)[:2], *cells(new, base)]
+                written[:] = [shape, n]
+            return path
+
+        measured.program, measured.out = program, os.path.join(folder, "out")
+        for shape, (plan_sizes, compile_sizes) in SHAPES.items():
+            for n in sorted(n for n in {*plan_sizes, *compile_sizes} if n <= args.most):
+                verbs = [["plan", "gpu-h100"]] if n in plan_sizes else []
+                verbs += [["compile", target] for target in TARGETS] if n in compile_sizes else []
+                reading = ["opt", "PROGRAM", "--stop-after", "0", "-o", "OUT"]
+                base = measured.get("after", args.memplan, shape, n, reading)
+                for verb, target in verbs:
+                    command = [verb, "PROGRAM", "--target", target, "-o", "OUT"]
+                    old = measured.get("before", args.before, shape, n, command)
+                    new = measured.get("after", args.memplan, shape, n, command)
+                    row = [shape, f"{n:,}", f"{verb} {target}", *cells(old, None)[:2], *cells(new, base)]
                     print("| " + " | ".join(row) + " |")
                     sys.stdout.flush()
 
