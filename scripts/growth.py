@@ -4,7 +4,7 @@
     cargo build --release -p memplan-cli && cargo build --release --example growth_shape
     python scripts/growth.py target/release/memplan [--before OTHER_BINARY] [--most N] > docs/growth.md
 
-Each program of `growth_shape` is read and printed (`opt --stop-after 0`), planned, and compiled for three machines. Columns are CPU
+Each program of `growth_shape` is read and printed (`opt --stop-after 0`), planned, and compiled. Columns are CPU
 seconds, peak memory, and how many times more CPU than reading, verifying and printing takes. With `--keep FILE` measurements are kept, so that
 a run can be taken up again.
 """
@@ -30,7 +30,6 @@ SHAPES = {
     "parameters": ([10_000, 100_000, 1_000_000], [10_000, 100_000]),
     "rank": ([1_000, 10_000, 100_000], [1_000, 10_000, 100_000]),
 }
-TARGETS = ["cpu", "gpu-h100", "tpu-v5e"]
 
 
 def measure(command, limit):
@@ -81,6 +80,7 @@ def main():
     parser.add_argument("--shapes", help="the program that writes the shapes", default=None)
     parser.add_argument("--limit", type=int, default=120, help="CPU seconds for one command")
     parser.add_argument("--most", type=int, default=1_000_000, help="the largest size")
+    parser.add_argument("--targets", nargs="+", default=["cpu", "gpu-h100", "tpu-v5e"], help="machines to compile for")
     parser.add_argument("--keep", help="a file for what was measured")
     args = parser.parse_args()
     shapes = args.shapes or os.path.join(os.path.dirname(args.memplan), "examples", "growth_shape")
@@ -105,7 +105,7 @@ def main():
         for shape, (plan_sizes, compile_sizes) in SHAPES.items():
             for n in sorted(n for n in {*plan_sizes, *compile_sizes} if n <= args.most):
                 verbs = [["plan", "gpu-h100"]] if n in plan_sizes else []
-                verbs += [["compile", target] for target in TARGETS] if n in compile_sizes else []
+                verbs += [["compile", target] for target in args.targets] if n in compile_sizes else []
                 reading = ["opt", "PROGRAM", "--stop-after", "0", "-o", "OUT"]
                 base = measured.get("after", args.memplan, shape, n, reading)
                 for verb, target in verbs:
