@@ -29,7 +29,7 @@ pub fn layouts_are_assigned(module: &Module) -> bool {
     module.is_scheduled || all.any(|&id| module.instructions[id].op == Op::Bitcast) || layouts_agree(module)
 }
 
-/// Gives all arrays the row-major layout. What is asked for at the entry is forgotten too, unless it is row-major.
+/// Gives all arrays the row-major layout, in the memory where they are. What is asked for at the entry is forgotten too, unless it is row-major.
 pub fn use_default_layouts(module: &mut Module) {
     let shapes: Vec<Shape> = module.shapes.iter().cloned().collect();
     let renamed: Vec<_> = shapes.into_iter().map(|shape| module.intern(row_major(shape))).collect();
@@ -104,7 +104,9 @@ fn lie_alike(a: &Shape, b: &Shape) -> bool {
 fn is_row_major(shape: &Shape) -> bool {
     match shape {
         Shape::Tuple(elements) => elements.iter().all(is_row_major),
-        Shape::Array(a) | Shape::Buffer(a) => a.layout.as_ref().is_none_or(Layout::is_default),
+        Shape::Array(a) | Shape::Buffer(a) => {
+            a.layout.as_ref().is_none_or(|layout| Layout { memory_space: 0, ..layout.clone() }.is_default())
+        }
         Shape::Token | Shape::Opaque => true,
     }
 }
@@ -116,7 +118,10 @@ fn row_major(mut shape: Shape) -> Shape {
                 .iter_mut()
                 .for_each(|e| *e = row_major(std::mem::replace(e, Shape::Token)));
         }
-        Shape::Array(a) | Shape::Buffer(a) => a.layout = Some(Layout::row_major(a.rank())),
+        Shape::Array(a) | Shape::Buffer(a) => {
+            let memory_space = a.memory_space();
+            a.layout = Some(Layout { memory_space, ..Layout::row_major(a.rank()) });
+        }
         Shape::Token | Shape::Opaque => {}
     }
     shape

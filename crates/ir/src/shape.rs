@@ -146,6 +146,14 @@ impl Shape {
         index.0.iter().try_fold(self, |shape, &i| shape.as_tuple()?.get(i as usize))
     }
 
+    /// The part at `index`, to be changed; `None` when there is no such part.
+    pub fn subshape_mut(&mut self, index: &ShapeIndex) -> Option<&mut Shape> {
+        index.0.iter().try_fold(self, |shape, &i| match shape {
+            Shape::Tuple(elements) => elements.get_mut(i as usize),
+            _ => None,
+        })
+    }
+
     /// Every part with its index, the whole first, then depth first from left to right.
     ///
     /// Recursion is as deep as the shape; the parsers bound that depth.

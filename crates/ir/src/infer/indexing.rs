@@ -2,9 +2,7 @@
 
 use crate::{ArrayShape, GatherDimensions, ScatterDimensions, Shape, SliceDimension};
 
-use super::dimension::{
-    Agreement, Dim, array, compatible, dim, dims, higher_precision, same_type, sizes_agree,
-};
+use super::dimension::{Agreement, Dim, array, compatible, dim, dims, same_type, sizes_agree};
 use super::{
     InferError, Inference, Result, attribute_error, brief, check_dimension, check_dimensions, check_length,
     membership, one_or_tuple,
@@ -63,8 +61,8 @@ impl<'a> Inference<'a> {
         if update.rank() != operand.rank() || !(0..operand.rank()).all(fits) {
             return Err(self.mismatch(0, 1, "the same rank, the second no larger extents"));
         }
-        let element_type = higher_precision(operand.element_type, update.element_type);
-        Ok(ArrayShape { element_type, ..operand.clone() })
+        // An update in place is rounded to what it is written into.
+        Ok(operand.clone())
     }
 
     /// Start indices stand at operands `first..`: one integer scalar per dimension, or all in one vector.

@@ -55,13 +55,15 @@ impl Verifier<'_> {
 }
 
 /// An operation that writes its result may round it to another precision on the way out, and TPU programs do so even
-/// in copies and broadcasts; one that passes a value on or reinterprets it may not.
+/// in copies and broadcasts; one that passes a value on, reinterprets it or updates it in place may not.
 fn agreement(opcode: Opcode) -> Agreement {
     use Opcode::*;
     match opcode {
         Bitcast | Call | Conditional | Constant | CopyDone | CopyStart | CustomCall | Fusion
-        | GetTupleElement | Infeed | OptimizationBarrier | Outfeed | Parameter | Recv | RecvDone | Send
-        | SendDone | Tuple | While | AsyncStart | AsyncUpdate | AsyncDone => Agreement::Exact,
+        | DynamicUpdateSlice | GetTupleElement | Infeed | OptimizationBarrier | Outfeed | Parameter
+        | Recv | RecvDone | Send | SendDone | Tuple | While | AsyncStart | AsyncUpdate | AsyncDone => {
+            Agreement::Exact
+        }
         _ => Agreement::IgnoringPrecision,
     }
 }
