@@ -151,6 +151,14 @@ impl Flow<'_> {
                 let from = self.positions.root(instruction.operands[0]);
                 self.join(root, from);
             }
+            // A tuple is copied by its table; what it points to stays where it is.
+            Op::Copy => {
+                let from = self.positions.root(instruction.operands[0]);
+                for i in 0..self.children(root) {
+                    let (at, from) = (self.child(root, i), self.child(from, i));
+                    self.join(at, from);
+                }
+            }
             Op::Call { .. } => {
                 self.pass_arguments(instruction.called[0], &instruction.operands);
                 let result = self.positions.root(module.computations[instruction.called[0]].root);
@@ -371,7 +379,7 @@ impl Flow<'_> {
             | Op::CollectivePermuteDone(_)
             | Op::AllReduceDone(_)
             | Op::CopyDone => true,
-            Op::Tuple => !index.is_root(),
+            Op::Tuple | Op::Copy => !index.is_root(),
             Op::AsyncStart(_) => match first {
                 Some(0) => index.0.len() > 1,
                 Some(1) => !instruction.called.is_empty(),

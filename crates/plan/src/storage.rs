@@ -149,7 +149,9 @@ impl<'a> Build<'a> {
                 if !dies || !self.may_overwrite(id, from, output) {
                     continue;
                 }
-                if self.can_merge(from, self.storages.of(result), time) {
+                if !self.holds_result(id, result, from)
+                    && self.can_merge(from, self.storages.of(result), time)
+                {
                     // An operand in an argument or output leaves room in the arena, so it is the better one.
                     let lives_outside = self.storages.all[from].home != Home::Temp;
                     if best.is_none_or(|(outside, _)| lives_outside && !outside) {
@@ -161,6 +163,12 @@ impl<'a> Build<'a> {
                 self.merge(from, self.storages.of(result));
             }
         }
+    }
+
+    /// Whether a storage holds another result of an instruction than this one: though nobody may read it, it is written.
+    fn holds_result(&self, id: InstructionId, result: ValueId, storage: StorageId) -> bool {
+        let mut values = self.facts.flow.positions.of(id).filter_map(|p| self.facts.flow.value_at(p));
+        values.any(|value| value != result && self.storages.of(value) == storage)
     }
 
     /// Whether a value whose live range ends with an instruction is needed after it all the same: the instruction is the
@@ -247,7 +255,8 @@ pub(crate) fn may_ever_take_over(op: &Op) -> bool {
         || matches!(op, Op::BitcastConvert | Op::Fusion(_) | Op::Sort { .. } | Op::TriangularSolve(_))
 }
 
-/// Bytes of every value: the largest its positions ask for. Tuple tables exist in parameters and results only.
+/// Bytes of every value: the largest its positions ask for. Tuple tables exist in parameters and results only, and where
+/// they share their buffer with those: a loop whose state is the result is handed the table that it returns.
 fn value_sizes(module: &Module, facts: &Facts, target: &Target) -> SecondaryMap<ValueId, Bytes> {
     let flow = &facts.flow;
     let part_sizes: Vec<Vec<Bytes>> = module
@@ -259,9 +268,16 @@ fn value_sizes(module: &Module, facts: &Facts, target: &Target) -> SecondaryMap<
             sizes
         })
         .collect();
+    let buffers = &facts.buffers;
+    let returned: SecondaryMap<BufferId, bool> = {
+        let mut returned = SecondaryMap::new();
+        let out = flow.values.keys().filter(|&value| facts.live.is_live_out(value));
+        out.for_each(|value| returned[buffers.of(value)] = true);
+        returned
+    };
     let mut sizes = SecondaryMap::new();
     for (id, value) in flow.values.iter() {
-        let has_table = value.kind == ValueKind::Parameter || facts.live.is_live_out(id);
+        let has_table = value.kind == ValueKind::Parameter || returned[buffers.of(id)];
         let size_at = |&position: &PositionId| {
             let instruction = flow.positions.instruction(position);
             let shape = module.instructions[instruction].shape;
@@ -273,7 +289,7 @@ fn value_sizes(module: &Module, facts: &Facts, target: &Target) -> SecondaryMap<
     }
     for (id, value) in flow.values.iter() {
         if is_immediate(module, facts, target, value.definition)
-            && facts.buffers.values[facts.buffers.of(id)].len() == 1
+            && buffers.values[buffers.of(id)].len() == 1
             && !facts.live.is_live_out(id)
         {
             sizes[id] = Bytes::ZERO;

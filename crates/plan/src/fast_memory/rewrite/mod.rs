@@ -227,17 +227,19 @@ impl Rewrite<'_> {
         self.element(id, &index, slot)
     }
 
-    /// An element of a tuple, or the array itself.
+    /// An element of a tuple, however deep, or the array itself.
     fn element(
         &mut self,
         id: InstructionId,
         index: &ShapeIndex,
         slot: (InstructionId, Slot),
     ) -> InstructionId {
-        let [element] = *index.0.as_slice() else { return id };
-        let part = self.module.shape(id).subshape(index).expect("positions are parts").clone();
-        let shape = self.module.intern(part);
-        self.push("get-tuple-element", shape, Op::GetTupleElement { index: element }, id, slot)
+        index.0.iter().fold(id, |tuple, &index| {
+            let part =
+                self.module.shape(tuple).subshape(&[index].into()).expect("positions are parts").clone();
+            let shape = self.module.intern(part);
+            self.push("get-tuple-element", shape, Op::GetTupleElement { index }, tuple, slot)
+        })
     }
 
     /// Lets an operand show a view's value as it comes in, unless it does: what comes out of control flow shows the

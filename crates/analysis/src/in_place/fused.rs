@@ -1,0 +1,304 @@
+//! What a fused computation does to its parameters: which it updates in place, and which it reads element by element.
+
+use memplan_ir::{ArrayShape, ComputationId, InstructionId, Literal, Module, Op, ShapeIndex};
+use rustc_hash::FxHashMap;
+
+use super::lie::{same_order, storage_bits, tiles};
+use super::{InPlace, is_elementwise};
+
+/// A leaf of a fused root that an in-place operation writes into a parameter's buffer.
+#[derive(Clone, Debug)]
+pub(super) struct Updated {
+    pub(super) parameter: u32,
+    pub(super) output_index: ShapeIndex,
+}
+
+/// A fusion parameter each of whose elements is read once, at its own place in memory.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PointwiseUse {
+    /// The leaves of the root whose element at a place is computed from its element there.
+    pub(super) points: Vec<ShapeIndex>,
+    /// The leaves of the root that are computed from a reduction of it.
+    pub(super) reduced: Vec<ShapeIndex>,
+}
+
+/// The fused instruction that computes a leaf of the root.
+pub(super) fn leaf_at(module: &Module, fused: ComputationId, output: &ShapeIndex) -> Option<InstructionId> {
+    let root = module.computations[fused].root;
+    match output.0.as_slice() {
+        [] => Some(root),
+        [i] if module.instructions[root].op == Op::Tuple => {
+            module.instructions[root].operands.get(*i as usize).copied()
+        }
+        _ => None,
+    }
+}
+
+/// Leaves of the root that in-place operations write into a parameter that nothing reads at another place. Such a fusion
+/// would have to start from a copy of its operand, and shares nothing.
+pub(super) fn updated_in_place(
+    module: &Module,
+    fused: ComputationId,
+    facts: &InPlace,
+    uses: &[Option<PointwiseUse>],
+) -> Vec<Updated> {
+    let root = &module.instructions[module.computations[fused].root];
+    let leaves: Vec<ShapeIndex> = match root.op {
+        Op::Tuple => (0..root.operands.len() as u32).map(|i| [i].into()).collect(),
+        _ => vec![ShapeIndex::root()],
+    };
+    let extents = |leaf: &ShapeIndex| {
+        let array = module.shape(leaf_at(module, fused, leaf)?).as_array()?;
+        Some(&array.dimensions)
+    };
+    let mut found: Vec<Updated> = Vec::new();
+    for output_index in leaves {
+        let leaf = leaf_at(module, fused, &output_index).expect("a leaf of the root");
+        let Some(parameter) = written_parameter(module, leaf, facts) else { continue };
+        let Some(Some(uses)) = uses.get(parameter as usize) else { continue };
+        let is_one_loop = uses.points.iter().all(|leaf| extents(leaf) == extents(&output_index));
+        let is_first = found.iter().all(|f| f.parameter != parameter);
+        if is_first && is_one_loop && uses.points.contains(&output_index) {
+            found.push(Updated { parameter, output_index });
+        }
+    }
+    found
+}
+
+/// The parameter into which in-place operations alone write a leaf.
+fn written_parameter(module: &Module, leaf: InstructionId, facts: &InPlace) -> Option<u32> {
+    let (mut id, mut at) = see_through(module, leaf);
+    // Each step walks up to an operand, so this ends.
+    let mut is_in_place = false;
+    loop {
+        let instruction = &module.instructions[id];
+        if let Op::Parameter { number } = instruction.op {
+            return is_in_place.then_some(number);
+        }
+        let pair = facts.must_alias(module, id).into_iter().find(|pair| pair.output_index == at)?;
+        is_in_place = true;
+        (id, at) = see_through(module, instruction.operands[pair.operand as usize]);
+        if !pair.operand_index.is_root() {
+            return None;
+        }
+    }
+}
+
+/// Walks up through bitcasts and tuple elements to where a value is made: an instruction and a position in it.
+fn see_through(module: &Module, mut id: InstructionId) -> (InstructionId, ShapeIndex) {
+    let mut at = ShapeIndex::root();
+    loop {
+        let instruction = &module.instructions[id];
+        match &instruction.op {
+            Op::Bitcast => id = instruction.operands[0],
+            Op::GetTupleElement { index } => {
+                at.0.insert(0, *index);
+                id = instruction.operands[0];
+            }
+            Op::Tuple if !at.is_root() => id = instruction.operands[at.0.remove(0) as usize],
+            _ => return (id, at),
+        }
+    }
+}
+
+/// How each parameter is used. A use is pointwise when all that is computed from the parameter, up to the roots, is
+/// elementwise, updates it in place, moves no bytes, or is reduced: then a kernel reads each element once, in the step of
+/// its loop that writes the result at the same place.
+///
+/// ```text
+///   s = subtract(p, b)     over p: fine, e and r read p through s at the same place
+///   e = exponential(s)     r = reduce(e)        root (s, r)
+/// ```
+///
+/// Not so if what was reduced flows back to the same place (softmax): then all of a row is read before any is written.
+/// Linear in the computation for each parameter.
+pub(super) fn pointwise_uses(
+    module: &Module,
+    fused: ComputationId,
+    facts: &InPlace,
+) -> Vec<Option<PointwiseUse>> {
+    let parameters = module.computations[fused].parameters.iter();
+    parameters.map(|&parameter| pointwise_use(module, fused, parameter, facts)).collect()
+}
+
+/// How an instruction depends on a parameter.
+#[derive(Clone, Copy, PartialEq)]
+enum Reach {
+    /// Its element at a place is computed from the parameter's element there.
+    Point,
+    /// Its element at a place is computed from the element there of a window of the parameter, which this dynamic-slice
+    /// cuts out.
+    Window(InstructionId),
+    /// It is computed from a reduction of the parameter, or it is an update of another array with it.
+    Reduced,
+}
+
+/// Follows one parameter to the roots, and stops at the first use that is not fine.
+fn pointwise_use(
+    module: &Module,
+    fused: ComputationId,
+    parameter: InstructionId,
+    facts: &InPlace,
+) -> Option<PointwiseUse> {
+    let computation = &module.computations[fused];
+    let mut walk = Walk { module, facts, parameter, reaches: FxHashMap::default() };
+    walk.reaches.insert(parameter, Reach::Point);
+    for &id in &computation.instructions {
+        let is_root_tuple = id == computation.root && module.instructions[id].op == Op::Tuple;
+        let is_reached = |operand: &InstructionId| walk.reaches.contains_key(operand);
+        if !is_root_tuple && module.instructions[id].operands.iter().any(is_reached) {
+            let reach = walk.step(id)?;
+            walk.reaches.insert(id, reach);
+        }
+    }
+    let root = &module.instructions[computation.root];
+    let leaves: Vec<(ShapeIndex, InstructionId)> = match root.op {
+        Op::Tuple => (0..).zip(&root.operands).map(|(i, &leaf)| ([i].into(), leaf)).collect(),
+        _ => vec![(ShapeIndex::root(), computation.root)],
+    };
+    let mut found = PointwiseUse::default();
+    for (index, leaf) in leaves {
+        match walk.reaches.get(&leaf) {
+            Some(Reach::Point) => found.points.push(index),
+            Some(Reach::Reduced) => found.reduced.push(index),
+            Some(Reach::Window(_)) => return None,
+            None => {}
+        }
+    }
+    Some(found)
+}
+
+/// The way from one parameter.
+struct Walk<'a> {
+    module: &'a Module,
+    facts: &'a InPlace,
+    parameter: InstructionId,
+    reaches: FxHashMap<InstructionId, Reach>,
+}
+
+impl Walk<'_> {
+    fn of(&self, id: InstructionId) -> Option<Reach> {
+        self.reaches.get(&id).copied()
+    }
+
+    fn array(&self, id: InstructionId) -> Option<&ArrayShape> {
+        self.module.shape(id).as_array()
+    }
+
+    fn is_reached(&self, ids: &[InstructionId]) -> bool {
+        ids.iter().any(|&id| self.of(id).is_some())
+    }
+
+    /// How those of some instructions that depend on the parameter do, if they agree.
+    fn join(&self, ids: &[InstructionId]) -> Option<Reach> {
+        let mut reaches = ids.iter().filter_map(|&id| self.of(id));
+        let first = reaches.next()?;
+        reaches.all(|other| other == first).then_some(first)
+    }
+
+    /// How an instruction depends on the parameter, of which at least one operand does; `None` when in no way that is
+    /// fine.
+    fn step(&self, id: InstructionId) -> Option<Reach> {
+        let instruction = &self.module.instructions[id];
+        let operands = instruction.operands.as_slice();
+        let lies_like =
+            |operand: &InstructionId| same_order(self.module.shape(*operand), self.module.shape(id));
+        match &instruction.op {
+            Op::GetTupleElement { index } => {
+                let element = self.module.shape(operands[0]).subshape(&[*index].into())?;
+                self.of(operands[0]).filter(|_| same_order(element, self.module.shape(id)))
+            }
+            Op::Bitcast => self.of(operands[0]).filter(|_| self.stays_in_place(operands[0], id)),
+            Op::Reduce { .. } => {
+                let (inputs, initial) = operands.split_at(operands.len() / 2);
+                let is_folded = !self.is_reached(initial) && self.join(inputs)? == Reach::Point;
+                is_folded.then_some(Reach::Reduced)
+            }
+            Op::DynamicSlice { .. } => {
+                let is_window = self.of(operands[0])? == Reach::Point && !self.is_reached(&operands[1..]);
+                is_window.then_some(Reach::Window(id))
+            }
+            Op::DynamicUpdateSlice if !self.is_reached(&operands[2..]) => {
+                match (self.of(operands[0]), self.of(operands[1])) {
+                    (Some(Reach::Point), None) if lies_like(&operands[0]) => Some(Reach::Point),
+                    (Some(Reach::Point), Some(Reach::Window(slice))) if lies_like(&operands[0]) => {
+                        replaces(self.module, id, slice).then_some(Reach::Point)
+                    }
+                    // The kernel of an update elsewhere runs over the update, and reads each element in its turn.
+                    (None, Some(Reach::Point)) => {
+                        is_updated_parameter(self.module, operands[0]).then_some(Reach::Reduced)
+                    }
+                    _ => None,
+                }
+            }
+            Op::Scatter(_) => {
+                let (arrays, rest) = operands.split_at(operands.len() / 2);
+                let is_updated = !self.is_reached(rest) && self.join(arrays)? == Reach::Point;
+                is_updated.then_some(Reach::Point)
+            }
+            Op::Fusion(_) => self.step_into(id),
+            _ if is_elementwise(instruction) => {
+                let mut reached = operands.iter().filter(|&&operand| self.of(operand).is_some());
+                if reached.all(lies_like) { self.join(operands) } else { None }
+            }
+            _ => None,
+        }
+    }
+
+    /// A nested fusion that reads what is reached element by element, and all of whose results that depend on it have as
+    /// many elements.
+    fn step_into(&self, id: InstructionId) -> Option<Reach> {
+        let (module, operands) = (self.module, &self.module.instructions[id].operands);
+        let inner = module.instructions[id].called[0];
+        let parameters = &module.computations[inner].parameters;
+        let reach = self.join(operands).filter(|&reach| reach != Reach::Reduced)?;
+        let is_fine = |(k, &operand): (usize, &InstructionId)| {
+            let Some(Some(uses)) = self.facts.pointwise[inner].get(k) else { return false };
+            let count = |id: InstructionId| self.array(id).and_then(ArrayShape::element_count);
+            let keeps = |leaf: &ShapeIndex| leaf_at(module, inner, leaf).and_then(count) == count(operand);
+            same_order(module.shape(operand), module.shape(parameters[k]))
+                && uses.reduced.is_empty()
+                && uses.points.iter().all(keeps)
+        };
+        let mut reached = operands.iter().enumerate().filter(|(_, operand)| self.of(**operand).is_some());
+        let is_as_inside = same_order(module.shape(id), module.shape(module.computations[inner].root));
+        (is_as_inside && reached.all(is_fine)).then_some(reach)
+    }
+
+    /// Whether a bitcast leaves elements as they are. Narrower ones are not tiled as those of the parameter.
+    fn stays_in_place(&self, operand: InstructionId, id: InstructionId) -> bool {
+        let (Some(a), Some(b)) = (self.array(operand), self.array(id)) else { return false };
+        let is_tiled = !tiles(a).is_empty() || !tiles(b).is_empty();
+        a.element_count() == b.element_count()
+            && storage_bits(a) == storage_bits(b)
+            && (!is_tiled || self.array(self.parameter).is_some_and(|p| storage_bits(p) == storage_bits(a)))
+    }
+}
+
+/// Whether an array is a parameter, updates of it aside: then the kernel that updates it runs over the update alone.
+fn is_updated_parameter(module: &Module, mut base: InstructionId) -> bool {
+    loop {
+        match module.instructions[base].op {
+            Op::Parameter { .. } => return true,
+            Op::Bitcast | Op::DynamicUpdateSlice => base = module.instructions[base].operands[0],
+            _ => return false,
+        }
+    }
+}
+
+/// Whether a dynamic-update-slice puts its update where a dynamic-slice cut out a piece of the same size:
+/// `dynamic-update-slice(p, f(dynamic-slice(p, i)), i)` with an elementwise `f`.
+fn replaces(module: &Module, update: InstructionId, slice: InstructionId) -> bool {
+    let (written, cut) = (&module.instructions[update].operands, &module.instructions[slice].operands);
+    let constant = |id: InstructionId| match &module.instructions[id].op {
+        Op::Constant(literal @ Literal::Array(_)) => Some(literal),
+        _ => None,
+    };
+    let same_start = |(&a, &b): (&InstructionId, &InstructionId)| {
+        a == b || (constant(a).is_some() && constant(a) == constant(b))
+    };
+    same_order(module.shape(written[0]), module.shape(cut[0]))
+        && same_order(module.shape(written[1]), module.shape(slice))
+        && cut.len() + 1 == written.len()
+        && cut[1..].iter().zip(&written[2..]).all(same_start)
+}

@@ -1,0 +1,213 @@
+//! Operations that work in place: which operand's buffer a result must share, and which it may take over.
+
+mod fused;
+mod lie;
+
+use cranelift_entity::SecondaryMap;
+use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Op, Shape, ShapeIndex, UnaryOp};
+use smallvec::SmallVec;
+
+use self::fused::{PointwiseUse, Updated, leaf_at, pointwise_uses, updated_in_place};
+use self::lie::{same_bytes, same_order, same_storage};
+
+/// A part of an operand and the part of the result that shares its buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InPlacePair {
+    /// Number of the operand.
+    pub operand: u32,
+    /// Position within the operand.
+    pub operand_index: ShapeIndex,
+    /// Position within the result.
+    pub output_index: ShapeIndex,
+}
+
+/// In-place facts of a whole module: fusions are looked into once, nested ones first.
+#[derive(Clone, Debug)]
+pub struct InPlace {
+    /// For each fused computation: leaves of the root that are written into a parameter.
+    fused: SecondaryMap<ComputationId, Vec<Updated>>,
+    /// For each fused computation and parameter: whether it is only read at the index that is being written.
+    pointwise: SecondaryMap<ComputationId, Vec<Option<PointwiseUse>>>,
+}
+
+impl InPlace {
+    /// Looks into every fused computation. Linear in the module.
+    pub fn new(module: &Module) -> InPlace {
+        let mut facts = InPlace { fused: SecondaryMap::new(), pointwise: SecondaryMap::new() };
+        // Callees precede callers, so a nested fusion is known before the one around it.
+        for computation in module.computations.values() {
+            for &instruction in &computation.instructions {
+                let instruction = &module.instructions[instruction];
+                if let (Op::Fusion(_), &[fused]) = (&instruction.op, instruction.called.as_slice())
+                    && facts.pointwise[fused].is_empty()
+                {
+                    let uses = pointwise_uses(module, fused, &facts);
+                    facts.fused[fused] = updated_in_place(module, fused, &facts, &uses);
+                    facts.pointwise[fused] = uses;
+                }
+            }
+        }
+        facts
+    }
+
+    /// The pairs of an instruction that must share a buffer for the operation to mean what it says.
+    pub fn must_alias(&self, module: &Module, id: InstructionId) -> SmallVec<[InPlacePair; 1]> {
+        let pairs = self.declared_and_found(module, id);
+        let part = |pair: &InPlacePair| module.shape(id).subshape(&pair.output_index);
+        if !pairs.iter().any(|pair| part(pair).is_some_and(Shape::is_tuple)) {
+            return pairs;
+        }
+        // A pair of tuples pairs their arrays.
+        let arrays = |pair: &InPlacePair| -> Vec<InPlacePair> {
+            let leaves = part(pair).map(Shape::leaves).unwrap_or_default();
+            let below = leaves.into_iter().map(|(rest, _)| InPlacePair {
+                operand: pair.operand,
+                operand_index: pair.operand_index.join(&rest),
+                output_index: pair.output_index.join(&rest),
+            });
+            below.collect()
+        };
+        pairs.iter().flat_map(arrays).collect()
+    }
+
+    fn declared_and_found(&self, module: &Module, id: InstructionId) -> SmallVec<[InPlacePair; 1]> {
+        let instruction = &module.instructions[id];
+        let pair = |operand: u32, operand_index: ShapeIndex, output_index: ShapeIndex| InPlacePair {
+            operand,
+            operand_index,
+            output_index,
+        };
+        let root = ShapeIndex::root;
+        let declared = |aliases: &[memplan_ir::OutputOperandAlias]| {
+            aliases.iter().map(|a| pair(a.operand, a.operand_index.clone(), a.output_index.clone())).collect()
+        };
+        match &instruction.op {
+            // An update in another layout moves everything, and what becomes dynamic needs room for its extents.
+            Op::DynamicUpdateSlice | Op::SetDimensionSize { .. } => {
+                let shapes = (module.shape(instruction.operands[0]).as_array(), module.shape(id).as_array());
+                let stays = matches!(shapes, (Some(before), Some(after)) if same_storage(before, after));
+                stays.then(|| pair(0, root(), root())).into_iter().collect()
+            }
+            Op::Scatter(_) | Op::AllReduceStart(_) => {
+                let n = match &instruction.op {
+                    Op::Scatter(_) => instruction.operands.len() / 2,
+                    _ => instruction.operands.len(),
+                };
+                match module.shape(id).is_tuple() {
+                    true => (0..n as u32).map(|i| pair(i, root(), [i].into())).collect(),
+                    false => SmallVec::from_iter([pair(0, root(), root())]),
+                }
+            }
+            Op::RaggedAllToAll(_) => SmallVec::from_iter([pair(1, root(), root())]),
+            // The form with four operands updates a buffer that is given as operand 1.
+            Op::CollectivePermute(_) if instruction.operands.len() == 4 => {
+                SmallVec::from_iter([pair(1, root(), root())])
+            }
+            Op::CollectivePermuteStart(_) if instruction.operands.len() == 4 => {
+                SmallVec::from_iter([pair(1, root(), [1].into())])
+            }
+            Op::CustomCall(call) => declared(&call.output_operand_aliasing),
+            Op::AsyncStart(start) => declared(&start.output_operand_aliasing),
+            Op::Fusion(fusion) => {
+                let mut pairs: SmallVec<[InPlacePair; 1]> = declared(&fusion.output_operand_aliasing);
+                for found in instruction.called.first().map_or(&[][..], |&fused| &self.fused[fused]) {
+                    // One leaf cannot live in two operands, nor one operand hold two leaves: what is declared wins.
+                    let taken = pairs
+                        .iter()
+                        .any(|p| p.output_index == found.output_index || p.operand == found.parameter);
+                    if !taken && stays_in_place(module, id, found.parameter as usize, &found.output_index) {
+                        pairs.push(pair(found.parameter, root(), found.output_index.clone()));
+                    }
+                }
+                pairs
+            }
+            _ => SmallVec::new(),
+        }
+    }
+
+    /// Whether the array result at `output` may be written into the buffer of operand `operand`, when that operand
+    /// is dead afterwards: every element is read before, and only for, the element that replaces it, or the
+    /// operation is one whose kernels work in place anyway.
+    pub fn may_take_over(
+        &self,
+        module: &Module,
+        id: InstructionId,
+        operand: usize,
+        output: &ShapeIndex,
+    ) -> bool {
+        let instruction = &module.instructions[id];
+        let (Some(Shape::Array(result)), Shape::Array(source)) =
+            (module.shape(id).subshape(output), module.shape(instruction.operands[operand]))
+        else {
+            return false;
+        };
+        // Where extents are dynamic, elements are moved by other operations.
+        if result.is_dynamic() {
+            return false;
+        }
+        if let Op::Fusion(_) = instruction.op {
+            let uses = &self.pointwise[instruction.called[0]];
+            let Some(Some(pointwise)) = uses.get(operand) else { return false };
+            // Results of other extents are written by loops of their own, before or after.
+            let extents = |at: &ShapeIndex| {
+                module.shape(id).subshape(at).and_then(Shape::as_array).map(|array| &array.dimensions)
+            };
+            let is_one_loop = pointwise.points.iter().all(|at| extents(at) == Some(&result.dimensions));
+            if !is_one_loop || !lies_as_inside(module, id, operand, output) {
+                return false;
+            }
+            // What is computed from the operand lies where the operand lies, whatever bitcasts call the extents. Any
+            // other result must have the same extents and be elementwise, so that one loop reads and writes both.
+            return match pointwise.points.contains(output) {
+                true => same_bytes(result, source),
+                false => {
+                    pointwise.reduced.is_empty()
+                        && same_storage(result, source)
+                        && leaf_at(module, instruction.called[0], output)
+                            .is_some_and(|leaf| is_elementwise(&module.instructions[leaf]))
+                }
+            };
+        }
+        if !same_storage(result, source) {
+            return false;
+        }
+        match &instruction.op {
+            // Element k of operand i is only moved within result i, and kernels start from a copy in the result.
+            Op::Sort { .. } => output.0.first().map_or(0, |&i| i as usize) == operand,
+            Op::TriangularSolve(_) => operand == 1,
+            _ => output.is_root() && is_elementwise(instruction),
+        }
+    }
+}
+
+/// Whether a fusion's operand and result lie as its computation calls them: what is known of the inside holds for the
+/// bytes outside only then. Before layouts are assigned it need not be so.
+fn lies_as_inside(module: &Module, fusion: InstructionId, operand: usize, output: &ShapeIndex) -> bool {
+    let instruction = &module.instructions[fusion];
+    let fused = &module.computations[instruction.called[0]];
+    let made = leaf_at(module, instruction.called[0], output)
+        .map_or_else(|| module.shape(fused.root).subshape(output), |leaf| Some(module.shape(leaf)));
+    let result = module.shape(fusion).subshape(output);
+    fused.parameters.get(operand).is_some_and(|&parameter| {
+        same_order(module.shape(instruction.operands[operand]), module.shape(parameter))
+    }) && made.zip(result).is_some_and(|(made, result)| same_order(made, result))
+}
+
+/// Whether a fusion's operand and result are the same bytes, and are what its computation calls them.
+fn stays_in_place(module: &Module, fusion: InstructionId, operand: usize, output: &ShapeIndex) -> bool {
+    let source = module.shape(module.instructions[fusion].operands[operand]).as_array();
+    let result = module.shape(fusion).subshape(output).and_then(Shape::as_array);
+    matches!((source, result), (Some(source), Some(result)) if same_bytes(source, result))
+        && lies_as_inside(module, fusion, operand, output)
+}
+
+/// Whether element `i` of the result depends on element `i` of each array operand and on nothing else of them.
+pub fn is_elementwise(instruction: &Instruction) -> bool {
+    match &instruction.op {
+        // Real and imag read half of each element, but at the same index; counted by width elsewhere.
+        Op::Unary(UnaryOp::Real | UnaryOp::Imag) => false,
+        // Where it adds a dimension, or takes one away, extents differ and callers find nothing in place.
+        Op::BitcastConvert => true,
+        op => op.is_elementwise(),
+    }
+}
