@@ -130,6 +130,15 @@ impl<'a> Walk<'_, 'a> {
         let facts = self.facts();
         let root = facts.module.computations[computation].root;
         let is_entry = computation == facts.module.entry;
+        // What is in flight in the result is the caller's to end.
+        for position in facts.positions.of(root) {
+            if !is_entry
+                && let Holder::Value(name) = self.name(position)
+                && let Some(flight) = self.flights.remove(&name)
+            {
+                self.land(&flight);
+            }
+        }
         for (position, part) in facts.parts_of(root) {
             if facts.slice(position).is_none() && part.size > 0 && is_entry {
                 // Callers cannot look for results in code.
