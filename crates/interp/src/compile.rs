@@ -98,8 +98,7 @@ fn stage<'m>(
         }
         // An annotation, but the library may insist on another layout than the result has.
         Op::CustomCall(call)
-            if kernels::PARTITION_MARKERS.contains(&&*call.target)
-                && is_one_array(module, id, operands, results) =>
+            if kernels::MARKERS.contains(&&*call.target) && is_one_array(module, id, operands, results) =>
         {
             let source = Name { instruction: module.instructions[id].operands[0], ..name };
             Box::new(loop_kernel(lower, &[(source, results[0].0, results[0].1)])?)
@@ -118,7 +117,10 @@ fn stage<'m>(
         },
         _ => match kernels::whole_array_kernel(module, id, operands, results)? {
             Some(kernel) => kernel,
-            None => Box::new(loop_kernel(lower, &[(name, results[0].0, results[0].1)])?),
+            None => match results {
+                &[] => return Err(Error::unsupported(module, id, "it makes no array")),
+                &[(result, shape), ..] => Box::new(loop_kernel(lower, &[(name, result, shape)])?),
+            },
         },
     })
 }

@@ -110,16 +110,26 @@ fn push_regions<'m>(
         return Ok(());
     };
     let module = outermost.module;
+    // What is made inside of an inlined call has a name there, which each program learns by following the same way.
+    let following = |names: &[Name]| -> Result<Lower<'m>, Error> {
+        let mut lower = lower()?;
+        for &name in names {
+            lower.resolve(name)?;
+        }
+        Ok(lower)
+    };
+    let lower = || following(&[name]);
     let operands = &module.instructions[at.instruction].operands;
     let operand = |k: usize| Name { scope: at.scope, instruction: operands[k], leaf: 0 };
     match &module.instructions[at.instruction].op {
         Op::DynamicUpdateSlice => {
             // The base of the update first, which is nothing to do when it is updated in place; bases may be updates
             // themselves, so the chain is collected before it is emitted from the inside out.
-            let mut chain = vec![at];
+            let (mut chain, mut way) = (vec![at], vec![name]);
             let base = loop {
                 let last = chain[chain.len() - 1];
                 let base = Name { instruction: module.instructions[last.instruction].operands[0], ..last };
+                way.push(base);
                 match outermost.resolve(base)? {
                     Leaf::Value(inner)
                         if module.instructions[inner.instruction].op == Op::DynamicUpdateSlice =>
@@ -131,11 +141,11 @@ fn push_regions<'m>(
                 }
             };
             let same = as_operand(&mut outermost, base, shape)?;
-            let mut region = whole(lower()?, &[(base, result, shape)])?;
+            let mut region = whole(following(&way)?, &[(base, result, shape)])?;
             region.unless_same = same.map(|number| (number, result));
             regions.push(region);
             for (k, update) in chain.into_iter().rev().enumerate() {
-                let mut region = update_region(lower()?, update, result, shape)?;
+                let mut region = update_region(following(&way)?, update, result, shape)?;
                 // A later update of a chain would see what an earlier one wrote, even at its own indices.
                 region.apart =
                     same.filter(|&base| region.reads_elsewhere(base, k > 0)).map(|base| (base, result));

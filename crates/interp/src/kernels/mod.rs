@@ -54,8 +54,12 @@ pub(crate) struct Operand {
     pub(crate) shape: ArrayShape,
 }
 
-/// Calls that say how arrays lie on devices. In a program that is not partitioned they do nothing.
-pub(crate) const PARTITION_MARKERS: [&str; 5] = [
+/// Calls that say how arrays lie on devices, or in which memory. In a program that is not partitioned, and where there is
+/// one memory, they do nothing.
+pub(crate) const MARKERS: [&str; 8] = [
+    "annotate_device_placement",
+    "MoveToHost",
+    "MoveToDevice",
     "Sharding",
     "SPMDFullToShardShape",
     "SPMDShardToFullShape",
@@ -139,9 +143,7 @@ pub(crate) fn whole_array_kernel(
                 true => Box::new(sort::TopKKernel::new(&operands[0], results, true)?),
                 false => return Err(Error::invalid(module, id, "its arrays do not fit together")),
             },
-            target if PARTITION_MARKERS.contains(&target) => {
-                Box::new(partition_marker(module, id, operands, results)?)
-            }
+            target if MARKERS.contains(&target) => Box::new(partition_marker(module, id, operands, results)?),
             target => {
                 if let Some(kernel) = lapack::LapackKernel::new(module, id, target, operands, results)? {
                     return Ok(Some(Box::new(kernel)));
