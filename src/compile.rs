@@ -97,7 +97,7 @@ pub fn compile(
     front.stage("simplify", &passes::simplification_pipeline())?;
     front.stage("recompute rows", &[passes::LOOP_RESIDUALS, passes::SIMPLIFY])?;
     // What is worth recomputing depends on padded sizes; what is new then is laid out again.
-    front.stage("lay out", &[passes::LAYOUT_ASSIGNMENT, passes::DONATION])?;
+    front.stage("lay out", &[passes::HOST_OFFLOAD, passes::LAYOUT_ASSIGNMENT, passes::DONATION])?;
     front.measure_stages()?;
     let start = Instant::now();
     let glances = parallel::map(options.threads, FIRST_GUESSES.to_vec(), |guess| front.glance(guess));

@@ -67,7 +67,12 @@ pub(crate) fn inline(
     callee: ComputationId,
     arguments: &[InstructionId],
 ) -> InstructionId {
-    let prefix = r.get(site).metadata.as_ref().map(|metadata| metadata.op_name.clone()).unwrap_or_default();
+    let metadata = r.get(site).metadata.as_ref();
+    // What is fused is called by its full name inside.
+    let prefix = match r.op(site) {
+        Op::Fusion(_) => Default::default(),
+        _ => metadata.map(|metadata| metadata.op_name.clone()).unwrap_or_default(),
+    };
     let parent = r.get(site).parent;
     r.unpin(site);
     let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();

@@ -24,6 +24,7 @@
 
 mod classes;
 mod order;
+mod receives;
 mod results;
 mod updates;
 
@@ -31,7 +32,7 @@ use memplan_analysis::{CallGraph, Dataflow, InPlace, ValueId, ValueKind, dataflo
 use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Names, Op};
 use rustc_hash::FxHashMap;
 
-use self::order::sort_topologically;
+pub(crate) use self::order::sort_topologically;
 use crate::spell_out::spell_out_tuples;
 use crate::{Context, Pass, PassError};
 
@@ -51,7 +52,8 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     graph.require_flat(module).map_err(unsupported)?;
     let (mut changed, mut names) = (false, Names::new(module));
     for &computation in graph.sequential() {
-        changed |= spell_out_tuples(module, computation, &mut names);
+        let root = decides_results(module, &graph, computation);
+        changed |= spell_out_tuples(module, computation, root, &mut names);
     }
     let flow = dataflow(module, &graph);
     let in_place = InPlace::new(module);
@@ -59,6 +61,7 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     for &computation in graph.sequential() {
         let mut separate = Separate::new(module, &mut names, &graph, &flow, &in_place, &readers, computation);
         separate.updates_in_place()?;
+        separate.receives()?;
         separate.results()?;
         changed |= separate.finish();
     }
@@ -66,6 +69,13 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
         module.compact();
     }
     Ok(changed)
+}
+
+/// Whether the buffers of a computation's results are decided by who runs it: a loop, a conditional, or the caller of the
+/// program. Others hand their results to where they flow.
+pub(crate) fn decides_results(module: &Module, graph: &CallGraph, computation: ComputationId) -> bool {
+    let caller = graph.caller(computation).map(|caller| &module.instructions[caller].op);
+    matches!(caller, None | Some(Op::While | Op::Conditional))
 }
 
 /// Where a value is read: by how many instructions and roots, those that only hand it to a called computation aside.

@@ -173,7 +173,10 @@ fn merge_computations(module: &mut Module) -> bool {
         for i in 0..module.computations[id].instructions.len() {
             let instruction = &mut module.instructions[module.computations[id].instructions[i]];
             if calls_sequentially(&instruction.op)
-                || matches!(instruction.op, Op::Fusion(_) | Op::CustomCall(_))
+                || matches!(
+                    instruction.op,
+                    Op::Fusion(_) | Op::CustomCall(_) | Op::AsyncUpdate(_) | Op::AsyncDone(_)
+                )
             {
                 continue;
             }

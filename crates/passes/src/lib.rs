@@ -13,6 +13,8 @@ mod default_layouts;
 mod donation;
 mod flatten_call_graph;
 mod fusion;
+mod fusion_inliner;
+mod host_offload;
 mod layout_assignment;
 mod loop_residuals;
 mod optimization_barrier_expander;
@@ -24,6 +26,7 @@ mod scalar;
 mod scatter_to_select;
 mod side_effects;
 mod spell_out;
+mod tuple_constant_expander;
 mod tuple_simplifier;
 mod tuple_uses;
 mod while_invariant_code_motion;
@@ -40,6 +43,8 @@ pub use default_layouts::DEFAULT_LAYOUTS;
 pub use donation::DONATION;
 pub use flatten_call_graph::FLATTEN_CALL_GRAPH;
 pub use fusion::{FUSION, FUSION_OF_UPDATES, FusionEdge, FusionReport, Verdict, explain_fusion};
+pub use fusion_inliner::FUSION_INLINER;
+pub use host_offload::HOST_OFFLOAD;
 pub use layout_assignment::LAYOUT_ASSIGNMENT;
 pub use loop_residuals::LOOP_RESIDUALS;
 pub use optimization_barrier_expander::OPTIMIZATION_BARRIER_EXPANDER;
@@ -47,6 +52,7 @@ pub use pass::{Context, Pass, PassError, PassRun, RunOptions, run};
 pub use pipeline::{LEGALIZE, SIMPLIFY, simplification_pipeline};
 pub use remat::REMAT;
 pub use scatter_to_select::SCATTER_TO_SELECT;
+pub use tuple_constant_expander::TUPLE_CONSTANT_EXPANDER;
 pub use tuple_simplifier::TUPLE_SIMPLIFIER;
 pub use while_invariant_code_motion::{MAX_FREE_BYTES, WHILE_INVARIANT_CODE_MOTION};
 pub use while_simplifier::WHILE_SIMPLIFIER;
@@ -64,13 +70,16 @@ pub const ALL: &[Pass] = &[
     DONATION,
     FLATTEN_CALL_GRAPH,
     FUSION,
+    FUSION_INLINER,
     FUSION_OF_UPDATES,
+    HOST_OFFLOAD,
     LAYOUT_ASSIGNMENT,
     LOOP_RESIDUALS,
     OPTIMIZATION_BARRIER_EXPANDER,
     REMAT,
     SCATTER_TO_SELECT,
     SIMPLIFY,
+    TUPLE_CONSTANT_EXPANDER,
     TUPLE_SIMPLIFIER,
     WHILE_INVARIANT_CODE_MOTION,
     WHILE_SIMPLIFIER,

@@ -1,29 +1,58 @@
 //! Explicit tuples where single elements are to be replaced.
 
+use memplan_ir::ElementType::U32;
 use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Names, Op, Shape, ShapeIndex};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
-/// Gives each loop of a computation an explicit tuple of its own as operand, and the computation an explicit tuple as
-/// root, at all levels; a result that is no tuple stays. Returns whether anything was added.
+/// Gives each loop of a computation an explicit tuple of its own as operand, as well as whatever else overwrites elements
+/// of a tuple, and with `root` the computation an explicit tuple as root, at all levels; a result that is no tuple stays, and so does what is in flight. Returns whether anything
+/// was added.
 ///
 /// ```text
 ///   w = while(p), ...      =>      e = get-tuple-element(p), index=0    t = tuple(e)    w = while(t), ...
 /// ```
-pub(crate) fn spell_out_tuples(module: &mut Module, computation: ComputationId, names: &mut Names) -> bool {
+pub(crate) fn spell_out_tuples(
+    module: &mut Module,
+    computation: ComputationId,
+    root: bool,
+    names: &mut Names,
+) -> bool {
     let ids = std::mem::take(&mut module.computations[computation].instructions);
     let n = ids.len();
     let n_uses = count_uses(module, &ids, module.computations[computation].root);
     // New instructions are appended to the computation, so rebuilding the list in order puts them before their user.
     for id in ids {
-        if module.instructions[id].op == Op::While {
-            let init = module.instructions[id].operands[0];
-            module.instructions[id].operands[0] = spell_out(module, init, computation, &n_uses, names);
+        for number in overwritten_operands(&module.instructions[id]) {
+            let operand = module.instructions[id].operands[number];
+            module.instructions[id].operands[number] =
+                spell_out(module, operand, computation, &n_uses, names);
         }
         module.computations[computation].instructions.push(id);
     }
-    let root = module.computations[computation].root;
-    module.computations[computation].root = spell_out(module, root, computation, &n_uses, names);
+    if root {
+        let root = module.computations[computation].root;
+        module.computations[computation].root = spell_out(module, root, computation, &n_uses, names);
+    }
     module.computations[computation].instructions.len() != n
+}
+
+/// The operands that an instruction may overwrite elements of.
+fn overwritten_operands(instruction: &Instruction) -> SmallVec<[usize; 1]> {
+    let declared = match &instruction.op {
+        Op::While => return SmallVec::from_elem(0, 1),
+        Op::CollectivePermute(_) | Op::CollectivePermuteStart(_) if instruction.operands.len() == 4 => {
+            return SmallVec::from_elem(1, 1);
+        }
+        Op::Fusion(fusion) => &fusion.output_operand_aliasing,
+        Op::CustomCall(call) => &call.output_operand_aliasing,
+        Op::AsyncStart(start) => &start.output_operand_aliasing,
+        _ => return SmallVec::new(),
+    };
+    let mut operands: SmallVec<[usize; 1]> = declared.iter().map(|alias| alias.operand as usize).collect();
+    operands.sort_unstable();
+    operands.dedup();
+    operands
 }
 
 fn count_uses(
@@ -53,7 +82,7 @@ fn spell_out(
     let is_tuple = module.instructions[id].op == Op::Tuple;
     let mut parts = Vec::with_capacity(elements.len());
     for (i, element) in elements.into_iter().enumerate() {
-        let is_nested = element.is_tuple();
+        let is_nested = element.is_tuple() && !is_in_flight(&element);
         let part = match is_tuple {
             true => module.instructions[id].operands[i],
             false => {
@@ -75,13 +104,26 @@ fn spell_out(
     module.add_instruction(tuple)
 }
 
-/// The leaves of an explicit tuple: shape index, the tuple instruction and the operand number.
+/// Whether a shape is that of a send or receive in flight: data, context, token. It goes around loops as a whole.
+pub(crate) fn is_in_flight(shape: &Shape) -> bool {
+    matches!(
+        shape.as_tuple(),
+        Some([_, Shape::Array(context), Shape::Token]) if context.element_type == U32 && context.rank() == 0
+    )
+}
+
+/// The leaves of an explicit tuple: shape index, the instruction that holds it, a tuple or a send, and the operand number.
 pub(crate) fn tuple_leaves(module: &Module, id: InstructionId) -> Vec<(ShapeIndex, InstructionId, usize)> {
     let mut leaves = Vec::new();
     let mut pending = vec![(ShapeIndex::root(), id)];
     while let Some((index, tuple)) = pending.pop() {
-        if module.instructions[tuple].op != Op::Tuple {
-            continue;
+        match module.instructions[tuple].op {
+            Op::Tuple => {}
+            Op::Send(_) => {
+                leaves.push((index.child(0), tuple, 0));
+                continue;
+            }
+            _ => continue,
         }
         for (number, &element) in module.instructions[tuple].operands.iter().enumerate() {
             let index = index.child(number as u32);

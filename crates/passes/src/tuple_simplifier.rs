@@ -33,6 +33,8 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     rewriter.sweep(|r, id| match r.op(id) {
         Op::GetTupleElement { index } => element_of_tuple(r, id, *index),
         Op::Tuple => whole_again(r, id),
+        // It copies no more than where the elements are.
+        Op::Copy if r.shape(id).is_tuple() => Some(r.operand(id, 0)),
         Op::OptimizationBarrier => without_unused_elements(r, id, &unused[id]),
         _ => None,
     });

@@ -82,7 +82,7 @@ impl Separate<'_> {
 }
 
 /// Orders the instructions of a computation by operands and control dependencies, otherwise as they stood.
-pub(super) fn sort_topologically(module: &mut Module, computation: ComputationId) {
+pub(crate) fn sort_topologically(module: &mut Module, computation: ComputationId) {
     let ids = module.computations[computation].instructions.clone();
     let place: FxHashMap<InstructionId, usize> = ids.iter().enumerate().map(|(i, &id)| (id, i)).collect();
     let mut successors: Vec<Vec<usize>> = vec![Vec::new(); ids.len()];

@@ -18,6 +18,15 @@ impl Separate<'_> {
             }
             for pair in self.in_place.must_alias(self.module, id) {
                 let operand = self.module.instructions[id].operands[pair.operand as usize];
+                if self.class_of_copy.contains_key(&operand) {
+                    return Err(PassError::Unsupported {
+                        pass: COPY_INSERTION.name,
+                        message: format!(
+                            "`{}` declares that two of its results live in its operand {}",
+                            self.module.instructions[id].name, pair.operand
+                        ),
+                    });
+                }
                 let is_array = matches!(self.module.shape(operand), Shape::Array(_));
                 let Some(result) = self.flow.find(id, &pair.output_index) else { continue };
                 let Some(source) = self.flow.find(operand, &pair.operand_index) else { continue };
@@ -26,17 +35,22 @@ impl Separate<'_> {
                 if is_only_use && self.join(old, new, Some(node)) {
                     continue;
                 }
-                if !is_array {
-                    return Err(PassError::Unsupported {
-                        pass: COPY_INSERTION.name,
-                        message: format!(
-                            "`{}` updates an element of a tuple in place while it is still needed",
-                            self.module.instructions[id].name
-                        ),
-                    });
-                }
-                let copy = self.copy_for(operand, id, pair.operand as usize);
+                let (leaf, user, number) = match is_array {
+                    true => (operand, id, pair.operand as usize),
+                    // Tuples that are overwritten were made explicit.
+                    false => {
+                        let leaves = tuple_leaves(self.module, operand);
+                        let Some((_, tuple, number)) =
+                            leaves.into_iter().find(|(index, ..)| *index == pair.operand_index)
+                        else {
+                            continue;
+                        };
+                        (self.module.instructions[tuple].operands[number], tuple, number)
+                    }
+                };
+                let copy = self.copy_for(leaf, user, number);
                 let copied = self.class_of_copy[&copy];
+                self.classes[copied].touched_by.push(node);
                 let joins = self.join(copied, new, Some(node));
                 debug_assert!(joins, "a fresh copy is read by nobody else");
             }

@@ -47,7 +47,7 @@ pub(super) fn copy_results(module: &mut Module, result: &Shape, names: &mut Name
     if is_as_asked(module, module.computations[entry].root) {
         return false;
     }
-    spell_out_tuples(module, entry, names);
+    spell_out_tuples(module, entry, true, names);
     let root = module.computations[entry].root;
     if let Some(layout) = other_layout(module.shape(root), result) {
         module.computations[entry].root = copy_into(module, root, layout, names);

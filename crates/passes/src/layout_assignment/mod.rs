@@ -22,7 +22,10 @@ mod views;
 use std::sync::Arc;
 
 use memplan_analysis::{CallGraph, Dataflow, InPlace, dataflow, in_place_values};
-use memplan_ir::{ArrayShape, InstructionId, Layout, Module, Names, Op, PositionId, ProgramShape, Shape};
+use memplan_ir::{
+    AliasKind, ArrayShape, BufferDonor, InstructionId, Layout, Module, Names, Op, PositionId, ProgramShape,
+    Shape, ShapeIndex,
+};
 use memplan_memory::Target;
 use petgraph::unionfind::UnionFind;
 
@@ -53,6 +56,7 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
     choice.walk_forward();
     let layouts = choice.layouts;
     let mut changed = apply(module, &graph, &flow, &layouts);
+    changed |= release_unequal(module, &program, target);
     let mut names = Names::new(module);
     changed |= insist::copy_operands_of_library_calls(module, target, &graph, &mut names);
     changed |= insist::copy_results(module, &program.result, &mut names);
@@ -63,7 +67,8 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
     Ok(changed)
 }
 
-/// The layouts of what enters and leaves the program: as the caller declares them, otherwise the machine's own.
+/// The layouts of what enters and leaves the program: as the caller declares them, otherwise the machine's own. A result
+/// that lives in a parameter lies as that does, where another order would be padded otherwise.
 fn program_shape(module: &Module, target: &Target) -> ProgramShape {
     let entry = module.entry_computation();
     let mut program = module.config.entry_computation_layout.clone().unwrap_or_else(|| ProgramShape {
@@ -72,7 +77,40 @@ fn program_shape(module: &Module, target: &Target) -> ProgramShape {
     });
     program.parameters.iter_mut().for_each(|shape| as_asked(shape, target));
     as_asked(&mut program.result, target);
+    for alias in &module.config.input_output_alias {
+        let parameter = program.parameters[alias.parameter as usize].subshape(&alias.parameter_index);
+        let result = program.result.subshape_mut(&alias.output_index);
+        let (Some(Shape::Array(parameter)), Some(Shape::Array(result))) = (parameter, result) else {
+            continue;
+        };
+        let size = |array: &ArrayShape| target.size_of(&Shape::Array(array.clone()));
+        if parameter.same_ignoring_layout(result) && size(parameter) != size(result) {
+            result.layout.clone_from(&parameter.layout);
+        }
+    }
     program
+}
+
+/// Results that need other room than the parameter that they may live in get memory of their own: another number of bytes,
+/// or another memory.
+fn release_unequal(module: &mut Module, program: &ProgramShape, target: &Target) -> bool {
+    let room = |shape: &Shape, index: &ShapeIndex| {
+        let part = shape.subshape(index)?;
+        Some((target.size_of(part), part.as_array().map(ArrayShape::memory_space)))
+    };
+    let config = &mut module.config;
+    let (kept, released): (Vec<_>, Vec<_>) =
+        std::mem::take(&mut config.input_output_alias).into_iter().partition(|alias| {
+            let parameter = &program.parameters[alias.parameter as usize];
+            alias.kind != AliasKind::MayAlias
+                || room(parameter, &alias.parameter_index) == room(&program.result, &alias.output_index)
+        });
+    config.input_output_alias = kept;
+    let changed = !released.is_empty();
+    let donors =
+        released.into_iter().map(|a| BufferDonor { parameter: a.parameter, index: a.parameter_index });
+    config.buffer_donors.extend(donors);
+    changed
 }
 
 /// The layouts that a machine gives to arrays for which somebody asks for an order. Row-major order is taken as no
@@ -239,6 +277,10 @@ impl<'a> Choice<'a> {
             | Op::Pad { .. }
             | Op::Reverse { .. }
             | Op::Concatenate { .. } => operands.next()?.minor_to_major(),
+            // The flag beside what is copied has an extent of its own.
+            Op::CopyStart { .. } => {
+                operands.next().filter(|operand| operand.dimensions == array.dimensions)?.minor_to_major()
+            }
             _ if cost::is_pointwise(self.module, id) => {
                 operands.find(|operand| operand.dimensions == array.dimensions)?.minor_to_major()
             }

@@ -1,0 +1,228 @@
+//! Layouts that say what is on the host, and the transfers where an array is needed on the other side.
+
+use memplan_analysis::{CallGraph, Dataflow, InPlace, ValueId};
+use memplan_ir::{
+    ArrayShape, ComputationId, ElementType, EntitySet, Instruction, InstructionId, Layout, Module, Names, Op,
+    Shape, ShapeIndex, Users,
+};
+
+use super::{HOST, Placement, is_on_host, placement, spread::updates_fed_by};
+use crate::copy_insertion::sort_topologically;
+use crate::spell_out::tuple_leaves;
+
+/// An operand that is needed on a certain side, `None` standing for the result of a computation.
+struct Need {
+    user: Option<InstructionId>,
+    operand: usize,
+    computation: ComputationId,
+    on_host: bool,
+}
+
+/// Lets layouts say where values are, and transfers what is needed elsewhere. Returns whether anything changed.
+pub(super) fn insert(
+    module: &mut Module,
+    graph: &CallGraph,
+    flow: &Dataflow,
+    in_place: &InPlace,
+    on_host: &EntitySet<ValueId>,
+    names: &mut Names,
+) -> bool {
+    let needs = needs(module, graph, flow, in_place, on_host);
+    let mut changed = apply(module, graph, flow, on_host);
+    for need in needs {
+        let source = match need.user {
+            Some(user) => module.instructions[user].operands[need.operand],
+            None => module.computations[need.computation].root,
+        };
+        let Shape::Array(array) = module.shape(source).clone() else { continue };
+        let is_there = flow.value_of(source).is_some_and(|value| on_host.contains(value));
+        if is_there == need.on_host {
+            continue;
+        }
+        changed = true;
+        let moved = transfer(module, source, &array, need.on_host, names);
+        match need.user {
+            Some(user) => module.instructions[user].operands[need.operand] = moved,
+            None => module.computations[need.computation].root = moved,
+        }
+    }
+    if changed {
+        for &computation in graph.sequential() {
+            sort_topologically(module, computation);
+            reshape_tuples(module, computation);
+        }
+    }
+    changed
+}
+
+/// Where every operand that may be on the wrong side is needed. Tuples of loops and results are explicit.
+fn needs(
+    module: &Module,
+    graph: &CallGraph,
+    flow: &Dataflow,
+    in_place: &InPlace,
+    on_host: &EntitySet<ValueId>,
+) -> Vec<Need> {
+    let users = Users::new(module);
+    let mut needs = Vec::new();
+    let is_value_on_host = |id: InstructionId, index: &ShapeIndex| {
+        flow.find(id, index).is_some_and(|value| on_host.contains(value))
+    };
+    for &computation in graph.sequential() {
+        for &id in &module.computations[computation].instructions {
+            let instruction = &module.instructions[id];
+            let mut need = |operand: usize, on_host: bool| {
+                needs.push(Need { user: Some(id), operand, computation, on_host });
+            };
+            let updated = in_place.must_alias(module, id);
+            let pair = |operand: usize| updated.iter().find(|pair| pair.operand as usize == operand);
+            let here = is_value_on_host(id, &ShapeIndex::root());
+            match &instruction.op {
+                op if reads_either_side(op) => {
+                    // What is updated is where the result is.
+                    for pair in &updated {
+                        need(pair.operand as usize, is_value_on_host(id, &pair.output_index));
+                    }
+                }
+                Op::DynamicUpdateSlice | Op::Reshape { .. } | Op::Copy => need(0, here),
+                _ => match placement(instruction) {
+                    Some(Placement::Host) if updates_fed_by(module, &users, id).is_some() => {}
+                    Some(placement) => need(0, placement == Placement::Host),
+                    None => {
+                        for operand in 0..instruction.operands.len() {
+                            let is_there = pair(operand).map(|pair| is_value_on_host(id, &pair.output_index));
+                            need(operand, is_there.unwrap_or(false));
+                        }
+                    }
+                },
+            }
+            if instruction.op == Op::While {
+                for (index, user, operand) in tuple_leaves(module, instruction.operands[0]) {
+                    let on_host = is_value_on_host(id, &index);
+                    needs.push(Need { user: Some(user), operand, computation, on_host });
+                }
+                if module.shape(instruction.operands[0]).as_array().is_some() {
+                    needs.push(Need { user: Some(id), operand: 0, computation, on_host: here });
+                }
+            }
+        }
+        needs.extend(results(module, graph, computation, &is_value_on_host));
+    }
+    needs
+}
+
+/// Operations that only hand on, whose operands are needed where they arrive; those that bring a slice over themselves;
+/// and kernels, which were put together of such.
+fn reads_either_side(op: &Op) -> bool {
+    memplan_analysis::only_passes_on(op)
+        || memplan_analysis::calls_sequentially(op)
+        || matches!(
+            op,
+            Op::AsyncUpdate(_)
+                | Op::AsyncDone(_)
+                | Op::CopyStart { .. }
+                | Op::CopyDone
+                | Op::Slice { .. }
+                | Op::DynamicSlice { .. }
+                | Op::Fusion(_)
+        )
+}
+
+/// Where the results of a computation are needed, as far as whoever runs it says.
+fn results(
+    module: &Module,
+    graph: &CallGraph,
+    computation: ComputationId,
+    is_value_on_host: &impl Fn(InstructionId, &ShapeIndex) -> bool,
+) -> Vec<Need> {
+    let root = module.computations[computation].root;
+    let asked = module.config.entry_computation_layout.as_ref().map(|asked| &asked.result);
+    let own = module.shape(root);
+    let is_needed = |index: &ShapeIndex| -> Option<bool> {
+        let Some(caller) = graph.caller(computation) else {
+            return Some(asked.unwrap_or(own).subshape(index).is_some_and(is_on_host));
+        };
+        match module.instructions[caller].op {
+            Op::While if module.instructions[caller].called[0] == computation => {
+                Some(is_value_on_host(module.computations[computation].parameters[0], index))
+            }
+            Op::Conditional => Some(is_value_on_host(caller, index)),
+            _ => None,
+        }
+    };
+    let leaves = tuple_leaves(module, root).into_iter().filter_map(|(index, user, operand)| {
+        Some(Need { user: Some(user), operand, computation, on_host: is_needed(&index)? })
+    });
+    let whole = own.as_array().and_then(|_| is_needed(&ShapeIndex::root()));
+    let whole = whole.map(|on_host| Need { user: None, operand: 0, computation, on_host });
+    leaves.chain(whole).collect()
+}
+
+/// Lets the layouts of all values on the host say so.
+fn apply(module: &mut Module, graph: &CallGraph, flow: &Dataflow, on_host: &EntitySet<ValueId>) -> bool {
+    let sequential = graph.sequential().iter();
+    let ids: Vec<InstructionId> =
+        sequential.flat_map(|&c| module.computations[c].instructions.clone()).collect();
+    let mut changed = false;
+    for id in ids {
+        let mut shape = module.shape(id).clone();
+        for position in flow.positions.of(id) {
+            let is_there = flow.value_at(position).is_some_and(|value| on_host.contains(value));
+            if let Some(Shape::Array(array)) = shape.subshape_mut(flow.positions.shape_index(position))
+                && (is_there || array.memory_space() == HOST)
+            {
+                *array = in_space(array, if is_there { HOST } else { 0 });
+            }
+        }
+        if shape != *module.shape(id) {
+            module.instructions[id].shape = module.intern(shape);
+            changed = true;
+        }
+    }
+    changed
+}
+
+/// Gives tuples the shapes of what they are made of now.
+fn reshape_tuples(module: &mut Module, computation: ComputationId) {
+    for id in module.computations[computation].instructions.clone() {
+        if module.instructions[id].op == Op::Tuple {
+            let operands = module.instructions[id].operands.iter();
+            let shape = Shape::Tuple(operands.map(|&operand| module.shape(operand).clone()).collect());
+            module.instructions[id].shape = module.intern(shape);
+        }
+    }
+}
+
+/// Moves an array to the other side; what is the same everywhere in it is written there instead.
+fn transfer(
+    module: &mut Module,
+    source: InstructionId,
+    array: &ArrayShape,
+    to_host: bool,
+    names: &mut Names,
+) -> InstructionId {
+    let original = module.instructions[source].clone();
+    let there = in_space(array, if to_host { HOST } else { 0 });
+    let mut emit = |module: &mut Module, shape: Shape, op: Op, operand: InstructionId| {
+        let shape = module.intern(shape);
+        let stem = op.opcode().to_string();
+        let mut made = Instruction::new(names.fresh(&stem), shape, op, [operand], original.parent);
+        made.metadata.clone_from(&original.metadata);
+        module.add_instruction(made)
+    };
+    if matches!(original.op, Op::Broadcast { .. }) {
+        return emit(module, Shape::Array(there), original.op, original.operands[0]);
+    }
+    let flag = Shape::array(ElementType::U32, []);
+    let ends = vec![Shape::Array(there.clone()), Shape::Array(array.clone()), flag];
+    let start = Op::CopyStart { cross_program_prefetch_index: None };
+    let start = emit(module, Shape::Tuple(ends), start, source);
+    emit(module, Shape::Array(there), Op::CopyDone, start)
+}
+
+fn in_space(array: &ArrayShape, space: i64) -> ArrayShape {
+    let mut array = array.clone();
+    let rank = array.rank();
+    array.layout.get_or_insert_with(|| Layout::row_major(rank)).memory_space = space;
+    array
+}
