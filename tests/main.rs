@@ -9,6 +9,7 @@ mod ipu_document;
 mod layout;
 mod mutations;
 mod plan;
+mod proved;
 mod replay;
 mod schema;
 mod support;

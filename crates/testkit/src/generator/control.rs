@@ -2,7 +2,8 @@
 
 use memplan_ir::ElementType::{Pred, S32};
 use memplan_ir::{
-    BinaryOp, BuildError, ComparisonDirection, ComputationId, InstructionId, Literal, ModuleBuilder, Shape,
+    BinaryOp, BuildError, ComparisonDirection, ComputationId, FusionKind, InstructionId, Literal,
+    ModuleBuilder, Shape,
 };
 
 use crate::Random;
@@ -14,6 +15,7 @@ pub(super) enum Callee {
     Call { computation: ComputationId, parameters: Vec<Kind>, is_asynchronous: bool },
     While { body: ComputationId, condition: ComputationId, state: Vec<Kind> },
     Conditional { branches: Vec<ComputationId>, parameters: Vec<Kind> },
+    Fusion { computation: ComputationId, parameters: Vec<Kind>, kind: FusionKind },
 }
 
 impl Callee {
@@ -43,6 +45,9 @@ pub(super) fn callee(
     options: &GenerateOptions,
     depth: usize,
 ) -> Result<Callee, BuildError> {
+    if options.unusual && random.one_in(4) {
+        return super::unusual::fused_update(module, random);
+    }
     match random.below(5) {
         0 => called(module, random, combiners, options, depth),
         1 => conditional(module, random, combiners, options, depth),
@@ -184,6 +189,10 @@ impl Body<'_, '_> {
                     false => self.computation.call(*computation, arguments)?,
                 }
             }
+            Callee::Fusion { computation, parameters, kind } => {
+                let arguments = self.arguments(parameters)?;
+                self.fuse(*computation, arguments, *kind)?
+            }
             Callee::While { body, condition, state } => {
                 let zero = self.computation.constant(Literal::s32(0));
                 let mut parts = vec![zero];
@@ -202,6 +211,9 @@ impl Body<'_, '_> {
                 self.computation.conditional(selector, &branches)?
             }
         };
+        if self.computation.shape(result).is_tuple() {
+            self.tuples.push(result);
+        }
         self.take(result)
     }
 

@@ -11,6 +11,7 @@
 
 mod control;
 mod steps;
+mod unusual;
 
 use memplan_ir::ElementType::{F32, Pred, S32};
 use memplan_ir::{
@@ -30,11 +31,14 @@ pub struct GenerateOptions {
     pub depth: usize,
     /// Whether copies and computations may be started and done later.
     pub asynchronous: bool,
+    /// Whether there is what programs rarely have: fusions that come with the source, constant and copied tuples, dynamic
+    /// extents, results that control flow hands out as a whole.
+    pub unusual: bool,
 }
 
 impl Default for GenerateOptions {
     fn default() -> GenerateOptions {
-        GenerateOptions { steps: 12, depth: 2, asynchronous: true }
+        GenerateOptions { steps: 12, depth: 2, asynchronous: true, unusual: false }
     }
 }
 
@@ -65,7 +69,10 @@ struct Body<'r, 'm> {
     computation: ComputationBuilder<'m>,
     combiners: Combiners,
     pool: Vec<InstructionId>,
+    /// Tuples that control flow and the like hand out.
+    tuples: Vec<InstructionId>,
     asynchronous: bool,
+    unusual: bool,
 }
 
 /// Computations that all modules have.
@@ -169,7 +176,9 @@ impl<'r, 'm> Body<'r, 'm> {
         options: &GenerateOptions,
     ) -> Body<'r, 'm> {
         let computation = module.computation(name);
-        Body { random, computation, combiners, pool: Vec::new(), asynchronous: options.asynchronous }
+        let GenerateOptions { asynchronous, unusual, .. } = *options;
+        let (pool, tuples) = (Vec::new(), Vec::new());
+        Body { random, computation, combiners, pool, tuples, asynchronous, unusual }
     }
 
     /// Adds an array, or the elements of a tuple, to the pool.
@@ -202,6 +211,10 @@ impl<'r, 'm> Body<'r, 'm> {
                 self.call(callee)?;
             }
             self.step()?;
+            if self.unusual && self.random.one_in(6) {
+                let added = self.unusual()?;
+                self.pool.extend(added);
+            }
         }
         Ok(())
     }
@@ -209,6 +222,13 @@ impl<'r, 'm> Body<'r, 'm> {
     /// The result: an array, or a tuple of a few, which may repeat and nest.
     fn result(&mut self) -> Result<(InstructionId, Shape), BuildError> {
         let mut parts = Vec::new();
+        if self.unusual && !self.tuples.is_empty() && self.random.one_in(2) {
+            let whole = self.random.pick(&self.tuples);
+            if self.random.one_in(2) {
+                return Ok((whole, self.computation.shape(whole).clone()));
+            }
+            parts.push(whole);
+        }
         for _ in 0..1 + self.random.below(4) {
             let mut part = self.any();
             if self.random.one_in(8) {
