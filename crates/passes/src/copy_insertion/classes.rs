@@ -82,6 +82,11 @@ impl Separate<'_> {
             return true;
         }
         let instruction = &self.module.instructions[id];
+        // Another of its results may be there already, if only to be thrown away.
+        let mut results = self.flow.positions.of(id).filter_map(|p| self.flow.value_at(p));
+        if results.any(|value| self.class(value) == old) {
+            return false;
+        }
         let outputs =
             self.flow.positions.of(id).filter(|&position| {
                 self.flow.value_at(position).is_some_and(|value| self.class(value) == new)
