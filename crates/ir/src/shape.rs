@@ -149,7 +149,7 @@ impl Shape {
     /// The part at `index`, to be changed; `None` when there is no such part.
     pub fn subshape_mut(&mut self, index: &ShapeIndex) -> Option<&mut Shape> {
         index.0.iter().try_fold(self, |shape, &i| match shape {
-            Shape::Tuple(elements) => elements.get_mut(i as usize),
+            Shape::Tuple(elements) => Arc::make_mut(elements).get_mut(i as usize),
             _ => None,
         })
     }

@@ -40,8 +40,11 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
 fn expand(r: &mut Rewriter<'_>, literal: Literal, shape: &Shape) -> InstructionId {
     match (literal, shape) {
         (Literal::Tuple(elements), Shape::Tuple(shapes)) => {
-            let parts: Vec<InstructionId> =
-                elements.into_iter().zip(shapes).map(|(element, shape)| expand(r, element, shape)).collect();
+            let parts: Vec<InstructionId> = elements
+                .into_iter()
+                .zip(shapes.iter())
+                .map(|(element, shape)| expand(r, element, shape))
+                .collect();
             r.emit(Op::Tuple, parts, shape.clone())
         }
         (Literal::Token, _) => r.emit(Op::AfterAll, [], shape.clone()),

@@ -24,7 +24,7 @@ pub(super) fn same_bytes(a: &ArrayShape, b: &ArrayShape) -> bool {
 pub(super) fn same_order(a: &Shape, b: &Shape) -> bool {
     match (a, b) {
         (Shape::Tuple(a), Shape::Tuple(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same_order(a, b))
+            a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| same_order(a, b))
         }
         _ => match (a.as_array(), b.as_array()) {
             (Some(a), Some(b)) => {

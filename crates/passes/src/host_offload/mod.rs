@@ -23,6 +23,8 @@
 mod spread;
 mod transfers;
 
+use std::sync::Arc;
+
 use memplan_analysis::{CallGraph, InPlace, dataflow};
 use memplan_ir::{EntityRef, Instruction, InstructionId, Module, Op, Shape, ShapeId};
 use memplan_memory::MemorySpaceId;
@@ -123,7 +125,7 @@ fn put_into_main_memory(module: &mut Module) {
 
 fn leave_host(shape: &mut Shape) {
     match shape {
-        Shape::Tuple(elements) => elements.iter_mut().for_each(leave_host),
+        Shape::Tuple(elements) => Arc::make_mut(elements).iter_mut().for_each(leave_host),
         Shape::Array(array) => {
             if let Some(layout) = array.layout.as_mut().filter(|layout| layout.memory_space == HOST) {
                 layout.memory_space = 0;

@@ -167,11 +167,17 @@ fn apply(module: &mut Module, graph: &CallGraph, flow: &Dataflow, on_host: &Enti
     for id in ids {
         let mut shape = module.shape(id).clone();
         for position in flow.positions.of(id) {
-            let is_there = flow.value_at(position).is_some_and(|value| on_host.contains(value));
-            if let Some(Shape::Array(array)) = shape.subshape_mut(flow.positions.shape_index(position))
-                && (is_there || array.memory_space() == HOST)
-            {
-                *array = in_space(array, if is_there { HOST } else { 0 });
+            let index = flow.positions.shape_index(position);
+            let space = match flow.value_at(position).is_some_and(|value| on_host.contains(value)) {
+                true => HOST,
+                false => 0,
+            };
+            let is_elsewhere = match shape.subshape(index) {
+                Some(Shape::Array(array)) => (array.memory_space() == HOST) != (space == HOST),
+                _ => false,
+            };
+            if is_elsewhere && let Some(Shape::Array(array)) = shape.subshape_mut(index) {
+                *array = in_space(array, space);
             }
         }
         if shape != *module.shape(id) {
@@ -216,7 +222,7 @@ fn transfer(
     let flag = Shape::array(ElementType::U32, []);
     let ends = vec![Shape::Array(there.clone()), Shape::Array(array.clone()), flag];
     let start = Op::CopyStart { cross_program_prefetch_index: None };
-    let start = emit(module, Shape::Tuple(ends), start, source);
+    let start = emit(module, Shape::tuple(ends), start, source);
     emit(module, Shape::Array(there), Op::CopyDone, start)
 }
 

@@ -79,13 +79,13 @@ fn program_shape(module: &Module, target: &Target) -> ProgramShape {
     as_asked(&mut program.result, target);
     for alias in &module.config.input_output_alias {
         let parameter = program.parameters[alias.parameter as usize].subshape(&alias.parameter_index);
-        let result = program.result.subshape_mut(&alias.output_index);
-        let (Some(Shape::Array(parameter)), Some(Shape::Array(result))) = (parameter, result) else {
-            continue;
-        };
-        let size = |array: &ArrayShape| target.size_of(&Shape::Array(array.clone()));
-        if parameter.same_ignoring_layout(result) && size(parameter) != size(result) {
-            result.layout.clone_from(&parameter.layout);
+        let result = program.result.subshape(&alias.output_index);
+        let (Some(parameter), Some(result)) = (parameter, result) else { continue };
+        let is_array = parameter.as_array().is_some() && parameter.same_ignoring_layout(result);
+        if is_array && target.size_of(parameter) != target.size_of(result) {
+            let layout = parameter.as_array().and_then(|array| array.layout.clone());
+            let result = program.result.subshape_mut(&alias.output_index).and_then(Shape::as_array_mut);
+            result.expect("it was found to be an array").layout = layout;
         }
     }
     program

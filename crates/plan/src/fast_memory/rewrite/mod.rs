@@ -7,8 +7,6 @@
 
 mod bring;
 
-use std::sync::Arc;
-
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{CallGraph, CallGraphError, Facts, ValueId, dataflow};
 use memplan_ir::{
@@ -463,10 +461,7 @@ fn color_interiors(module: &mut Module) {
 }
 
 fn set_space(shape: &mut Shape, index: &ShapeIndex, space: u32) {
-    let part = index.0.iter().try_fold(shape, |shape, &i| match shape {
-        Shape::Tuple(elements) => Arc::make_mut(elements).get_mut(i as usize),
-        _ => None,
-    });
+    let part = shape.subshape_mut(index);
     if let Some(layout) = part.and_then(Shape::as_array_mut).and_then(|array| array.layout.as_mut()) {
         layout.memory_space = i64::from(space);
     }
