@@ -114,15 +114,16 @@ pub fn judge(source: &Module, targets: &[&str]) -> Result<(), String> {
 /// The module that bytes decide: the first byte says how large it is, the others what is in it.
 pub fn decided(bytes: &[u8]) -> Module {
     let (size, decisions) = bytes.split_first().map_or((0, bytes), |(&first, rest)| (first as usize, rest));
-    let options = GenerateOptions { steps: 2 + size % 16, depth: size / 16 % 3, ..Default::default() };
+    let (steps, depth, unusual) = (2 + size % 16, size / 16 % 3, size / 48 % 2 == 1);
+    let options = GenerateOptions { steps, depth, unusual, ..Default::default() };
     generate_from(Random::decided_by(decisions), "decided", &options)
 }
 
-/// The module of a seed. Small ones too, since failures of those are the easier to read.
+/// The module of a seed: every other one has what programs rarely have. Small ones too, since failures of those are the
+/// easier to read.
 pub fn of_seed(seed: u64) -> Module {
-    let options =
-        GenerateOptions { steps: 4 + seed as usize % 16, depth: seed as usize % 3, ..Default::default() };
-    generate(seed, &options)
+    let (steps, depth, unusual) = (4 + seed as usize % 16, seed as usize % 3, seed % 2 == 1);
+    generate(seed, &GenerateOptions { steps, depth, unusual, ..Default::default() })
 }
 
 fn break_plan(module: &Module, planned: &mut Planned, random: &mut Random) {

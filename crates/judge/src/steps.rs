@@ -45,9 +45,7 @@ pub fn plan_with(
     target: &Target,
     assign: impl Fn(&Module) -> AssignOptions,
 ) -> Result<Planned, String> {
-    if !module.is_scheduled {
-        run_passes(module, &LEGALIZE, target)?;
-    }
+    run_passes(module, &LEGALIZE, target)?;
     let options = PlanOptions { assign: assign(module), ..PlanOptions::default() };
     let mut planned = plan(module, target, &options).map_err(|error| explain(&error))?;
     planned.schedule.apply(module);

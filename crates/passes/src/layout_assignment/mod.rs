@@ -176,6 +176,13 @@ impl<'a> Choice<'a> {
             for (source, result) in in_place_values(module, flow, &in_place, id) {
                 sets.union(source.as_u32(), result.as_u32());
             }
+            // Only the extents change, even where a result that is dynamic needs more room.
+            let instruction = &module.instructions[id];
+            if let Op::SetDimensionSize { .. } = instruction.op
+                && let Some((source, result)) = flow.value_of(instruction.operands[0]).zip(flow.value_of(id))
+            {
+                sets.union(source.as_u32(), result.as_u32());
+            }
         }
         let class_of = sets.into_labeling();
         let of_class = vec![None; class_of.len()];
