@@ -239,7 +239,7 @@ impl<'s> Parser<'s> {
     }
 
     /// The shape that the text declares, unless it declares what the operands of a transfer decide: XLA does not look
-    /// at what the text says there.
+    /// at what the text says there. How that lies is for the text to say, or a planned module would not read back.
     fn declared_shape(&mut self, known: usize, instruction: &Instruction) -> ShapeId {
         let declared = self.shape_id(known);
         if !matches!(
@@ -251,9 +251,9 @@ impl<'s> Parser<'s> {
         let operands: Vec<&Shape> = instruction.operands.iter().map(|&id| self.module.shape(id)).collect();
         let given = self.module.shape_of(declared);
         match infer_shape_given(&self.module, &instruction.op, &operands, &instruction.called, given) {
-            Ok(shape) => self.module.intern(shape),
-            // The verifier says why.
-            Err(_) => declared,
+            Ok(shape) if !shape.same_ignoring_layout(given) => self.module.intern(shape),
+            // Where nothing can be inferred, the verifier says why.
+            Ok(_) | Err(_) => declared,
         }
     }
 
