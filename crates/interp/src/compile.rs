@@ -117,9 +117,9 @@ fn stage<'m>(
         },
         _ => match kernels::whole_array_kernel(module, id, operands, results)? {
             Some(kernel) => kernel,
-            None => match results {
-                &[] => return Err(Error::unsupported(module, id, "it makes no array")),
-                &[(result, shape), ..] => Box::new(loop_kernel(lower, &[(name, result, shape)])?),
+            None => match *results {
+                [] => return Err(Error::unsupported(module, id, "it makes no array")),
+                [(result, shape), ..] => Box::new(loop_kernel(lower, &[(name, result, shape)])?),
             },
         },
     })

@@ -15,7 +15,7 @@ impl Random {
 
     /// Numbers that bytes decide, one each while there are any, so that a fuzzer can change one decision at a time.
     pub fn decided_by(bytes: &[u8]) -> Random {
-        Random { state: 0, decisions: bytes.to_vec().into_iter() }
+        Random { state: 0, decisions: Vec::from(bytes).into_iter() }
     }
 
     /// 64 random bits; no more than eight where a byte decides.
