@@ -23,10 +23,12 @@
 //! ```
 
 mod compile;
+mod estimate;
 mod parallel;
 mod trace;
 
 pub use compile::{CompileError, CompileOptions, Compiled, Stage, compile};
+pub use estimate::{Estimate, EstimateError, estimate};
 pub use memplan_analysis as analysis;
 pub use memplan_check as check;
 pub use memplan_codegen as codegen;

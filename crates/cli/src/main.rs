@@ -6,6 +6,7 @@ mod check;
 mod compile;
 mod defragment;
 mod emit;
+mod estimate;
 mod failure;
 mod input;
 mod ipu_report;
@@ -40,6 +41,8 @@ enum Verb {
     Plan(plan::PlanArgs),
     /// Optimize, fuse, schedule, plan and prove a program for a machine
     Compile(compile::CompileArgs),
+    /// Say what another compiler, such as XLA, will need for a program
+    Estimate(estimate::EstimateArgs),
     /// Prove that a plan is right for a module
     Check(check::CheckArgs),
     /// Parse, verify and rewrite HLO
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().verb {
         Verb::Plan(args) => plan::run(&args),
         Verb::Compile(args) => compile::run(&args),
+        Verb::Estimate(args) => estimate::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Opt(args) => opt::run(&args),
         Verb::Pack(args) => pack::run(&args),

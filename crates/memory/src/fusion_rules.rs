@@ -30,6 +30,8 @@ use crate::Bytes;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FusionRules {
+    /// What fusion is for.
+    pub goal: FusionGoal,
     /// Most arrays a kernel may read.
     pub max_operands: usize,
     /// Most arrays a kernel may write; 1: several results are not computed together.
@@ -56,6 +58,17 @@ pub struct FusionRules {
     pub reduce_epilogue: bool,
 }
 
+/// What a fusion has to be good for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum FusionGoal {
+    /// Fewer bytes alive, and not many more moved: memplan's own.
+    #[default]
+    Memory,
+    /// Fewer kernels and fewer bytes moved, whatever has to stay alive for it: that of compilers for speed.
+    Kernels,
+}
+
 /// What the kernel of a dot or convolution can do besides.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -72,6 +85,7 @@ impl Default for FusionRules {
     /// Loops and reductions, as every backend has them; XLA's generic limits.
     fn default() -> FusionRules {
         FusionRules {
+            goal: FusionGoal::Memory,
             max_operands: 64,
             max_outputs: 64,
             max_instructions: 256,

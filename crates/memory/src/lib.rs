@@ -5,6 +5,7 @@
 
 mod addressing;
 mod by_name;
+mod compiler;
 mod fusion_rules;
 mod kernel_scratch;
 pub mod parallel;
@@ -19,7 +20,8 @@ mod tpu_layout;
 mod units;
 
 pub use addressing::{Addressing, Digit, is_view};
-pub use fusion_rules::{ContractionRules, FusionRules};
+pub use compiler::{Compiler, CompilerError};
+pub use fusion_rules::{ContractionRules, FusionGoal, FusionRules};
 pub use kernel_scratch::KernelScratch;
 pub use plan::{Allocation, AllocationId, AllocationKind, MemoryPlan, Slice, SpaceTotals, Totals};
 pub use plan_file::{KindName, PlanFile, PlanFileError};

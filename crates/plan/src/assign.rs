@@ -32,6 +32,18 @@ pub struct AssignOptions {
     /// Main memory that the kernels of instructions need while they run, beside what the target says they reserve
     /// ([`Target::kernel_scratch`]).
     pub scratch: SecondaryMap<InstructionId, Bytes>,
+    /// Which bytes serve several values.
+    pub sharing: Sharing,
+}
+
+/// Which bytes serve several values by choice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// Whatever can: both ways of taking over operands, and results and donated parameters as scratch.
+    #[default]
+    Most,
+    /// What XLA lets share: buffers of a single value take over operands.
+    AsXla,
 }
 
 impl AssignOptions {
@@ -51,7 +63,7 @@ impl Default for AssignOptions {
             threads: 1,
             ..memplan_pack::Options::default()
         };
-        AssignOptions { pack, scratch: SecondaryMap::new() }
+        AssignOptions { pack, scratch: SecondaryMap::new(), sharing: Sharing::Most }
     }
 }
 
@@ -78,6 +90,9 @@ pub(crate) fn assign_below(
     options: &AssignOptions,
     limit: Option<Bytes>,
 ) -> Result<Option<MemoryPlan>, PlanError> {
+    if options.sharing == Sharing::AsXla {
+        return assign_with(module, facts, target, options, TakeOver::SingleValues, limit);
+    }
     let plan = assign_with(module, facts, target, options, TakeOver::Any, limit)?;
     if plan.as_ref().is_some_and(|plan| plan.totals.fragmentation == Bytes::ZERO) {
         return Ok(plan);
@@ -195,7 +210,9 @@ impl<'a> Assignment<'a> {
         self.list_scratch(options);
         self.place_arguments();
         self.place_own_allocations();
-        self.place_into_holes();
+        if options.sharing == Sharing::Most {
+            self.place_into_holes();
+        }
         self.arenas()
     }
 

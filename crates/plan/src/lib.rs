@@ -15,7 +15,7 @@ mod report;
 mod schedule;
 mod storage;
 
-pub use assign::{AssignOptions, assign};
+pub use assign::{AssignOptions, Sharing, assign};
 pub use error::PlanError;
 pub use lifetimes::{Lifetime, lifetimes};
 pub use load::Load;

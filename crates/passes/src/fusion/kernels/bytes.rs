@@ -1,7 +1,7 @@
 //! What it costs to compute an instruction where it is needed: bytes that stay alive, and bytes that are moved.
 
 use memplan_ir::{InstructionId, Op};
-use memplan_memory::Bytes;
+use memplan_memory::{Bytes, FusionGoal};
 
 use super::super::report::Verdict;
 use super::{Grouper, KernelId, Rank};
@@ -43,6 +43,9 @@ impl Grouper<'_> {
         }
         if kernels.len() > self.growth {
             return Err(Verdict::CodeSize);
+        }
+        if self.target.fusion.goal == FusionGoal::Kernels {
+            return self.check_traffic(id, kernels, self.target.fusion.max_traffic_ratio);
         }
         let until = self.last_read[id];
         let operands = self.operands(id);

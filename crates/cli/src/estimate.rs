@@ -1,0 +1,78 @@
+//! `memplan estimate`
+
+use clap::Args;
+use memplan::estimate;
+use memplan::memory::{Bytes, Compiler, Totals};
+use serde::Serialize;
+
+use crate::emit::{EmitArgs, Program};
+use crate::failure::Failure;
+use crate::input::{read_module, target};
+use crate::output::write_result;
+use crate::report;
+use crate::targets::Format;
+
+#[derive(Args)]
+pub(crate) struct EstimateArgs {
+    /// HLO text or protobuf, as JAX hands it over; `-` is standard input
+    module: String,
+    /// Whose: xla-gpu, xla-cpu or xla-tpu
+    #[arg(long, value_parser = compiler)]
+    compiler: Compiler,
+    /// Machine that it compiles for: a name from `memplan targets`, or a TOML file (default: the compiler's usual one)
+    #[arg(long)]
+    target: Option<String>,
+    /// For people or for programs
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+    /// Where to write the result
+    #[arg(short, value_name = "FILE")]
+    output: Option<String>,
+    #[command(flatten)]
+    emit: EmitArgs,
+}
+
+/// What programs read.
+#[derive(Serialize)]
+struct EstimateFile<'a> {
+    module: &'a str,
+    compiler: &'a str,
+    target: &'a str,
+    total: Bytes,
+    seconds: f64,
+    totals: &'a Totals,
+}
+
+pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
+    args.emit.check(args.output.as_deref())?;
+    let compiler = &args.compiler;
+    let target = target(args.target.as_ref().unwrap_or(&compiler.target))?;
+    let module = read_module(&args.module)?;
+    let per_device = report::per_device(&module, &target);
+    let found = estimate(&module, compiler, &target).map_err(|error| Failure::input(&error))?;
+    args.emit.write(&Program::new(&found.module, &target, &found.planned))?;
+    let text = match args.format {
+        Format::Json => {
+            let file = EstimateFile {
+                module: &found.module.name,
+                compiler: &compiler.name,
+                target: &target.name,
+                total: found.total,
+                seconds: found.seconds,
+                totals: &found.totals,
+            };
+            serde_json::to_string_pretty(&file).expect("an estimate has only string keys") + "\n"
+        }
+        Format::Text => {
+            let plan = &found.planned.plan;
+            let report = report::render(&found.module, &target, &found.planned.facts, plan, per_device);
+            format!("expected of {}: {}\n{report}", compiler.name, compiler.description)
+        }
+    };
+    write_result(args.output.as_deref(), text)
+}
+
+/// The compiler with a name.
+pub(crate) fn compiler(name: &str) -> Result<Compiler, String> {
+    Compiler::find(name).map_err(|error| error.to_string())
+}

@@ -1,0 +1,115 @@
+//! Compilers as data: what one that is not memplan makes of a program before it gives it addresses.
+//!
+//! A target says what a machine has; a compiler says what the code generators and libraries that exist for such machines
+//! do with it. Both meet in [`Compiler::on`]: the machine, with the kernels of that compiler.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{FusionRules, Target};
+
+/// A compiler whose memory can be estimated.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Compiler {
+    /// The name on the command line.
+    pub name: String,
+    /// One line for people: whose it is, and which version was looked at.
+    pub description: String,
+    /// The machine that it is asked about where nobody names one.
+    pub target: String,
+    /// What it computes in one kernel.
+    pub fusion: FusionRules,
+}
+
+/// Why there is no such compiler.
+#[derive(Debug, thiserror::Error)]
+pub enum CompilerError {
+    /// No built-in compiler has the name.
+    #[error(
+        "there is no compiler `{name}`; the built-in ones are {known}, and a FILE.toml describes your own"
+    )]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// The file cannot be read.
+    #[error("cannot read compiler file `{path}`")]
+    Read {
+        /// The file.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file describes no compiler.
+    #[error("`{path}` describes no compiler: {source}")]
+    File {
+        /// The file.
+        path: String,
+        /// Where, and what is wrong.
+        source: toml::de::Error,
+    },
+}
+
+/// The compilers, each a TOML file in this crate.
+const BUILT_IN: &[&str] = &[
+    include_str!("../compilers/xla-gpu.toml"),
+    include_str!("../compilers/xla-cpu.toml"),
+    include_str!("../compilers/xla-tpu.toml"),
+];
+
+impl Compiler {
+    /// All compilers.
+    pub fn built_in() -> Vec<Compiler> {
+        let parse = |text: &&str| toml::from_str(text).expect("built-in compiler files are valid");
+        BUILT_IN.iter().map(parse).collect()
+    }
+
+    /// The built-in compiler with a name, or the one in a file whose name ends in `.toml`.
+    ///
+    /// # Errors
+    /// No compiler has the name, or the file is none.
+    pub fn find(name: &str) -> Result<Compiler, CompilerError> {
+        let path = || name.to_string();
+        if name.ends_with(".toml") {
+            let text = std::fs::read_to_string(name)
+                .map_err(|source| CompilerError::Read { path: path(), source })?;
+            return toml::from_str(&text).map_err(|source| CompilerError::File { path: path(), source });
+        }
+        let mut all = Compiler::built_in();
+        match all.iter().position(|compiler| compiler.name == name) {
+            Some(i) => Ok(all.swap_remove(i)),
+            None => {
+                let known = all.iter().map(|compiler| compiler.name.as_str()).collect::<Vec<_>>().join(", ");
+                Err(CompilerError::Unknown { name: name.to_string(), known })
+            }
+        }
+    }
+
+    /// A machine, with the kernels that this compiler makes for it.
+    pub fn on(&self, target: &Target) -> Target {
+        Target { fusion: self.fusion.clone(), ..target.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_compiler_has_a_machine() {
+        for compiler in Compiler::built_in() {
+            assert!(Compiler::find(&compiler.name).is_ok_and(|found| found == compiler));
+            assert!(Target::find(&compiler.target).is_ok(), "{}", compiler.name);
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_told_the_known_ones() {
+        let error = Compiler::find("gcc").map(|_| ()).map_err(|error| error.to_string());
+        let known = "there is no compiler `gcc`; the built-in ones are xla-gpu, xla-cpu, xla-tpu, and a FILE.toml describes \
+                     your own";
+        assert_eq!(error, Err(known.to_string()));
+    }
+}
