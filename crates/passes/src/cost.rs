@@ -78,9 +78,12 @@ fn class_of_op(instruction: &Instruction) -> CostClass {
         Op::Convolution(_) => CostClass::Hero(Hero::Convolution),
         Op::Reduce { .. } | Op::ReduceWindow(_) => CostClass::Hero(Hero::Reduction),
         Op::DynamicUpdateSlice | Op::Scatter(_) => CostClass::Hero(Hero::Update),
-        Op::Parameter { .. } | Op::Tuple | Op::GetTupleElement { .. } | Op::Constant(_) | Op::Bitcast => {
-            CostClass::Free
-        }
+        Op::Parameter { .. }
+        | Op::Tuple
+        | Op::GetTupleElement { .. }
+        | Op::Constant(_)
+        | Op::Bitcast
+        | Op::OptimizationBarrier => CostClass::Free,
         _ => CostClass::Opaque,
     }
 }

@@ -105,9 +105,12 @@ impl<'a> LiveBytes<'a> {
 
     fn bytes(&self, id: InstructionId) -> u64 {
         match self.module.instructions[id].op {
-            Op::Tuple | Op::GetTupleElement { .. } | Op::Bitcast | Op::Parameter { .. } | Op::Constant(_) => {
-                0
-            }
+            Op::Tuple
+            | Op::GetTupleElement { .. }
+            | Op::Bitcast
+            | Op::OptimizationBarrier
+            | Op::Parameter { .. }
+            | Op::Constant(_) => 0,
             // A sum of a few sizes below this cannot overflow.
             _ => cost::result_bytes(self.module, self.target, id).min(1 << 48),
         }

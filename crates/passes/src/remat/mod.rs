@@ -28,6 +28,7 @@
 
 mod live_bytes;
 mod min_cut;
+mod tie;
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::CallGraph;
@@ -45,8 +46,25 @@ pub(crate) use min_cut::{Network, UNCUTTABLE};
 pub const REMAT: Pass = Pass {
     name: "remat",
     description: "Recompute cheap values after the peak instead of keeping them",
-    run: remat,
+    run: |module, context| remat(module, context, Readers::KeepApart),
 };
+
+/// The same for a compiler that merges common subexpressions and chooses the order itself: what is recomputed is tied
+/// to what arrives late.
+pub const REMAT_TIED: Pass = Pass {
+    name: "remat-tied",
+    description: "Recompute cheap values after the peak, behind optimization barriers that other compilers respect",
+    run: |module, context| remat(module, context, Readers::Merge),
+};
+
+/// What those who compile the module further do with two instructions that compute the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Readers {
+    /// They leave both where they are.
+    KeepApart,
+    /// They merge them, or move them.
+    Merge,
+}
 
 /// How often the peak is looked for anew. Training steps settle after three or four times.
 const MAX_ROUNDS: usize = 12;
@@ -54,11 +72,13 @@ const MAX_ROUNDS: usize = 12;
 /// A round must lower the peak by this fraction at least: less is not worth the longer program.
 const MIN_GAIN: f64 = 1.0 / 512.0;
 
-fn remat(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
+fn remat(module: &mut Module, context: &Context<'_>, readers: Readers) -> Result<bool, PassError> {
     let graph = CallGraph::new(module)
         .map_err(|error| PassError::Unsupported { pass: REMAT.name, message: error.to_string() })?;
     let mut names = Names::new(module);
     let mut attempts: SecondaryMap<ComputationId, Attempt> = SecondaryMap::new();
+    // Those of rounds that were taken back stand in no computation.
+    let mut copies: FxHashSet<InstructionId> = FxHashSet::default();
     let mut changed = false;
     for round in 0..=MAX_ROUNDS {
         let mut is_settled = true;
@@ -81,13 +101,19 @@ fn remat(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> 
                 true => values_to_recompute(module, context.target, computation, profile.time),
                 false => None,
             };
-            attempt.undo =
-                values.map(|values| recompute(module, computation, profile.time, &values, &mut names));
+            attempt.undo = values.map(|values| {
+                recompute(module, computation, profile.time, &values, &mut names, &mut copies)
+            });
             attempt.is_over = attempt.undo.is_none();
             is_settled &= attempt.is_over;
         }
         if is_settled {
             break;
+        }
+    }
+    if changed && readers == Readers::Merge {
+        for computation in module.computations.keys().collect::<Vec<_>>() {
+            tie::tie(module, computation, &copies, &mut names);
         }
     }
     Ok(changed)
@@ -235,6 +261,7 @@ fn recompute(
     time: usize,
     values: &FxHashSet<InstructionId>,
     names: &mut Names,
+    all_copies: &mut FxHashSet<InstructionId>,
 ) -> Undo {
     let instructions = std::mem::take(&mut module.computations[computation].instructions);
     let position: FxHashMap<InstructionId, usize> =
@@ -251,6 +278,7 @@ fn recompute(
                 .for_each(|operand| *operand = copies.get(operand).copied().unwrap_or(*operand));
             let copy = module.instructions.push(copy);
             copies.insert(original, copy);
+            all_copies.insert(copy);
             order.push(copy);
         }
         if module.instructions[user].operands.iter().any(|operand| copies.contains_key(operand)) {
