@@ -25,6 +25,7 @@
 mod compile;
 mod estimate;
 mod parallel;
+mod rewrite;
 mod trace;
 
 pub use compile::{CompileError, CompileOptions, Compiled, Stage, compile};
@@ -40,4 +41,5 @@ pub use memplan_pack as pack;
 pub use memplan_passes as passes;
 pub use memplan_passes::LEGALIZE;
 pub use memplan_plan as plan;
+pub use rewrite::{Price, RewriteError, RewriteOptions, Rewritten, Step, rewrite};
 pub use trace::trace_of_plan;

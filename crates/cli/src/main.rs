@@ -20,6 +20,7 @@ mod pool;
 mod progress;
 mod replay;
 mod report;
+mod rewrite;
 mod run;
 mod targets;
 
@@ -47,6 +48,8 @@ enum Verb {
     Check(check::CheckArgs),
     /// Parse, verify and rewrite HLO
     Opt(opt::OptArgs),
+    /// Rewrite a program so that XLA itself needs less memory for it
+    Rewrite(rewrite::RewriteArgs),
     /// Place buffers with known lifetimes (CSV) at addresses, and prove how good that is
     Pack(pack::PackArgs),
     /// Evaluate a program, with separate buffers or inside the memory of its plan
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Verb::Estimate(args) => estimate::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Opt(args) => opt::run(&args),
+        Verb::Rewrite(args) => rewrite::run(&args),
         Verb::Pack(args) => pack::run(&args),
         Verb::Run(args) => run::run(&args),
         Verb::Replay(args) => replay::run(&args),

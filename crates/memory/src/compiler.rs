@@ -17,6 +17,8 @@ pub struct Compiler {
     pub description: String,
     /// The machine that it is asked about where nobody names one.
     pub target: String,
+    /// Whether optimization barriers are there until it has merged common subexpressions and has an order.
+    pub keeps_barriers: bool,
     /// What it computes in one kernel.
     pub fusion: FusionRules,
 }

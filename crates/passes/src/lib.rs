@@ -50,7 +50,7 @@ pub use loop_residuals::LOOP_RESIDUALS;
 pub use optimization_barrier_expander::OPTIMIZATION_BARRIER_EXPANDER;
 pub use pass::{Context, Pass, PassError, PassRun, RunOptions, run};
 pub use pipeline::{LEGALIZE, SIMPLIFY, simplification_pipeline};
-pub use remat::{REMAT, REMAT_TIED};
+pub use remat::{REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS};
 pub use scatter_to_select::SCATTER_TO_SELECT;
 pub use tuple_constant_expander::TUPLE_CONSTANT_EXPANDER;
 pub use tuple_simplifier::TUPLE_SIMPLIFIER;
@@ -77,7 +77,8 @@ pub const ALL: &[Pass] = &[
     LOOP_RESIDUALS,
     OPTIMIZATION_BARRIER_EXPANDER,
     REMAT,
-    REMAT_TIED,
+    REMAT_BEHIND_BARRIERS,
+    REMAT_BEHIND_SELECTS,
     SCATTER_TO_SELECT,
     SIMPLIFY,
     TUPLE_CONSTANT_EXPANDER,

@@ -41,30 +41,29 @@ use crate::fusion::{self, Siblings};
 use crate::{Context, Pass, PassError};
 use live_bytes::{LiveBytes, Profile};
 pub(crate) use min_cut::{Network, UNCUTTABLE};
+use tie::Tie;
 
 /// The pass.
 pub const REMAT: Pass = Pass {
     name: "remat",
     description: "Recompute cheap values after the peak instead of keeping them",
-    run: |module, context| remat(module, context, Readers::KeepApart),
+    run: |module, context| remat(module, context, None),
 };
 
-/// The same for a compiler that merges common subexpressions and chooses the order itself: what is recomputed is tied
-/// to what arrives late.
-pub const REMAT_TIED: Pass = Pass {
-    name: "remat-tied",
-    description: "Recompute cheap values after the peak, behind optimization barriers that other compilers respect",
-    run: |module, context| remat(module, context, Readers::Merge),
+/// The same for a compiler that merges common subexpressions and chooses the order itself, but keeps optimization
+/// barriers while it does: what is recomputed is behind them.
+pub const REMAT_BEHIND_BARRIERS: Pass = Pass {
+    name: "remat-behind-barriers",
+    description: "Recompute cheap values after the peak, behind optimization barriers",
+    run: |module, context| remat(module, context, Some(Tie::Barrier)),
 };
 
-/// What those who compile the module further do with two instructions that compute the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Readers {
-    /// They leave both where they are.
-    KeepApart,
-    /// They merge them, or move them.
-    Merge,
-}
+/// The same for a compiler that removes barriers before it merges.
+pub const REMAT_BEHIND_SELECTS: Pass = Pass {
+    name: "remat-behind-selects",
+    description: "Recompute cheap values after the peak, from what is selected by a bit that arrives late",
+    run: |module, context| remat(module, context, Some(Tie::Select)),
+};
 
 /// How often the peak is looked for anew. Training steps settle after three or four times.
 const MAX_ROUNDS: usize = 12;
@@ -72,7 +71,7 @@ const MAX_ROUNDS: usize = 12;
 /// A round must lower the peak by this fraction at least: less is not worth the longer program.
 const MIN_GAIN: f64 = 1.0 / 512.0;
 
-fn remat(module: &mut Module, context: &Context<'_>, readers: Readers) -> Result<bool, PassError> {
+fn remat(module: &mut Module, context: &Context<'_>, tie: Option<Tie>) -> Result<bool, PassError> {
     let graph = CallGraph::new(module)
         .map_err(|error| PassError::Unsupported { pass: REMAT.name, message: error.to_string() })?;
     let mut names = Names::new(module);
@@ -101,9 +100,8 @@ fn remat(module: &mut Module, context: &Context<'_>, readers: Readers) -> Result
                 true => values_to_recompute(module, context.target, computation, profile.time),
                 false => None,
             };
-            attempt.undo = values.map(|values| {
-                recompute(module, computation, profile.time, &values, &mut names, &mut copies)
-            });
+            attempt.undo = values
+                .map(|values| recompute(module, computation, profile.time, &values, &mut names, &mut copies));
             attempt.is_over = attempt.undo.is_none();
             is_settled &= attempt.is_over;
         }
@@ -111,9 +109,9 @@ fn remat(module: &mut Module, context: &Context<'_>, readers: Readers) -> Result
             break;
         }
     }
-    if changed && readers == Readers::Merge {
+    if let Some(tie) = tie.filter(|_| changed) {
         for computation in module.computations.keys().collect::<Vec<_>>() {
-            tie::tie(module, computation, &copies, &mut names);
+            tie::tie(module, computation, &copies, tie, &mut names);
         }
     }
     Ok(changed)

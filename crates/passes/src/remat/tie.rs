@@ -1,59 +1,84 @@
 //! Tying what is recomputed to what arrives late, so that a compiler that merges common subexpressions and orders anew
 //! neither merges it with the original nor runs it early.
 //!
+//! Behind an optimization barrier, where the compiler keeps barriers until it has an order; `jax.checkpoint` does the
+//! same with its residuals and cotangents:
+//!
 //! ```text
 //!   t = (f32[n], f32[n]) tuple(h, d)             h: kept; d: the gradient, which arrives only in the backward half
-//!   o = (f32[n], f32[n]) optimization-barrier(t)
+//!   o = (f32[n], f32[n]) opt-barrier(t)
 //!   h.tied = f32[n] get-tuple-element(o), index=0
 //!   m.remat = pred[n] compare(h.tied, 0)
 //! ```
 //!
-//! `jax.checkpoint` does the same with its residuals and cotangents.
+//! By a choice that always falls on the same side, where the compiler removes barriers before it merges: it does not see
+//! that a sign bit is below two, and a choice costs no array, since it is computed with what reads it:
+//!
+//! ```text
+//!   s = s32[] convert(reshape(slice(d)))         the first element of the gradient, whatever it is
+//!   p = pred[] compare(shift-right-logical(s, 31), 2), direction=LT
+//!   h.tied = f32[n] select(broadcast(p), h, 0)
+//! ```
 
-use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Names, Op, Shape};
+use memplan_ir::{
+    ArrayShape, BinaryOp, ComparisonDirection, ComputationId, Dimensions, ElementType, Instruction,
+    InstructionId, Module, Names, Op, Shape, SliceDimension,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cost::{self, CostClass};
+use crate::scalar::Scalar;
 
-/// Puts a barrier before each run of `copies` in a computation: what they read passes through it, together with
-/// something that is computed just before.
+/// How copies are tied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tie {
+    /// By optimization barriers.
+    Barrier,
+    /// By choices.
+    Select,
+}
+
+/// Ties each run of `copies` in a computation: what they read waits for something that is computed just before.
 pub(super) fn tie(
     module: &mut Module,
     computation: ComputationId,
     copies: &FxHashSet<InstructionId>,
+    tie: Tie,
     names: &mut Names,
 ) {
     let old = std::mem::take(&mut module.computations[computation].instructions);
     let position: FxHashMap<InstructionId, usize> = old.iter().enumerate().map(|(i, &id)| (id, i)).collect();
-    let mut tier = Tier { module, names, order: Vec::with_capacity(old.len()), tied: FxHashMap::default() };
+    let order = Vec::with_capacity(old.len());
+    let mut writer = Writer { module, names, tie, computation, order, tied: FxHashMap::default() };
     let mut at = 0;
-    while let Some(&id) = old.get(at) {
-        let run = old[at..].iter().take_while(|id| copies.contains(id)).count();
-        if run > 0 {
-            let user = old.get(at + run).copied();
-            let late = user.and_then(|user| tier.arrives_with(user, copies, &position));
-            let late = late.or_else(|| tier.computed_last());
-            tier.tie_run(&old[at..at + run], copies, late);
-            at += run;
-            continue;
+    while at < old.len() {
+        let n_copies = old[at..].iter().take_while(|id| copies.contains(id)).count();
+        let run = &old[at..at + n_copies];
+        let user = old.get(at + n_copies).copied();
+        if !run.is_empty() {
+            let late = user.and_then(|user| writer.arrives_with(user, copies, &position));
+            let late = late.or_else(|| writer.computed_last());
+            writer.tie_run(run, copies, late);
         }
-        tier.order.push(id);
-        at += 1;
+        writer.order.extend(user);
+        at += n_copies + 1;
     }
-    let order = tier.order;
+    let order = writer.order;
     module.computations[computation].instructions = order;
 }
 
-struct Tier<'a> {
+struct Writer<'a> {
     module: &'a mut Module,
     names: &'a mut Names,
+    tie: Tie,
+    computation: ComputationId,
     /// The instructions of the computation so far.
     order: Vec<InstructionId>,
-    /// What came out of the last barrier that a value passed through.
+    /// What a value became when it was tied last.
     tied: FxHashMap<InstructionId, InstructionId>,
 }
 
-impl Tier<'_> {
+impl Writer<'_> {
     /// The operand of a reader of copies that is computed last, copies aside.
     fn arrives_with(
         &self,
@@ -69,11 +94,13 @@ impl Tier<'_> {
         self.order.iter().rev().copied().find(|&id| self.is_computed(id))
     }
 
-    /// Whether something must have run before a value is there.
+    /// Whether something must have run before a value is there, and the value has a first element with a sign.
     fn is_computed(&self, id: InstructionId) -> bool {
-        let instruction = &self.module.instructions[id];
-        matches!(self.module.shape(id), Shape::Array(_))
-            && !instruction.operands.is_empty()
+        let has_first = |array: &ArrayShape| {
+            !array.element_type.is_complex() && array.element_count().is_some_and(|count| count > 0)
+        };
+        self.module.shape(id).as_array().is_some_and(has_first)
+            && !self.module.instructions[id].operands.is_empty()
             && cost::class_of(self.module, id) != CostClass::Free
             && !self.is_of_constants(id)
     }
@@ -88,7 +115,7 @@ impl Tier<'_> {
         }
     }
 
-    /// Appends a run of copies behind a barrier.
+    /// Appends a run of copies that read what is tied to `late`.
     fn tie_run(
         &mut self,
         run: &[InstructionId],
@@ -99,12 +126,17 @@ impl Tier<'_> {
         let mut seen: FxHashSet<InstructionId> = FxHashSet::default();
         for &operand in run.iter().flat_map(|&copy| &self.module.instructions[copy].operands) {
             let is_array = matches!(self.module.shape(operand), Shape::Array(_));
-            if is_array && !copies.contains(&operand) && !self.is_of_constants(operand) && seen.insert(operand) {
+            let is_source = is_array && !copies.contains(&operand) && !self.is_of_constants(operand);
+            if is_source && seen.insert(operand) {
                 sources.push(operand);
             }
         }
-        if let Some(late) = late.filter(|_| !sources.is_empty()) {
-            self.barrier(&sources, late);
+        match late {
+            Some(late) if !sources.is_empty() => match self.tie {
+                Tie::Barrier => self.barrier(&sources, late),
+                Tie::Select => self.select(&sources, late),
+            },
+            _ => {}
         }
         for &copy in run {
             for operand in &mut self.module.instructions[copy].operands {
@@ -123,29 +155,84 @@ impl Tier<'_> {
             elements.push(late);
         }
         let shape = Shape::Tuple(elements.iter().map(|&id| self.module.shape(id).clone()).collect());
-        let shape = self.module.intern(shape);
-        let tuple = self.emit("tied", shape, Op::Tuple, elements, late);
+        let tuple = self.emit("tied", shape.clone(), Op::Tuple, elements, late);
         let barrier = self.emit("barrier", shape, Op::OptimizationBarrier, vec![tuple], late);
         for (index, &source) in sources.iter().enumerate() {
-            let shape = self.module.instructions[source].shape;
             let op = Op::GetTupleElement { index: index as u32 };
-            let stem = format!("{}.tied", self.module.instructions[source].name);
-            let element = self.emit(&stem, shape, op, vec![barrier], source);
-            self.tied.insert(source, element);
+            self.tie_source(source, op, vec![barrier]);
         }
+    }
+
+    /// Chooses `sources`, by a bit of `late`.
+    fn select(&mut self, sources: &[InstructionId], late: InstructionId) {
+        let holds = self.always(late);
+        for &source in sources {
+            let array = self.module.shape(source).as_array().expect("sources are arrays").clone();
+            let zero = Scalar::integer(array.element_type, 0).literal();
+            let zero =
+                self.emit("zero", Shape::array(array.element_type, []), Op::Constant(zero), vec![], late);
+            let zero = self.spread(zero, &array, late);
+            let holds = self.spread(holds, &array, late);
+            self.tie_source(source, Op::Select, vec![holds, source, zero]);
+        }
+    }
+
+    /// A predicate that is true, and computed from the first element of an array.
+    fn always(&mut self, late: InstructionId) -> InstructionId {
+        let array = self.module.shape(late).as_array().expect("what is late is an array").clone();
+        let integer = || Shape::array(ElementType::S32, []);
+        let mut first = late;
+        if !array.dimensions.is_empty() {
+            let ones = Dimensions::from_elem(1, array.dimensions.len());
+            let one = SliceDimension { start: 0, limit: 1, stride: 1 };
+            let op = Op::Slice { dimensions: ones.iter().map(|_| one).collect() };
+            let corner = ArrayShape { dimensions: ones, ..array.clone() };
+            first = self.emit("late", Shape::Array(corner), op, vec![first], late);
+            let scalar = Shape::array(array.element_type, []);
+            first = self.emit("late", scalar, Op::Reshape { inferred_dimension: None }, vec![first], late);
+        }
+        if array.element_type != ElementType::S32 {
+            first = self.emit("late", integer(), Op::Convert, vec![first], late);
+        }
+        let [distance, two] = [31, 2].map(|value| {
+            let literal = Scalar::integer(ElementType::S32, value).literal();
+            self.emit("bit", integer(), Op::Constant(literal), vec![], late)
+        });
+        let sign =
+            self.emit("bit", integer(), Op::Binary(BinaryOp::ShiftRightLogical), vec![first, distance], late);
+        let op = Op::Compare { direction: ComparisonDirection::Lt, comparison_type: None };
+        self.emit("holds", Shape::array(ElementType::Pred, []), op, vec![sign, two], late)
+    }
+
+    /// A scalar at every place of an array.
+    fn spread(&mut self, scalar: InstructionId, like: &ArrayShape, late: InstructionId) -> InstructionId {
+        if like.dimensions.is_empty() {
+            return scalar;
+        }
+        let element_type = self.module.shape(scalar).as_array().expect("scalars are arrays").element_type;
+        let shape = Shape::Array(ArrayShape { element_type, ..like.clone() });
+        self.emit("spread", shape, Op::Broadcast { dimensions: Dimensions::new() }, vec![scalar], late)
+    }
+
+    /// Appends what stands for a source from now on.
+    fn tie_source(&mut self, source: InstructionId, op: Op, operands: Vec<InstructionId>) {
+        let (name, shape) =
+            (self.module.instructions[source].name.clone(), self.module.shape(source).clone());
+        let tied = self.emit(&format!("{name}.tied"), shape, op, operands, source);
+        self.tied.insert(source, tied);
     }
 
     /// Appends an instruction, with the metadata of another.
     fn emit(
         &mut self,
         stem: &str,
-        shape: memplan_ir::ShapeId,
+        shape: Shape,
         op: Op,
         operands: Vec<InstructionId>,
         like: InstructionId,
     ) -> InstructionId {
-        let parent = self.module.instructions[like].parent;
-        let mut instruction = Instruction::new(self.names.fresh(stem), shape, op, operands, parent);
+        let shape = self.module.intern(shape);
+        let mut instruction = Instruction::new(self.names.fresh(stem), shape, op, operands, self.computation);
         instruction.metadata = self.module.instructions[like].metadata.clone();
         let id = self.module.instructions.push(instruction);
         self.order.push(id);

@@ -1,0 +1,104 @@
+//! `memplan rewrite`
+
+use clap::Args;
+use comfy_table::{CellAlignment, Table, presets};
+use memplan::ir::Module;
+use memplan::memory::{Bytes, Compiler};
+use memplan::{Price, RewriteOptions, Rewritten, hlo, rewrite};
+
+use crate::estimate::compiler;
+use crate::failure::Failure;
+use crate::input::{read_module, target};
+use crate::options::parse_bytes;
+use crate::output::{say, write_result};
+use crate::progress;
+
+#[derive(Args)]
+pub(crate) struct RewriteArgs {
+    /// HLO text or protobuf, as JAX hands it over; `-` is standard input
+    module: String,
+    /// Who compiles it further: xla-gpu, xla-cpu or xla-tpu
+    #[arg(long, value_parser = compiler)]
+    compiler: Compiler,
+    /// Machine that it compiles for: a name from `memplan targets`, or a TOML file (default: the compiler's usual one)
+    #[arg(long)]
+    target: Option<String>,
+    /// Save bytes at any price in time until the program needs no more than this, e.g. 16GiB; status 3 when it still does
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, allow_negative_numbers = true)]
+    memory_limit: Option<Bytes>,
+    /// Where to write the rewritten program: as protobuf where the name ends in `.pb`, as text otherwise
+    #[arg(short, value_name = "FILE")]
+    output: Option<String>,
+}
+
+pub(crate) fn run(args: &RewriteArgs) -> Result<(), Failure> {
+    let target = target(args.target.as_ref().unwrap_or(&args.compiler.target))?;
+    let module = read_module(&args.module)?;
+    let bar = progress::spinner("rewriting");
+    let options = RewriteOptions { memory_limit: args.memory_limit };
+    let rewritten = rewrite(module, &args.compiler, &target, &options);
+    bar.finish_and_clear();
+    let rewritten = rewritten.map_err(|error| Failure::input(&error))?;
+    say(&report(&rewritten, &args.compiler));
+    write_module(args.output.as_deref(), &rewritten.module)?;
+    match args.memory_limit {
+        Some(limit) if rewritten.after().total > limit => Err(Failure::DoesNotFit(format!(
+            "error: {} is expected to need {} for the rewritten program, which may have {limit}",
+            args.compiler.name,
+            rewritten.after().total
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// As protobuf or as text, as the name of the file says.
+fn write_module(path: Option<&str>, module: &Module) -> Result<(), Failure> {
+    if path.is_some_and(|path| path.ends_with(".pb")) {
+        let bytes = hlo::proto::write_module(module).map_err(|error| Failure::input(&error))?;
+        return write_result(path, bytes);
+    }
+    write_result(path, hlo::print(module))
+}
+
+/// What each rewrite brings and costs.
+fn report(rewritten: &Rewritten, compiler: &Compiler) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(vec!["", "memory", "", "time", "", ""]);
+    table.add_row(row("as it was", rewritten.before, None, ""));
+    let mut last = rewritten.before;
+    for step in rewritten.steps.iter().filter(|step| step.is_kept) {
+        table.add_row(row(step.name, step.price, Some(last), step.description));
+        last = step.price;
+    }
+    for column in 1..5 {
+        table.column_mut(column).expect("there are six columns").set_cell_alignment(CellAlignment::Right);
+    }
+    let mut text = format!("{}, as memplan estimates it\n\n{}\n", compiler.description, table.trim_fmt());
+    let dropped: Vec<_> = rewritten.steps.iter().filter(|step| !step.is_kept).collect();
+    if dropped.len() == rewritten.steps.len() {
+        text.push_str("\nnothing pays: the program is as it was\n");
+    }
+    for step in dropped {
+        text.push_str(&format!(
+            "\nnot worth it: {} ({}, {})",
+            step.name,
+            change(step.price.total.0 as f64, last.total.0 as f64),
+            change(step.price.seconds, last.seconds) + " time",
+        ));
+    }
+    text
+}
+
+fn row(name: &str, price: Price, before: Option<Price>, description: &str) -> Vec<String> {
+    let changes = before.map(|before| {
+        (change(price.total.0 as f64, before.total.0 as f64), change(price.seconds, before.seconds))
+    });
+    let (bytes, seconds) = changes.unwrap_or_default();
+    let time = format!("{:.3} ms", price.seconds * 1e3);
+    vec![name.to_string(), price.total.to_string(), bytes, time, seconds, description.to_string()]
+}
+
+fn change(to: f64, from: f64) -> String {
+    if from > 0.0 { format!("{:+.1} %", 100.0 * (to / from - 1.0)) } else { String::new() }
+}
