@@ -54,7 +54,11 @@ pub fn estimate(module: &Module, compiler: &Compiler, target: &Target) -> Result
     let machine = compiler.on(target);
     let mut module = module.clone();
     module.is_scheduled = false;
-    let mut passes = passes::simplification_pipeline();
+    let mut passes = Vec::new();
+    if !compiler.keeps_barriers {
+        passes.push(passes::OPTIMIZATION_BARRIER_EXPANDER);
+    }
+    passes.extend(passes::simplification_pipeline());
     passes.extend([passes::HOST_OFFLOAD, passes::LAYOUT_ASSIGNMENT]);
     passes.extend([passes::OPTIMIZATION_BARRIER_EXPANDER, passes::FUSION]);
     passes.extend(passes::LEGALIZE);

@@ -179,9 +179,9 @@ fn has_same_interface(before: &Module, after: &Module) -> bool {
     shapes(before) == shapes(after) && before.config == after.config
 }
 
-/// A rewrite must save this share of the bytes at least: estimates of one program, rewritten and not, differ by less than
-/// they are wrong, but not by nothing.
-const MIN_SAVING: f64 = 0.01;
+/// A rewrite must save this share of the bytes at least, since estimates are off by about as much. Where a limit is
+/// exceeded, anything counts.
+const MIN_SAVING: f64 = 0.1;
 
 /// Seconds, as a share of a run, that are worth as much as a share of the bytes.
 const BYTES_PER_SECOND: f64 = 1.0;
@@ -191,5 +191,5 @@ fn pays(from: Price, to: Price, limit: Option<Bytes>) -> bool {
     let saved = 1.0 - to.total.0 as f64 / (from.total.0 as f64).max(1.0);
     let slower = to.seconds / from.seconds.max(f64::MIN_POSITIVE) - 1.0;
     let is_too_large = limit.is_some_and(|limit| from.total > limit);
-    saved >= MIN_SAVING && (is_too_large || saved >= slower * BYTES_PER_SECOND)
+    if is_too_large { to.total < from.total } else { saved >= MIN_SAVING.max(slower * BYTES_PER_SECOND) }
 }

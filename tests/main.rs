@@ -11,5 +11,6 @@ mod mutations;
 mod plan;
 mod proved;
 mod replay;
+mod rewrite;
 mod schema;
 mod support;

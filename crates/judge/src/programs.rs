@@ -3,9 +3,9 @@
 
 use memplan::check::check;
 use memplan::ir::{self, Module};
-use memplan::memory::{Bytes, Slice, Target};
+use memplan::memory::{Bytes, Compiler, Slice, Target};
 use memplan::plan::{PlanError, Planned};
-use memplan::{CompileError, CompileOptions, compile, hlo};
+use memplan::{CompileError, CompileOptions, RewriteOptions, compile, hlo, rewrite};
 use memplan_testkit::{GenerateOptions, Random, first_difference, generate, generate_from, random_inputs};
 
 use crate::{evaluate, explain, plan_to_run, run_in_arena};
@@ -74,7 +74,7 @@ pub fn broken_plan(bytes: &[u8]) {
 }
 
 /// Sends a module through everything: printed and read, planned, compiled for each target, proved each time, and run in
-/// the memory of the plan.
+/// the memory of the plan; rewritten for each compiler, and run.
 ///
 /// # Errors
 /// What does not hold.
@@ -106,6 +106,21 @@ pub fn judge(source: &Module, targets: &[&str]) -> Result<(), String> {
         let found = run_in_arena(&module, &planned, &inputs).map_err(|error| format!("{name}: {error}"))?;
         if let Some(difference) = first_difference(&found, &meant, 1e-4) {
             return Err(format!("{name}: {difference}"));
+        }
+    }
+    rewritten(source, &inputs, &meant)
+}
+
+/// Rewrites a module for every compiler at any price in time, and runs what comes out.
+fn rewritten(source: &Module, inputs: &[ir::Literal], meant: &ir::Literal) -> Result<(), String> {
+    let options = RewriteOptions { memory_limit: Some(Bytes(1)) };
+    for compiler in Compiler::built_in() {
+        let name = &compiler.name;
+        let found = rewrite(source.clone(), &compiler, &find(&compiler.target), &options)
+            .map_err(|error| format!("rewritten for {name}: {}", explain(&error)))?;
+        let found = evaluate(&found.module, inputs).map_err(|error| format!("for {name}: {error}"))?;
+        if let Some(difference) = first_difference(&found, meant, 0.0) {
+            return Err(format!("rewritten for {name}: {difference}"));
         }
     }
     Ok(())
