@@ -17,6 +17,8 @@ mod fusion_inliner;
 mod host_offload;
 mod layout_assignment;
 mod loop_residuals;
+mod loop_state;
+mod loops;
 mod optimization_barrier_expander;
 mod pass;
 mod pipeline;
@@ -47,6 +49,7 @@ pub use fusion_inliner::FUSION_INLINER;
 pub use host_offload::HOST_OFFLOAD;
 pub use layout_assignment::LAYOUT_ASSIGNMENT;
 pub use loop_residuals::LOOP_RESIDUALS;
+pub use loop_state::LOOP_STATE_IN_PLACE;
 pub use optimization_barrier_expander::OPTIMIZATION_BARRIER_EXPANDER;
 pub use pass::{Context, Pass, PassError, PassRun, RunOptions, run};
 pub use pipeline::{LEGALIZE, SIMPLIFY, simplification_pipeline};
@@ -75,6 +78,7 @@ pub const ALL: &[Pass] = &[
     HOST_OFFLOAD,
     LAYOUT_ASSIGNMENT,
     LOOP_RESIDUALS,
+    LOOP_STATE_IN_PLACE,
     OPTIMIZATION_BARRIER_EXPANDER,
     REMAT,
     REMAT_BEHIND_BARRIERS,

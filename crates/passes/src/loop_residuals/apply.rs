@@ -6,7 +6,8 @@ use memplan_ir::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::choose::Kept;
-use super::find::{Loop, Pair, Residual};
+use super::find::{Pair, Residual};
+use crate::loops::Loop;
 use crate::scalar::Scalar;
 
 /// Rewrites both loops. What is not kept any more stays behind as state that nothing reads.
@@ -255,8 +256,7 @@ impl Writer<'_> {
             let elements = self.module.instructions[of.init].operands.iter();
             let shape = Shape::Tuple(elements.map(|&element| self.module.shape(element).clone()).collect());
             let shape = self.module.intern(shape);
-            let of_condition = self.module.computations[of.condition].parameters[0];
-            for id in [of.id, of.init, of.state, of.next, of_condition] {
+            for id in of.tuples(self.module) {
                 self.module.instructions[id].shape = shape;
             }
         }

@@ -1,31 +1,10 @@
 //! Pairs of loops, the first of which keeps rows for the second.
 
 use memplan_analysis::trip_count;
-use memplan_ir::{BinaryOp, ComputationId, InstructionId, Literal, Module, Op, Users};
+use memplan_ir::{BinaryOp, InstructionId, Module, Op, Users};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::scalar::Scalar;
-
-/// A `while` whose state is a tuple that is only taken apart and put together element by element.
-#[derive(Clone, Debug)]
-pub(super) struct Loop {
-    /// The `while`.
-    pub(super) id: InstructionId,
-    pub(super) body: ComputationId,
-    pub(super) condition: ComputationId,
-    /// The tuple that it starts with.
-    pub(super) init: InstructionId,
-    /// The body's parameter.
-    pub(super) state: InstructionId,
-    /// The tuple that the body ends with.
-    pub(super) next: InstructionId,
-    /// For each element of the state: where the body takes it out, if it does.
-    taken: FxHashMap<u32, Vec<InstructionId>>,
-    /// For each element of the state: where it is taken out after the loop.
-    results: FxHashMap<u32, Vec<InstructionId>>,
-    /// Elements that the condition reads.
-    read_by_condition: FxHashSet<u32>,
-}
+use crate::loops::{Loop, loops, scalar};
 
 /// Two loops, and what the first keeps for the second.
 #[derive(Clone, Debug)]
@@ -80,62 +59,6 @@ pub(super) fn pairs(module: &Module, users: &Users) -> Vec<Pair> {
     pairs
 }
 
-fn loops(module: &Module, users: &Users) -> Vec<Loop> {
-    // Bodies that several loops share are not changed for one of them.
-    let mut calls: FxHashMap<ComputationId, usize> = FxHashMap::default();
-    let listed = module.computations.values().flat_map(|computation| &computation.instructions);
-    for &called in listed.clone().flat_map(|&id| &module.instructions[id].called) {
-        *calls.entry(called).or_default() += 1;
-    }
-    let is_own = |computation: &ComputationId| calls[computation] == 1;
-    listed
-        .filter(|&&id| module.instructions[id].op == Op::While)
-        .filter(|&&id| module.instructions[id].called.iter().all(is_own))
-        .filter_map(|&id| loop_of(module, users, id))
-        .collect()
-}
-
-fn loop_of(module: &Module, users: &Users, id: InstructionId) -> Option<Loop> {
-    let instruction = &module.instructions[id];
-    let &[body, condition] = instruction.called.as_slice() else { return None };
-    let &[init] = instruction.operands.as_slice() else { return None };
-    let next = module.computations[body].root;
-    let &[state] = module.computations[body].parameters.as_slice() else { return None };
-    let &[condition_state] = module.computations[condition].parameters.as_slice() else { return None };
-    let is_tuple = |id: InstructionId| module.instructions[id].op == Op::Tuple;
-    let is_root = module.computations[instruction.parent].root == id;
-    let has_control = !instruction.control_predecessors.is_empty();
-    // The initial state is changed, too, so it must be this loop's alone.
-    if !is_tuple(init) || !is_tuple(next) || is_root || has_control || users.of(init).len() != 1 {
-        return None;
-    }
-    Some(Loop {
-        id,
-        body,
-        condition,
-        init,
-        state,
-        next,
-        taken: elements(module, users, state)?,
-        results: elements(module, users, id)?,
-        read_by_condition: elements(module, users, condition_state)?.into_keys().collect(),
-    })
-}
-
-/// Where the elements of a tuple are taken out; `None` when it is used as a whole.
-fn elements(
-    module: &Module,
-    users: &Users,
-    tuple: InstructionId,
-) -> Option<FxHashMap<u32, Vec<InstructionId>>> {
-    let mut elements: FxHashMap<u32, Vec<InstructionId>> = FxHashMap::default();
-    for &user in users.of(tuple) {
-        let Op::GetTupleElement { index } = module.instructions[user].op else { return None };
-        elements.entry(index).or_default().push(user);
-    }
-    Some(elements)
-}
-
 /// How often a loop runs, and the element that counts from 0.
 fn steps(module: &Module, of: &Loop) -> Option<(u64, u32)> {
     let n = trip_count(module, of.id)?;
@@ -152,13 +75,6 @@ fn steps(module: &Module, of: &Loop) -> Option<(u64, u32)> {
     let mut counters: Vec<u32> = of.read_by_condition.iter().copied().filter(|&i| counts(i)).collect();
     counters.sort_unstable();
     counters.first().map(|&counter| (n, counter))
-}
-
-fn scalar(module: &Module, id: InstructionId) -> Option<Scalar> {
-    match &module.instructions[id].op {
-        Op::Constant(Literal::Array(literal)) => Scalar::splat_of(literal),
-        _ => None,
-    }
 }
 
 fn residuals(
@@ -255,21 +171,4 @@ fn rows_read(
             && module.shape(id) == module.shape(row)
     };
     slices.iter().all(takes_row).then_some((read_as, slices, number))
-}
-
-impl Loop {
-    /// Which element of the state an instruction of the body takes out.
-    pub(super) fn element_at(&self, module: &Module, id: InstructionId) -> Option<u32> {
-        let instruction = &module.instructions[id];
-        match instruction.op {
-            Op::GetTupleElement { index } if instruction.operands[0] == self.state => Some(index),
-            _ => None,
-        }
-    }
-
-    /// Whether each step hands an element on as it is.
-    pub(super) fn passes_on(&self, module: &Module, element: u32) -> bool {
-        let next = module.instructions[self.next].operands[element as usize];
-        self.element_at(module, next) == Some(element)
-    }
 }

@@ -1,0 +1,55 @@
+//! `loop-state-in-place`: an array of which a loop reads rows and one of which it writes rows become one.
+//!
+//! A scan over layers that reads row `i` of a cache, and hands back row `i` of the new cache, has both whole in its
+//! state. If nobody needs the old one afterwards, each row can be written over the one that was read:
+//!
+//! ```text
+//! s = (s32[], f32[9,8], f32[9,8]) tuple(0, zeros, old)     s = (s32[], f32[9,8]) tuple(0, old)
+//! w = while(s)                                             w = while(s)
+//!   row = dynamic-slice(old, i, 0)                    =>     row = dynamic-slice(old, i, 0)
+//!   new = dynamic-update-slice(new, f(row), i, 0)            new = dynamic-update-slice(old, f(row), i, 0)
+//! ```
+//!
+//! It is the same program when
+//!
+//! * no step reads rows that an earlier step wrote: both are counted in one dimension, by lines over the number of the
+//!   step, and the line that is read is not behind;
+//! * every row is written, or those that are not are filled in before the loop from what the new array starts with;
+//! * nothing else reads either array in the loop, nor the old one after it.
+//!
+//! It is less memory when the old array lives where the loop may write: what the program made, a donated parameter that
+//! the new one is to be returned in, or state of the loop around that becomes the new one.
+//!
+//! Left alone: loops whose number of steps is not known, and loops with control dependencies. Requires inlined calls.
+//! *Changed* means that state was joined.
+
+mod apply;
+mod find;
+mod home;
+mod line;
+
+use memplan_ir::{Module, Names, Users};
+
+use crate::loops::loops;
+use crate::{Context, Pass, PassError};
+
+/// The pass.
+pub const LOOP_STATE_IN_PLACE: Pass = Pass {
+    name: "loop-state-in-place",
+    description: "let loops write rows of new state over the rows of old state that they have read",
+    run,
+};
+
+fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let users = Users::new(module);
+    let loops = loops(module, &users);
+    let homes = home::Homes::new(module, &users, &loops);
+    let found: Vec<_> = loops.iter().map(|of| find::matches(module, &users, &homes, of)).collect();
+    let mut names = Names::new(module);
+    let mut changed = false;
+    for (of, matches) in loops.iter().zip(found).filter(|(_, matches)| !matches.is_empty()) {
+        apply::apply(module, of, &matches, &mut names);
+        changed = true;
+    }
+    Ok(changed)
+}
