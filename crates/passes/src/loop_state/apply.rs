@@ -1,8 +1,7 @@
 //! Two elements of a loop's state become one.
 
 use memplan_ir::{
-    ElementType, Instruction, InstructionId, Module, Names, Op, Shape, ShapeId, Sharding,
-    SliceDimension,
+    ElementType, Instruction, InstructionId, Module, Names, Op, Shape, ShapeId, Sharding, SliceDimension,
 };
 
 use super::find::Match;
@@ -27,7 +26,12 @@ pub(super) fn apply(module: &mut Module, of: &Loop, matches: &[Match], names: &m
 }
 
 /// What the loop starts with: the array that is read, but for rows that it never writes.
-fn start_with_unwritten(module: &mut Module, of: &Loop, matching: &Match, names: &mut Names) -> InstructionId {
+fn start_with_unwritten(
+    module: &mut Module,
+    of: &Loop,
+    matching: &Match,
+    names: &mut Names,
+) -> InstructionId {
     let [array, left] = [matching.read, matching.written]
         .map(|element| module.instructions[of.init].operands[element as usize]);
     let whole = module.shape(array).as_array().expect("rows are of arrays").clone();

@@ -90,24 +90,21 @@ fn written(
         && users.of(update_id) == [of.next]
         && next.iter().filter(|&&id| id == update_id).count() == 1
         && !of.read_by_condition.contains(&element);
-    let rows = is_plain.then(|| rows(lines, shape(module, array)?, shape(module, part)?, starts)).flatten()?;
+    let rows =
+        is_plain.then(|| rows(lines, shape(module, array)?, shape(module, part)?, starts)).flatten()?;
     Some(Candidate { element, shape: module.instructions[array].shape, rows: vec![rows] })
 }
 
 /// An element of which each step reads rows, and which is the same before and after.
-fn read(
-    module: &Module,
-    users: &Users,
-    of: &Loop,
-    lines: &mut Lines<'_>,
-    element: u32,
-) -> Option<Candidate> {
+fn read(module: &Module, users: &Users, of: &Loop, lines: &mut Lines<'_>, element: u32) -> Option<Candidate> {
     let is_plain = of.passes_on(module, element)
         && !of.read_by_condition.contains(&element)
         && !of.results.contains_key(&element);
     let taken = of.taken.get(&element).filter(|_| is_plain)?;
     let mut all = Vec::new();
-    for (&array, &user) in taken.iter().flat_map(|array| users.of(*array).iter().map(move |user| (array, user))) {
+    for (&array, &user) in
+        taken.iter().flat_map(|array| users.of(*array).iter().map(move |user| (array, user)))
+    {
         let slice = &module.instructions[user];
         match slice.op {
             Op::DynamicSlice { .. } if slice.operands[1..].contains(&array) => return None,

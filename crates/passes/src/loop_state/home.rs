@@ -55,10 +55,11 @@ impl<'a> Homes<'a> {
 
     /// Where an element of a tuple lives that is taken out here and nowhere else.
     fn element(&self, tuple: InstructionId, index: u32, here: InstructionId) -> Option<Element> {
-        let is_taken_here_only = self.users.of(tuple).iter().all(|&user| match self.module.instructions[user].op {
-            Op::GetTupleElement { index: other } => user == here || other != index,
-            _ => false,
-        });
+        let is_taken_here_only =
+            self.users.of(tuple).iter().all(|&user| match self.module.instructions[user].op {
+                Op::GetTupleElement { index: other } => user == here || other != index,
+                _ => false,
+            });
         if !is_taken_here_only {
             return None;
         }
@@ -66,7 +67,9 @@ impl<'a> Homes<'a> {
             Op::Tuple => Some(Element::From(tuple)),
             Op::Parameter { number } => match self.by_state.get(&tuple) {
                 Some(around) => Some(Element::Is(Home::State(around.next, index))),
-                None => self.parameter(tuple, number, ShapeIndex([index].into_iter().collect())).map(Element::Is),
+                None => {
+                    self.parameter(tuple, number, ShapeIndex([index].into_iter().collect())).map(Element::Is)
+                }
             },
             Op::While => match self.by_id.get(&tuple)? {
                 before if before.passes_on(self.module, index) => Some(Element::From(before.init)),
@@ -79,7 +82,8 @@ impl<'a> Homes<'a> {
 
     fn parameter(&self, id: InstructionId, number: u32, index: ShapeIndex) -> Option<Home> {
         let config = &self.module.config;
-        let is_donor = config.buffer_donors.iter().any(|donor| donor.parameter == number && donor.index == index);
+        let is_donor =
+            config.buffer_donors.iter().any(|donor| donor.parameter == number && donor.index == index);
         let mut aliases = config.input_output_alias.iter();
         let is_aliased = aliases.any(|alias| alias.parameter == number && alias.parameter_index == index);
         let is_of_caller = self.module.instructions[id].parent == self.module.entry;
@@ -99,7 +103,8 @@ impl<'a> Homes<'a> {
                     Op::Reshape { .. } | Op::Bitcast => open.push(user),
                     Op::Tuple => {
                         let operands = &self.module.instructions[user].operands;
-                        let at = (0u32..).zip(operands).filter(|&(_, &operand)| operand == id).map(|(i, _)| i);
+                        let at =
+                            (0u32..).zip(operands).filter(|&(_, &operand)| operand == id).map(|(i, _)| i);
                         for i in at {
                             goes_there |= self.is_place(home, user, i)?;
                         }

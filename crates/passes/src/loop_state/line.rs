@@ -108,8 +108,12 @@ impl<'a> Lines<'a> {
                 let (a, b) = if b.step == 0 { (a, b.start) } else { (b, (a.step == 0).then_some(a.start)?) };
                 Some(Line { start: a.start.checked_mul(b)?, step: a.step.checked_mul(b)? })
             }
-            BinaryOp::Maximum => self.compare(ComparisonDirection::Ge, a, b).map(|is_a| if is_a { a } else { b }),
-            BinaryOp::Minimum => self.compare(ComparisonDirection::Le, a, b).map(|is_a| if is_a { a } else { b }),
+            BinaryOp::Maximum => {
+                self.compare(ComparisonDirection::Ge, a, b).map(|is_a| if is_a { a } else { b })
+            }
+            BinaryOp::Minimum => {
+                self.compare(ComparisonDirection::Le, a, b).map(|is_a| if is_a { a } else { b })
+            }
             _ => None,
         }
     }

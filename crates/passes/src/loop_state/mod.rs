@@ -17,6 +17,8 @@
 //! * every row is written, or those that are not are filled in before the loop from what the new array starts with;
 //! * nothing else reads either array in the loop, nor the old one after it.
 //!
+//! Then, updates of part of a row become updates of the array ([`part_of_row`]).
+//!
 //! It is less memory when the old array lives where the loop may write: what the program made, a donated parameter that
 //! the new one is to be returned in, or state of the loop around that becomes the new one.
 //!
@@ -27,6 +29,7 @@ mod apply;
 mod find;
 mod home;
 mod line;
+mod part_of_row;
 
 use memplan_ir::{Module, Names, Users};
 
@@ -51,5 +54,5 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
         apply::apply(module, of, &matches, &mut names);
         changed = true;
     }
-    Ok(changed)
+    Ok(part_of_row::run(module) || changed)
 }

@@ -12,6 +12,17 @@ use crate::corpus::shared;
 /// Asserts that two modules give the same results, integers exactly, floats within `1e-6` of the largest magnitude.
 #[track_caller]
 pub(crate) fn check(before: &Module, after: &Module) {
+    on_random_inputs(before, after, |found, expected| compare(&before.name, found, expected, 1e-6));
+}
+
+/// Asserts that two modules give the same bits.
+#[track_caller]
+pub(crate) fn check_bits(before: &Module, after: &Module) {
+    on_random_inputs(before, after, |found, expected| assert_eq!(found, expected, "{}", before.name));
+}
+
+#[track_caller]
+fn on_random_inputs(before: &Module, after: &Module, compare: impl Fn(&Literal, &Literal)) {
     for seed in 1..=3 {
         let inputs: Vec<Literal> = before
             .entry_computation()
@@ -24,7 +35,7 @@ pub(crate) fn check(before: &Module, after: &Module) {
             evaluate(module, &inputs, &Options::default())
                 .unwrap_or_else(|error| panic!("{}: {error}", module.name))
         };
-        compare(&before.name, &result(before), &result(after), 1e-6);
+        compare(&result(before), &result(after));
     }
 }
 

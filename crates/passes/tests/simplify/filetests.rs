@@ -7,6 +7,9 @@ use memplan_passes::{Context, Pass, RunOptions, find, run};
 
 use crate::equivalence;
 
+/// Passes that change where things are, not what is computed.
+const MOVE_ONLY: [&str; 1] = ["loop-state-in-place"];
+
 /// Parse, verify, run, verify, run again: nothing may change; and what it computes is what it computed before.
 #[test]
 fn filetests() {
@@ -19,7 +22,10 @@ fn filetests() {
         verify(&before).unwrap_or_else(|errors| panic!("{path:?}: {errors}"));
 
         let after = run_twice(&before, &passes, &context);
-        equivalence::check(&before, &after);
+        match passes.iter().all(|pass| MOVE_ONLY.contains(&pass.name)) {
+            true => equivalence::check_bits(&before, &after),
+            false => equivalence::check(&before, &after),
+        }
 
         insta::with_settings!({
             snapshot_path => "../../../../snapshots",

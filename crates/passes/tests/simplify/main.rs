@@ -5,4 +5,5 @@ mod equivalence;
 mod filetests;
 mod random;
 mod random_loops;
+mod random_scans;
 mod scaling;
