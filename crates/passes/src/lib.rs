@@ -24,6 +24,7 @@ mod pass;
 mod pipeline;
 mod remat;
 mod rewrite;
+mod row_blocks;
 mod scalar;
 mod scatter_to_select;
 mod side_effects;
@@ -54,6 +55,7 @@ pub use optimization_barrier_expander::OPTIMIZATION_BARRIER_EXPANDER;
 pub use pass::{Context, Pass, PassError, PassRun, RunOptions, run};
 pub use pipeline::{LEGALIZE, SIMPLIFY, simplification_pipeline};
 pub use remat::{REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS};
+pub use row_blocks::ROW_BLOCKS;
 pub use scatter_to_select::SCATTER_TO_SELECT;
 pub use tuple_constant_expander::TUPLE_CONSTANT_EXPANDER;
 pub use tuple_simplifier::TUPLE_SIMPLIFIER;
@@ -83,6 +85,7 @@ pub const ALL: &[Pass] = &[
     REMAT,
     REMAT_BEHIND_BARRIERS,
     REMAT_BEHIND_SELECTS,
+    ROW_BLOCKS,
     SCATTER_TO_SELECT,
     SIMPLIFY,
     TUPLE_CONSTANT_EXPANDER,

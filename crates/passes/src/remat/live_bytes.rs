@@ -25,11 +25,11 @@ pub(super) struct LiveBytes<'a> {
 
 /// The load of one computation.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Profile {
+pub(crate) struct Profile {
     /// Bytes at the peak.
-    pub(super) peak: u64,
+    pub(crate) peak: u64,
     /// The first position in the text at which they are live.
-    pub(super) time: usize,
+    pub(crate) time: usize,
 }
 
 impl<'a> LiveBytes<'a> {

@@ -118,7 +118,7 @@ fn remat(module: &mut Module, context: &Context<'_>, tie: Option<Tie>) -> Result
 }
 
 /// The load of every computation as fusion would leave it, callees before callers.
-fn profiles(module: &Module, graph: &CallGraph, target: &Target) -> Vec<(ComputationId, Profile)> {
+pub(crate) fn profiles(module: &Module, graph: &CallGraph, target: &Target) -> Vec<(ComputationId, Profile)> {
     let mut live = LiveBytes::new(module, target);
     let groupings = fusion::group(module, graph, target, Siblings::Leave);
     groupings

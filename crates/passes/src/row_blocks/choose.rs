@@ -1,0 +1,120 @@
+//! Which regions are worth a loop, along which dimension, and in how many blocks.
+
+use memplan_analysis::CallGraph;
+use memplan_ir::{ComputationId, InstructionId, Module, Op};
+use memplan_memory::Target;
+use rustc_hash::FxHashSet;
+
+use super::build::ATTRIBUTE;
+use super::region::{Program, Region, is_materialized, region};
+use super::rows::{Outcome, Rows};
+use crate::cost;
+use crate::remat;
+
+/// Arrays that take less than this part of what is live at the peak are left whole: cutting them brings less than its
+/// loop costs in launches.
+const MIN_SHARE: u64 = 64;
+
+/// Smaller arrays stay in caches anyway.
+const MIN_BYTES: u64 = 1 << 20;
+
+/// Fewest and most blocks that are asked for. With fewer, most of the array is still there; with more, blocks no longer
+/// fill the machine.
+const BLOCKS: (u64, u64) = (4, 16);
+
+/// The fewest bytes of an array that is cut.
+pub(super) fn smallest_seed(module: &Module, graph: &CallGraph, target: &Target) -> u64 {
+    let profiles = remat::profiles(module, graph, target);
+    let peak = profiles.iter().map(|(_, profile)| profile.peak).max().unwrap_or(0);
+    (peak / MIN_SHARE).max(MIN_BYTES)
+}
+
+/// Arrays of at least `smallest` bytes that lie in memory whole, the largest first. What loops over blocks compute is
+/// not looked at again.
+pub(super) fn seeds(program: Program<'_>, graph: &CallGraph, smallest: u64) -> Vec<InstructionId> {
+    let module = program.module;
+    let is_block = |&computation: &ComputationId| {
+        graph.caller(computation).is_some_and(|caller| {
+            module.instructions[caller].frontend_attribute(ATTRIBUTE).is_some()
+        })
+    };
+    let computations = graph.sequential().iter().filter(|computation| !is_block(computation));
+    let instructions = computations.flat_map(|&computation| &module.computations[computation].instructions);
+    let mut seeds: Vec<InstructionId> = instructions
+        .copied()
+        .filter(|&id| {
+            !matches!(module.instructions[id].op, Op::Broadcast { .. } | Op::Iota { .. } | Op::Parameter { .. })
+                && module.shape(id).as_array().is_some()
+                && cost::result_bytes(module, program.target, id) >= smallest
+                && is_materialized(program, id)
+        })
+        .collect();
+    seeds.sort_by_key(|&id| std::cmp::Reverse(cost::result_bytes(module, program.target, id)));
+    seeds
+}
+
+/// The best region around a seed; `None` where cutting it saves little.
+///
+/// Regions whose results are all rows compute the same numbers as before, bit for bit. One that adds up over blocks has
+/// to save much more than those.
+pub(super) fn choose(program: Program<'_>, seed: InstructionId, smallest: u64) -> Option<Region> {
+    let array = program.module.shape(seed).as_array()?;
+    let asked = cost::result_bytes(program.module, program.target, seed).div_ceil(smallest);
+    let asked = asked.next_power_of_two().clamp(BLOCKS.0, BLOCKS.1) as i64;
+    let mut best: [Option<(u64, Region)>; 2] = [None, None];
+    for (dimension, &extent) in array.dimensions.iter().enumerate() {
+        for n in counts(extent, asked) {
+            let Some(found) = region(program, seed, n, Rows { dimension, unit: extent / n }) else { continue };
+            let Some((saved, is_exact)) = savings(program, &found) else { continue };
+            let best = &mut best[usize::from(is_exact)];
+            if saved >= smallest && best.as_ref().is_none_or(|(most, _)| saved > *most) {
+                *best = Some((saved, found));
+            }
+        }
+    }
+    let [adding, exact] = best;
+    match (exact, adding) {
+        (Some(exact), Some(adding)) if exact.0 < adding.0 / 2 => Some(adding.1),
+        (Some(exact), _) => Some(exact.1),
+        (None, adding) => adding.map(|(_, region)| region),
+    }
+}
+
+/// Numbers of blocks to try for a dimension: about as many as asked for, or fewer where the dimension came together from
+/// several.
+fn counts(extent: i64, asked: i64) -> Vec<i64> {
+    let mut counts = Vec::new();
+    let mut wanted = asked;
+    while wanted >= 2 {
+        let above = (wanted..=2 * asked.min(wanted)).find(|n| extent % n == 0);
+        let found = above.or_else(|| (2..wanted).rev().find(|n| extent % n == 0));
+        counts.extend(found.filter(|n| *n <= extent));
+        wanted /= 2;
+    }
+    counts.dedup();
+    counts
+}
+
+/// Bytes of wide arrays that are no longer there as a whole, less what the loops hold instead, and whether all results
+/// are rows. `None` where a loop cannot hand on a result, or most of what is wide stays.
+fn savings(program: Program<'_>, region: &Region) -> Option<(u64, bool)> {
+    let (module, target) = (program.module, program.target);
+    let results: FxHashSet<InstructionId> =
+        region.stages.iter().flat_map(|stage| stage.results.iter().copied()).collect();
+    let members: FxHashSet<InstructionId> =
+        region.stages.iter().flat_map(|stage| stage.body.iter().copied()).collect();
+    let (mut cut, mut kept, mut sums) = (0u64, 0u64, 0u64);
+    for &id in &members {
+        let bytes = cost::result_bytes(module, target, id);
+        let is_sum = matches!(region.treatments[&id].outcome, Outcome::Sum(_));
+        match (results.contains(&id), is_sum) {
+            (true, _) if module.shape(id).is_tuple() => return None,
+            (true, true) => sums += bytes,
+            (true, false) => kept += bytes,
+            (false, _) if is_materialized(program, id) => cut += bytes,
+            (false, _) => {}
+        }
+    }
+    let saved = cut.saturating_sub(cut / region.n as u64).saturating_sub(2 * sums + kept / 2);
+    (saved >= cut / 2).then_some((saved, sums == 0))
+}

@@ -1,0 +1,75 @@
+//! `row-blocks`: what is computed row by row is walked over in blocks of rows.
+//!
+//! Before: a program computes an array that is much wider than what it is made of and made into, such as attention
+//! scores or logits, and no compiler has a kernel that holds a row of it on chip. After: a loop computes a block of it
+//! at a time, so that it is never there as a whole; the gradient has a loop of its own, which computes each block again
+//! (Rabe and Staats 2021).
+//!
+//! ```text
+//!   s = f32[8,1024,1024] dot(q, k)            for i in 0..8:
+//!   p = f32[8,1024,1024] softmax(s)     =>      s = f32[1,1024,1024] dot(q[i], k[i])
+//!   o = f32[8,1024,64] dot(p, v)                p = f32[1,1024,1024] softmax(s)
+//!                                               o[i] = dot(p, v[i])
+//! ```
+//!
+//! - [`rows`] says how each operation treats rows.
+//! - [`region`] grows a region from one wide array, and divides it among loops.
+//! - [`choose`] says which regions pay, along which dimension, and in how many blocks.
+//! - [`build`] writes the loops.
+//!
+//! A dimension along which all results are rows is preferred: then every number is what it was, bit for bit. Where there
+//! is none, as for the gradient of the weights that logits are made with, sums over rows become sums of the sums over
+//! blocks, in `f32` where they were narrower.
+//!
+//! Left alone: arrays that a compiler fuses away, or that are small beside the rest; control flow, sorts and
+//! convolutions along the rows; modules for several partitions. Requires inlined calls. Common subexpressions of
+//! different loops cannot be merged afterwards, so what is computed again stays so.
+
+mod build;
+mod choose;
+mod region;
+mod rows;
+
+use memplan_analysis::CallGraph;
+use memplan_ir::{InstructionId, Module, Names, Users};
+use rustc_hash::FxHashSet;
+
+use crate::{Context, Pass, PassError};
+use region::Program;
+
+/// The pass.
+pub const ROW_BLOCKS: Pass = Pass {
+    name: "row-blocks",
+    description: "Walk over wide arrays in blocks of rows, in loops that compute them again for gradients",
+    run,
+};
+
+fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
+    if module.config.num_partitions.is_some_and(|n| n > 1) || module.is_scheduled {
+        return Ok(false);
+    }
+    let graph = CallGraph::new(module)
+        .map_err(|error| PassError::Unsupported { pass: ROW_BLOCKS.name, message: error.to_string() })?;
+    let smallest = choose::smallest_seed(module, &graph, context.target);
+    let mut names = Names::new(module);
+    let mut users = Users::new(module);
+    let program = Program { module, target: context.target, users: &users };
+    let seeds = choose::seeds(program, &graph, smallest);
+    let mut is_done: FxHashSet<InstructionId> = FxHashSet::default();
+    let mut changed = false;
+    for seed in seeds {
+        if is_done.contains(&seed) {
+            continue;
+        }
+        let program = Program { module, target: context.target, users: &users };
+        let Some(region) = choose::choose(program, seed, smallest) else { continue };
+        build::build(module, &region, &mut names);
+        is_done.extend(region.treatments.into_keys());
+        users = Users::new(module);
+        changed = true;
+    }
+    if changed {
+        module.compact();
+    }
+    Ok(changed)
+}
