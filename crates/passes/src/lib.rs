@@ -55,7 +55,7 @@ pub use optimization_barrier_expander::OPTIMIZATION_BARRIER_EXPANDER;
 pub use pass::{Context, Pass, PassError, PassRun, RunOptions, run};
 pub use pipeline::{LEGALIZE, SIMPLIFY, simplification_pipeline};
 pub use remat::{REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS};
-pub use row_blocks::ROW_BLOCKS;
+pub use row_blocks::{ROW_BLOCKS, cut_into_row_blocks};
 pub use scatter_to_select::SCATTER_TO_SELECT;
 pub use tuple_constant_expander::TUPLE_CONSTANT_EXPANDER;
 pub use tuple_simplifier::TUPLE_SIMPLIFIER;

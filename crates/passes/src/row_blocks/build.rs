@@ -6,8 +6,8 @@
 //! ```
 
 use memplan_ir::{
-    ArrayShape, BinaryOp, ComparisonDirection, ComputationId, Dimensions, ElementType, Instruction, InstructionId,
-    Literal, Metadata, Module, Names, Op, Shape,
+    ArrayShape, BinaryOp, ComparisonDirection, ComputationId, Dimensions, ElementType, Instruction,
+    InstructionId, Literal, Metadata, Module, Names, Op, Shape,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -61,7 +61,7 @@ impl LoopBuilder<'_> {
         stands_for: &FxHashMap<InstructionId, InstructionId>,
     ) -> Vec<(InstructionId, InstructionId)> {
         let note = stage.results.first().and_then(|&id| self.module.instructions[id].metadata.clone());
-        let inputs = self.inputs(stage);
+        let inputs = self.region.inputs(self.module, stage);
         let zero = self.constant(self.computation, Scalar::integer(ElementType::S32, 0), &note);
         let mut init = vec![zero];
         init.extend(inputs.iter().map(|id| stands_for.get(id).copied().unwrap_or(*id)));
@@ -81,28 +81,6 @@ impl LoopBuilder<'_> {
         let first = 1 + inputs.len();
         let results = stage.results.iter().enumerate();
         results.map(|(i, &result)| (result, self.result_of(id, first + i, result))).collect()
-    }
-
-    /// What a stage takes from outside, but for scalar constants, which the body has itself.
-    fn inputs(&self, stage: &Stage) -> Vec<InstructionId> {
-        let is_inside: FxHashSet<InstructionId> = stage.body.iter().copied().collect();
-        let mut seen: FxHashSet<InstructionId> = FxHashSet::default();
-        let mut inputs = Vec::new();
-        for &id in &stage.body {
-            for (number, &operand) in self.module.instructions[id].operands.iter().enumerate() {
-                let is_inner = is_inside.contains(&operand)
-                    && is_inner_edge(&self.region.treatments, id, number, operand);
-                if !is_inner && !self.is_scalar_constant(operand) && seen.insert(operand) {
-                    inputs.push(operand);
-                }
-            }
-        }
-        inputs
-    }
-
-    fn is_scalar_constant(&self, id: InstructionId) -> bool {
-        let is_scalar = self.module.shape(id).as_array().is_some_and(|array| array.rank() == 0);
-        is_scalar && matches!(self.module.instructions[id].op, Op::Constant(_))
     }
 
     /// What a result is before the first block: nothing for rows, as all of them will be written.
@@ -171,7 +149,8 @@ impl LoopBuilder<'_> {
         self.module.computations[computation].execution_thread = thread;
         let parameter = self.parameter(computation, state, note);
         let s32 = Shape::scalar(ElementType::S32);
-        let counter = self.add(computation, Op::GetTupleElement { index: 0 }, &[parameter], s32.clone(), note);
+        let counter =
+            self.add(computation, Op::GetTupleElement { index: 0 }, &[parameter], s32.clone(), note);
         let zero = self.constant(computation, Scalar::integer(ElementType::S32, 0), note);
         let mut body = Body {
             computation,
@@ -243,7 +222,12 @@ impl LoopBuilder<'_> {
     }
 
     /// The zero of a scalar's type.
-    fn constant_like(&mut self, computation: ComputationId, like: InstructionId, note: &Note) -> InstructionId {
+    fn constant_like(
+        &mut self,
+        computation: ComputationId,
+        like: InstructionId,
+        note: &Note,
+    ) -> InstructionId {
         let array = self.module.shape(like).as_array().expect("a reduction starts with a scalar");
         self.constant(computation, Scalar::integer(array.element_type, 0), note)
     }
@@ -252,16 +236,24 @@ impl LoopBuilder<'_> {
     fn count_from_block(&mut self, body: &mut Body, iota: InstructionId, unit: i64) -> InstructionId {
         let note = self.module.instructions[iota].metadata.clone();
         let shape = self.module.shape(iota).as_array().expect("an iota is an array").clone();
-        let start = self.start(body, unit, &note);
-        let scalar = Shape::scalar(shape.element_type);
-        let start = self.add(body.computation, Op::Convert, &[start], scalar, &note);
+        let mut start = self.start(body, unit, &note);
+        if shape.element_type != ElementType::S32 {
+            let scalar = Shape::scalar(shape.element_type);
+            start = self.add(body.computation, Op::Convert, &[start], scalar, &note);
+        }
         let start = self.broadcast(body.computation, start, shape.clone(), &note);
         let add = Op::Binary(BinaryOp::Add);
         self.add(body.computation, add, &[iota, start], Shape::Array(shape), &note)
     }
 
     /// An operand from outside: whole, or the block of it.
-    fn operand(&mut self, body: &mut Body, id: InstructionId, rows: Option<Rows>, note: &Note) -> InstructionId {
+    fn operand(
+        &mut self,
+        body: &mut Body,
+        id: InstructionId,
+        rows: Option<Rows>,
+        note: &Note,
+    ) -> InstructionId {
         if let Some(&known) = body.operands.get(&(id, rows)) {
             return known;
         }
@@ -379,7 +371,9 @@ type Note = Option<Box<Metadata>>;
 /// The shape of a block.
 fn block_of(shape: &Shape, rows: Rows) -> Shape {
     match shape {
-        Shape::Tuple(elements) => Shape::Tuple(elements.iter().map(|element| block_of(element, rows)).collect()),
+        Shape::Tuple(elements) => {
+            Shape::Tuple(elements.iter().map(|element| block_of(element, rows)).collect())
+        }
         Shape::Array(array) => {
             let mut array = array.clone();
             array.dimensions[rows.dimension] = rows.unit;

@@ -2,11 +2,11 @@
 
 use memplan_analysis::CallGraph;
 use memplan_ir::{ComputationId, InstructionId, Module, Op};
-use memplan_memory::Target;
+use memplan_memory::{Bytes, Target};
 use rustc_hash::FxHashSet;
 
 use super::build::ATTRIBUTE;
-use super::region::{Program, Region, is_materialized, region};
+use super::region::{Program, Region, Stage, is_materialized, region};
 use super::rows::{Outcome, Rows};
 use crate::cost;
 use crate::remat;
@@ -22,30 +22,32 @@ const MIN_BYTES: u64 = 1 << 20;
 /// fill the machine.
 const BLOCKS: (u64, u64) = (4, 16);
 
-/// The fewest bytes of an array that is cut.
-pub(super) fn smallest_seed(module: &Module, graph: &CallGraph, target: &Target) -> u64 {
+/// The fewest bytes of an array that it is worth cutting.
+pub(super) fn smallest_worthwhile(module: &Module, graph: &CallGraph, target: &Target) -> Bytes {
     let profiles = remat::profiles(module, graph, target);
     let peak = profiles.iter().map(|(_, profile)| profile.peak).max().unwrap_or(0);
-    (peak / MIN_SHARE).max(MIN_BYTES)
+    Bytes((peak / MIN_SHARE).max(MIN_BYTES))
 }
 
 /// Arrays of at least `smallest` bytes that lie in memory whole, the largest first. What loops over blocks compute is
 /// not looked at again.
-pub(super) fn seeds(program: Program<'_>, graph: &CallGraph, smallest: u64) -> Vec<InstructionId> {
+pub(super) fn seeds(program: Program<'_>, graph: &CallGraph, smallest: Bytes) -> Vec<InstructionId> {
     let module = program.module;
     let is_block = |&computation: &ComputationId| {
-        graph.caller(computation).is_some_and(|caller| {
-            module.instructions[caller].frontend_attribute(ATTRIBUTE).is_some()
-        })
+        graph
+            .caller(computation)
+            .is_some_and(|caller| module.instructions[caller].frontend_attribute(ATTRIBUTE).is_some())
     };
     let computations = graph.sequential().iter().filter(|computation| !is_block(computation));
     let instructions = computations.flat_map(|&computation| &module.computations[computation].instructions);
     let mut seeds: Vec<InstructionId> = instructions
         .copied()
         .filter(|&id| {
-            !matches!(module.instructions[id].op, Op::Broadcast { .. } | Op::Iota { .. } | Op::Parameter { .. })
-                && module.shape(id).as_array().is_some()
-                && cost::result_bytes(module, program.target, id) >= smallest
+            !matches!(
+                module.instructions[id].op,
+                Op::Broadcast { .. } | Op::Iota { .. } | Op::Parameter { .. }
+            ) && module.shape(id).as_array().is_some()
+                && cost::result_bytes(module, program.target, id) >= smallest.0
                 && is_materialized(program, id)
         })
         .collect();
@@ -57,17 +59,20 @@ pub(super) fn seeds(program: Program<'_>, graph: &CallGraph, smallest: u64) -> V
 ///
 /// Regions whose results are all rows compute the same numbers as before, bit for bit. One that adds up over blocks has
 /// to save much more than those.
-pub(super) fn choose(program: Program<'_>, seed: InstructionId, smallest: u64) -> Option<Region> {
+pub(super) fn choose(program: Program<'_>, seed: InstructionId, smallest: Bytes) -> Option<Region> {
     let array = program.module.shape(seed).as_array()?;
-    let asked = cost::result_bytes(program.module, program.target, seed).div_ceil(smallest);
+    let asked = cost::result_bytes(program.module, program.target, seed).div_ceil(smallest.0.max(1));
     let asked = asked.next_power_of_two().clamp(BLOCKS.0, BLOCKS.1) as i64;
     let mut best: [Option<(u64, Region)>; 2] = [None, None];
     for (dimension, &extent) in array.dimensions.iter().enumerate() {
         for n in counts(extent, asked) {
-            let Some(found) = region(program, seed, n, Rows { dimension, unit: extent / n }) else { continue };
+            let Some(found) = region(program, seed, n, Rows { dimension, unit: extent / n }) else {
+                continue;
+            };
             let Some((saved, is_exact)) = savings(program, &found) else { continue };
             let best = &mut best[usize::from(is_exact)];
-            if saved >= smallest && best.as_ref().is_none_or(|(most, _)| saved > *most) {
+            // Blocks along an outer dimension lie in one piece.
+            if saved >= smallest.0 && best.as_ref().is_none_or(|(most, _)| saved - saved / 8 > *most) {
                 *best = Some((saved, found));
             }
         }
@@ -98,23 +103,33 @@ fn counts(extent: i64, asked: i64) -> Vec<i64> {
 /// Bytes of wide arrays that are no longer there as a whole, less what the loops hold instead, and whether all results
 /// are rows. `None` where a loop cannot hand on a result, or most of what is wide stays.
 fn savings(program: Program<'_>, region: &Region) -> Option<(u64, bool)> {
-    let (module, target) = (program.module, program.target);
-    let results: FxHashSet<InstructionId> =
-        region.stages.iter().flat_map(|stage| stage.results.iter().copied()).collect();
-    let members: FxHashSet<InstructionId> =
-        region.stages.iter().flat_map(|stage| stage.body.iter().copied()).collect();
-    let (mut cut, mut kept, mut sums) = (0u64, 0u64, 0u64);
-    for &id in &members {
-        let bytes = cost::result_bytes(module, target, id);
-        let is_sum = matches!(region.treatments[&id].outcome, Outcome::Sum(_));
-        match (results.contains(&id), is_sum) {
-            (true, _) if module.shape(id).is_tuple() => return None,
-            (true, true) => sums += bytes,
-            (true, false) => kept += bytes,
-            (false, _) if is_materialized(program, id) => cut += bytes,
-            (false, _) => {}
-        }
+    let module = program.module;
+    let of_stages = |part: fn(&Stage) -> &Vec<InstructionId>| -> FxHashSet<InstructionId> {
+        region.stages.iter().flat_map(|stage| part(stage).iter().copied()).collect()
+    };
+    let results = of_stages(|stage| &stage.results);
+    let members = of_stages(|stage| &stage.body);
+    if results.iter().any(|&id| module.shape(id).is_tuple()) {
+        return None;
     }
-    let saved = cut.saturating_sub(cut / region.n as u64).saturating_sub(2 * sums + kept / 2);
-    (saved >= cut / 2).then_some((saved, sums == 0))
+    let total = |ids: &mut dyn Iterator<Item = InstructionId>| {
+        let bytes = ids.map(|id| cost::result_bytes(module, program.target, id));
+        bytes.fold(0, u64::saturating_add)
+    };
+    let is_sum = |id: InstructionId| matches!(region.treatments[&id].outcome, Outcome::Sum(_));
+    let inner = members.iter().copied().filter(|id| !results.contains(id));
+    let cut = total(&mut inner.filter(|&id| is_materialized(program, id)));
+    // Sums are there twice, as a block and in total.
+    let sums = total(&mut results.iter().copied().filter(|&id| is_sum(id)));
+    // What was fused into its readers has to be there for a loop to read it, and what was fused into its operands for a
+    // loop to write it.
+    let inputs: FxHashSet<InstructionId> =
+        region.stages.iter().flat_map(|stage| region.inputs(module, stage)).collect();
+    let through = || inputs.iter().filter(|id| !members.contains(id)).chain(&results).copied();
+    let laid_out = total(&mut through().filter(|&id| !is_materialized(program, id)));
+    // Beside wide arrays that stay, it matters less that others become smaller.
+    let whole = total(&mut through().filter(|&id| region.is_wide(module, id)));
+    let lost = (cut / region.n as u64).saturating_add(sums.saturating_mul(2)).saturating_add(laid_out);
+    let saved = cut.saturating_sub(lost);
+    (saved >= (cut / 3).max(whole)).then_some((saved, sums == 0))
 }

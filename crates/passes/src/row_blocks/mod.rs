@@ -32,6 +32,7 @@ mod rows;
 
 use memplan_analysis::CallGraph;
 use memplan_ir::{InstructionId, Module, Names, Users};
+use memplan_memory::{Bytes, Target};
 use rustc_hash::FxHashSet;
 
 use crate::{Context, Pass, PassError};
@@ -44,32 +45,54 @@ pub const ROW_BLOCKS: Pass = Pass {
     run,
 };
 
+/// How often the peak is looked at anew: what was small beside it may be large beside the next one.
+const MAX_ROUNDS: usize = 4;
+
 fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
+    let mut changed = false;
+    for _ in 0..MAX_ROUNDS {
+        let smallest = choose::smallest_worthwhile(module, &call_graph(module)?, context.target);
+        if !cut_into_row_blocks(module, context.target, smallest)? {
+            break;
+        }
+        changed = true;
+    }
+    Ok(changed)
+}
+
+/// Cuts arrays of at least `smallest` bytes into blocks of rows, where that saves as much: what [`ROW_BLOCKS`] does with
+/// a size that follows from the module's peak. Says whether anything changed.
+///
+/// Takes time proportional to the module for each array that is cut, and to the region of each array that is tried.
+///
+/// # Errors
+/// When the call graph of the module is not sound.
+pub fn cut_into_row_blocks(module: &mut Module, target: &Target, smallest: Bytes) -> Result<bool, PassError> {
     if module.config.num_partitions.is_some_and(|n| n > 1) || module.is_scheduled {
         return Ok(false);
     }
-    let graph = CallGraph::new(module)
-        .map_err(|error| PassError::Unsupported { pass: ROW_BLOCKS.name, message: error.to_string() })?;
-    let smallest = choose::smallest_seed(module, &graph, context.target);
+    let graph = call_graph(module)?;
     let mut names = Names::new(module);
     let mut users = Users::new(module);
-    let program = Program { module, target: context.target, users: &users };
-    let seeds = choose::seeds(program, &graph, smallest);
+    let seeds = choose::seeds(Program { module, target, users: &users }, &graph, smallest);
     let mut is_done: FxHashSet<InstructionId> = FxHashSet::default();
-    let mut changed = false;
     for seed in seeds {
         if is_done.contains(&seed) {
             continue;
         }
-        let program = Program { module, target: context.target, users: &users };
+        let program = Program { module, target, users: &users };
         let Some(region) = choose::choose(program, seed, smallest) else { continue };
         build::build(module, &region, &mut names);
         is_done.extend(region.treatments.into_keys());
         users = Users::new(module);
-        changed = true;
     }
-    if changed {
+    if !is_done.is_empty() {
         module.compact();
     }
-    Ok(changed)
+    Ok(!is_done.is_empty())
+}
+
+fn call_graph(module: &Module) -> Result<CallGraph, PassError> {
+    CallGraph::new(module)
+        .map_err(|error| PassError::Unsupported { pass: ROW_BLOCKS.name, message: error.to_string() })
 }

@@ -37,6 +37,8 @@ pub(super) struct Region {
     pub(super) treatments: FxHashMap<InstructionId, Treatment>,
     /// The loops, in the order in which they run.
     pub(super) stages: Vec<Stage>,
+    /// Arrays with at least this many elements are wide.
+    wide_from: u64,
 }
 
 /// One loop.
@@ -46,6 +48,34 @@ pub(super) struct Stage {
     pub(super) body: Vec<InstructionId>,
     /// Those of the body that are read outside the loop.
     pub(super) results: Vec<InstructionId>,
+}
+
+impl Region {
+    /// Whether an array is as wide as the seed, more or less.
+    pub(super) fn is_wide(&self, module: &Module, id: InstructionId) -> bool {
+        element_count(module, id) >= self.wide_from
+    }
+
+    /// What a stage takes from outside, but for scalar constants, which its loop has itself.
+    pub(super) fn inputs(&self, module: &Module, stage: &Stage) -> Vec<InstructionId> {
+        let is_inside: FxHashSet<InstructionId> = stage.body.iter().copied().collect();
+        let is_scalar_constant = |id: InstructionId| {
+            matches!(module.instructions[id].op, Op::Constant(_))
+                && module.shape(id).as_array().is_some_and(|array| array.rank() == 0)
+        };
+        let mut seen: FxHashSet<InstructionId> = FxHashSet::default();
+        let mut inputs = Vec::new();
+        for &id in &stage.body {
+            for (number, &operand) in module.instructions[id].operands.iter().enumerate() {
+                let is_inner =
+                    is_inside.contains(&operand) && is_inner_edge(&self.treatments, id, number, operand);
+                if !is_inner && !is_scalar_constant(operand) && seen.insert(operand) {
+                    inputs.push(operand);
+                }
+            }
+        }
+        inputs
+    }
 }
 
 /// What regions are found in.
@@ -61,10 +91,12 @@ pub(super) fn region(program: Program<'_>, seed: InstructionId, n: i64, rows: Ro
     let mut growth = Growth::new(program, seed, n);
     growth.propose(by_result(program.module, seed, n, rows).map(|treatment| (seed, treatment)));
     growth.grow()?;
+    growth.leave_out_what_is_brought(seed);
     let levels = growth.levels(seed);
-    let Growth { mut treatments, is_wide, .. } = growth;
+    let Growth { mut treatments, is_wide, wide_from, .. } = growth;
     drop_loose_ends(program, &is_wide, &levels, &mut treatments);
-    Some(stages(program, n, treatments, &is_wide, &levels))
+    let stages = stages(program, &treatments, &is_wide, &levels);
+    Some(Region { n, treatments, stages, wide_from })
 }
 
 /// Whether an operand of a member is another member, cut the way the reader needs it.
@@ -81,8 +113,10 @@ pub(super) fn is_inner_edge(
 /// Whether an array has to lie in memory whole, whatever is fused: what no kernel but its own makes or reads.
 pub(super) fn is_materialized(program: Program<'_>, id: InstructionId) -> bool {
     let is_fused = |id| {
-        matches!(cost::class_of(program.module, id), CostClass::Cheap | CostClass::Free | CostClass::Hero(Hero::Reduction))
-            && !matches!(program.module.instructions[id].op, Op::Gather(_))
+        matches!(
+            cost::class_of(program.module, id),
+            CostClass::Cheap | CostClass::Free | CostClass::Hero(Hero::Reduction)
+        ) && !matches!(program.module.instructions[id].op, Op::Gather(_))
     };
     !is_fused(id) || program.users.of(id).iter().any(|&user| !is_fused(user))
 }
@@ -127,7 +161,8 @@ impl<'a> Growth<'a> {
         // A tuple comes from a member, since loops take arrays.
         let is_open_tuple = matches!(instruction.op, Op::GetTupleElement { .. })
             && !self.treatments.contains_key(&instruction.operands[0]);
-        if !instruction.control_predecessors.is_empty() || is_open_tuple || self.treatments.contains_key(&id) {
+        if !instruction.control_predecessors.is_empty() || is_open_tuple || self.treatments.contains_key(&id)
+        {
             return;
         }
         self.is_wide.insert(id, self.is_wide(id));
@@ -137,9 +172,9 @@ impl<'a> Growth<'a> {
 
     fn grow(&mut self) -> Option<()> {
         while let Some(id) = self.open.pop() {
+            self.add_operands(id);
             let Some(rows) = self.treatments[&id].rows() else { continue };
             if self.is_wide[&id] {
-                self.add_operands(id);
                 if !is_repetition(&self.program.module.instructions[id].op) {
                     self.add_users(id, rows, |_| true);
                 }
@@ -172,7 +207,8 @@ impl<'a> Growth<'a> {
             for number in numbers.filter(|&i| module.instructions[user].operands[i] == id) {
                 let Some(treatment) = by_operand(module, user, self.n, number, rows) else { continue };
                 let class = cost::class_of(module, user);
-                let is_between = matches!(class, CostClass::Cheap | CostClass::Free | CostClass::Hero(Hero::Reduction));
+                let is_between =
+                    matches!(class, CostClass::Cheap | CostClass::Free | CostClass::Hero(Hero::Reduction));
                 let candidate = Candidate {
                     is_wide: self.is_wide(user),
                     is_cheap: is_between && treatment.rows().is_some(),
@@ -181,6 +217,37 @@ impl<'a> Growth<'a> {
                     self.propose(Some((user, treatment)));
                     break;
                 }
+            }
+        }
+    }
+
+    /// Takes out of the region what is computed from nothing wide but what comes from outside, where it is no larger than
+    /// that: the mask of a dropout rather than the random numbers that it is made of.
+    fn leave_out_what_is_brought(&mut self, seed: InstructionId) {
+        let Program { module, target, .. } = self.program;
+        let bytes = |id: InstructionId| cost::result_bytes(module, target, id);
+        for id in in_text_order(module, self.treatments.keys().copied()) {
+            let instruction = &module.instructions[id];
+            if id == seed || !self.is_wide[&id] || cost::class_of(module, id) != CostClass::Cheap {
+                continue;
+            }
+            let is_made_here = |&operand: &InstructionId| {
+                self.treatments.contains_key(&operand) && !is_repetition(&module.instructions[operand].op)
+            };
+            let is_brought = |&operand: &InstructionId| {
+                self.is_wide(operand)
+                    && !self.treatments.contains_key(&operand)
+                    && !matches!(module.instructions[operand].op, Op::Parameter { .. })
+            };
+            let brought: u64 = instruction
+                .operands
+                .iter()
+                .copied()
+                .filter(is_brought)
+                .map(bytes)
+                .fold(0, u64::saturating_add);
+            if bytes(id) <= brought && !instruction.operands.iter().any(is_made_here) {
+                self.treatments.remove(&id);
             }
         }
     }
@@ -249,11 +316,10 @@ fn drop_loose_ends(
 /// when that one's turn comes.
 fn stages(
     program: Program<'_>,
-    n: i64,
-    treatments: FxHashMap<InstructionId, Treatment>,
+    treatments: &FxHashMap<InstructionId, Treatment>,
     is_wide: &FxHashMap<InstructionId, bool>,
     levels: &FxHashMap<InstructionId, u32>,
-) -> Region {
+) -> Vec<Stage> {
     let module = program.module;
     let members = in_text_order(module, treatments.keys().copied());
     let n_stages = members.iter().map(|id| levels[id] + 1).max().unwrap_or(0);
@@ -263,14 +329,14 @@ fn stages(
         let own: Vec<InstructionId> = members.iter().copied().filter(|id| levels[id] == level).collect();
         let is_result = |id: &InstructionId| {
             wanted.contains(id)
-                || (!is_repetition(&module.instructions[*id].op) && is_read_outside(program, &treatments, *id))
+                || (!is_repetition(&module.instructions[*id].op) && is_read_outside(program, treatments, *id))
         };
         let results: Vec<InstructionId> = own.into_iter().filter(is_result).collect();
         let mut needed: FxHashSet<InstructionId> = results.iter().copied().collect();
         let mut open = results.clone();
         while let Some(id) = open.pop() {
             for (number, &operand) in module.instructions[id].operands.iter().enumerate() {
-                if !is_inner_edge(&treatments, id, number, operand) {
+                if !is_inner_edge(treatments, id, number, operand) {
                     continue;
                 }
                 let is_again = is_wide[&operand] && is_cheap_again(program, operand);
@@ -291,7 +357,7 @@ fn stages(
         }
     }
     found.reverse();
-    Region { n, treatments, stages: found }
+    found
 }
 
 /// Whether computing an array anew in a later loop is better than keeping it.

@@ -109,7 +109,10 @@ fn fits(module: &Module, id: InstructionId, n: i64, treatment: &Treatment) -> bo
     let has_rows = |array: &ArrayShape, rows: Rows| {
         !array.is_dynamic()
             && array.memory_space() == 0
-            && array.dimensions.get(rows.dimension).is_some_and(|&extent| Some(extent) == n.checked_mul(rows.unit))
+            && array
+                .dimensions
+                .get(rows.dimension)
+                .is_some_and(|&extent| Some(extent) == n.checked_mul(rows.unit))
     };
     let shape_has_rows = |shape: &Shape, rows: Option<Rows>| match (shape, rows) {
         (Shape::Array(array), Some(rows)) => has_rows(array, rows),
@@ -146,7 +149,9 @@ fn parts_of_operands(
         }
         Op::BitcastConvert if d < array(0)?.rank() => all,
         Op::Broadcast { dimensions } => first(1, place_of(dimensions, d).and_then(at)),
-        Op::Reshape { .. } => first(1, Some(through_reshape(module.shape(id).as_array()?, array(0)?, n, rows)?)),
+        Op::Reshape { .. } => {
+            first(1, Some(through_reshape(module.shape(id).as_array()?, array(0)?, n, rows)?))
+        }
         Op::Transpose { dimensions } => first(1, at(dimensions[d] as usize)),
         Op::Reverse { dimensions } if place_of(dimensions, d).is_none() => all,
         Op::Slice { dimensions } => {
@@ -263,11 +268,9 @@ fn plain_combiner(module: &Module, reducer: ComputationId) -> Option<BinaryOp> {
     let mut parameters = reducer.parameters.clone();
     parameters.sort_unstable();
     match root.op {
-        Op::Binary(op @ (BinaryOp::Add | BinaryOp::Maximum | BinaryOp::Minimum | BinaryOp::And | BinaryOp::Or))
-            if operands[..] == parameters[..] =>
-        {
-            Some(op)
-        }
+        Op::Binary(
+            op @ (BinaryOp::Add | BinaryOp::Maximum | BinaryOp::Minimum | BinaryOp::And | BinaryOp::Or),
+        ) if operands[..] == parameters[..] => Some(op),
         _ => None,
     }
 }
@@ -294,7 +297,10 @@ fn parts_of_dot(dot: &Dot, lhs: &ArrayShape, rhs: &ArrayShape, rows: Rows) -> Op
     let at = |dimension: usize| Some(Rows { dimension, ..rows });
     let n_batch = dot.lhs_batch.len();
     if rows.dimension < n_batch {
-        return Some([at(dot.lhs_batch[rows.dimension] as usize), at(dot.rhs_batch[rows.dimension] as usize)]);
+        return Some([
+            at(dot.lhs_batch[rows.dimension] as usize),
+            at(dot.rhs_batch[rows.dimension] as usize),
+        ]);
     }
     let free = |array: &ArrayShape, batch: &Dimensions, contracting: &Dimensions| -> Vec<usize> {
         let is_free = |i: &usize| place_of(batch, *i).is_none() && place_of(contracting, *i).is_none();
@@ -328,7 +334,8 @@ fn parts_of_gather(
 ) -> Option<[Option<Rows>; 2]> {
     let at = |dimension: i64| Some(Rows { dimension: dimension as usize, ..rows });
     if let Some(i) = place_of(&gather.offset_dims, rows.dimension) {
-        let is_kept = |d: &i64| !gather.collapsed_slice_dims.contains(d) && !gather.operand_batching_dims.contains(d);
+        let is_kept =
+            |d: &i64| !gather.collapsed_slice_dims.contains(d) && !gather.operand_batching_dims.contains(d);
         let from = (0..operand.rank() as i64).filter(is_kept).nth(i)?;
         let is_whole = gather.slice_sizes[from as usize] == operand.dimensions[from as usize];
         return is_whole.then_some([at(from), None]);
@@ -358,7 +365,8 @@ fn parts_of_scatter(
         debug_assert!((from as usize) < indices.rank(), "batching dimensions are among those of the indices");
         return Some([Some(rows), at(from), at(update)]);
     }
-    let is_window = |d: &i64| !scatter.inserted_window_dims.contains(d) && !scatter.input_batching_dims.contains(d);
+    let is_window =
+        |d: &i64| !scatter.inserted_window_dims.contains(d) && !scatter.input_batching_dims.contains(d);
     let i = (0..operand.rank() as i64).filter(is_window).position(|i| i == d)?;
     let update = *scatter.update_window_dims.get(i)?;
     let is_whole = updates.dimensions[update as usize] == operand.dimensions[rows.dimension];

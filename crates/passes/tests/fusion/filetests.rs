@@ -47,7 +47,7 @@ fn filetests() {
     });
 }
 
-fn header<'a>(source: &'a str, key: &str) -> &'a str {
+pub(crate) fn header<'a>(source: &'a str, key: &str) -> &'a str {
     let line =
         source.lines().find_map(|line| line.strip_prefix("// ")?.strip_prefix(key)?.strip_prefix(": "));
     line.unwrap_or_else(|| panic!("a header `// {key}: `")).trim()

@@ -3,4 +3,5 @@
 mod corpus;
 mod filetests;
 mod numbers;
+mod row_blocks;
 mod scaling;

@@ -7,12 +7,16 @@ use memplan_ir::{ArrayLiteral, ArrayShape, ElementType, Literal, Module, Shape};
 #[track_caller]
 pub(crate) fn check_same(before: &Module, after: &Module) {
     for seed in 1..=3 {
-        let mut state = seed;
-        let parameters = &before.entry_computation().parameters;
-        let inputs: Vec<Literal> =
-            parameters.iter().map(|&id| random(before.shape(id), &mut state)).collect();
+        let inputs = random_inputs(before, seed);
         check_close(&before.name, &results(after, &inputs), &results(before, &inputs));
     }
+}
+
+/// One literal for each parameter.
+pub(crate) fn random_inputs(module: &Module, seed: u64) -> Vec<Literal> {
+    let mut state = seed;
+    let parameters = &module.entry_computation().parameters;
+    parameters.iter().map(|&id| random(module.shape(id), &mut state)).collect()
 }
 
 #[track_caller]
