@@ -1,6 +1,5 @@
 //! The whole pipeline in one screen: from what JAX hands over to a program that needs less memory, with a proof.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::check;
@@ -94,41 +93,52 @@ pub fn compile(
     module.is_scheduled = false;
     let mut front = Pipeline { module: module.clone(), target, options, stages: Vec::new() };
     front.note("before", Duration::ZERO);
-    front.stage("simplify", &passes::simplification_pipeline())?;
-    front.stage("recompute rows", &[passes::LOOP_RESIDUALS, passes::SIMPLIFY])?;
+    front.measure()?;
     // What is worth recomputing depends on padded sizes; what is new then is laid out again.
-    front.stage("lay out", &[passes::HOST_OFFLOAD, passes::LAYOUT_ASSIGNMENT, passes::DONATION])?;
-    front.measure_stages()?;
-    let start = Instant::now();
-    let glances = parallel::map(options.threads, FIRST_GUESSES.to_vec(), |guess| front.glance(guess));
-    let mut best: Option<(Pipeline<'_>, Bytes)> = None;
-    for glance in glances {
-        let Some((back, found)) = glance? else { continue };
-        if best.as_ref().is_none_or(|&(_, best)| found < best) {
-            best = Some((back, found));
-        }
+    let lay_out = vec![passes::HOST_OFFLOAD, passes::LAYOUT_ASSIGNMENT, passes::DONATION];
+    let stages = [
+        ("simplify", passes::simplification_pipeline()),
+        ("recompute rows", vec![passes::LOOP_RESIDUALS, passes::SIMPLIFY]),
+        ("lay out", lay_out),
+    ];
+    for (name, list) in stages {
+        front.stage(name, &list)?;
+        front.measure()?;
     }
-    let (back, _) = best.expect("the order of the text is a guess");
+    let n_front = front.stages.len();
+    let start = Instant::now();
+    let mut back = front.recompute()?;
+    back.measure()?;
     // With updates fused, fewer bytes are moved, but more may be alive.
     let fusions = vec![passes::FUSION, passes::FUSION_OF_UPDATES];
-    let plans =
-        parallel::map(options.threads, fusions, |fusion| back.clone().fuse_and_plan(fusion, Effort::Full));
+    let fused = distinct(parallel::map(options.threads, fusions, |fusion| back.clone().fuse(fusion)))?;
+    drop(back);
+    let plans = parallel::map(options.threads, fused, |pipeline| pipeline.legalize_and_plan(Effort::Full));
     let plans = plans.into_iter().collect::<Result<Vec<_>, _>>()?;
     let best = plans.into_iter().reduce(|best, next| if total(&next) <= total(&best) { next } else { best });
-    let best = best.expect("there are two ways to fuse");
-    let (mut best, planned) = best;
-    let chosen: Duration = best.stages[front.stages.len()..].iter().map(|noted| noted.stage.time).sum();
+    let (mut best, planned) = best.expect("there are ways to fuse");
+    let chosen: Duration = best.stages[n_front..].iter().map(|stage| stage.time).sum();
     best.note_total("other orders", start.elapsed().saturating_sub(chosen), planned.plan.totals.total);
     let planned = best.assign_fast_memory(planned)?;
     let proof = best.check(&planned)?;
-    best.measure_stages()?;
-    let stages = best.stages.into_iter().map(|noted| noted.stage).collect();
     *module = best.module;
-    Ok(Compiled { planned, proof, stages })
+    Ok(Compiled { planned, proof, stages: best.stages })
 }
 
 fn total((_, planned): &(Pipeline<'_>, Planned)) -> Bytes {
     planned.plan.totals.total
+}
+
+/// Those of some programs that differ from all before them: what is planned once need not be planned again.
+fn distinct(pipelines: Vec<Result<Pipeline<'_>, CompileError>>) -> Result<Vec<Pipeline<'_>>, CompileError> {
+    let mut kept: Vec<Pipeline<'_>> = Vec::new();
+    for next in pipelines {
+        let next = next?;
+        if kept.iter().all(|other| other.module != next.module) {
+            kept.push(next);
+        }
+    }
+    Ok(kept)
 }
 
 /// A first guess of the order.
@@ -186,30 +196,7 @@ struct Pipeline<'a> {
     module: Module,
     target: &'a Target,
     options: &'a CompileOptions,
-    stages: Vec<Noted>,
-}
-
-/// A stage that is over.
-#[derive(Clone)]
-struct Noted {
-    stage: Stage,
-    /// What it left, where that is to be measured: only once it is known that no other guess is better.
-    module: Option<Arc<Module>>,
-}
-
-impl Noted {
-    /// Plans the module in the order of its text, and notes the total.
-    fn measure(&mut self, target: &Target) -> Result<(), CompileError> {
-        if let Some(module) = self.module.take() {
-            let mut module = Arc::unwrap_or_clone(module);
-            passes::run(&mut module, &passes::LEGALIZE, &Context { target }, RunOptions::default())?;
-            module.is_scheduled = true;
-            let options = PlanOptions { assign: AssignOptions::quick(), ..PlanOptions::default() };
-            let planned = plan::plan(&module, target, &options)?;
-            self.stage.total = Some(planned.plan.totals.total);
-        }
-        Ok(())
-    }
+    stages: Vec<Stage>,
 }
 
 impl Pipeline<'_> {
@@ -221,38 +208,73 @@ impl Pipeline<'_> {
         Ok(())
     }
 
-    /// What recomputation makes of a first guess, and the total that this would come to.
-    fn glance(&self, guess: FirstGuess) -> Result<Option<(Self, Bytes)>, CompileError> {
-        let Some(module) = guess.order(&self.module, self.target)? else { return Ok(None) };
-        let mut back = Pipeline { module, ..self.clone() };
-        back.stage("recompute", &RECOMPUTE)?;
-        let found = total(&back.clone().fuse_and_plan(passes::FUSION, Effort::Glance)?);
-        Ok(Some((back, found)))
+    /// Recomputes rather than keeps, under the first guess that comes to the smallest plan at a glance.
+    fn recompute(self) -> Result<Self, CompileError> {
+        let threads = self.options.threads;
+        let guesses = parallel::map(threads, FIRST_GUESSES.to_vec(), |guess| self.guess(guess));
+        let guesses = distinct(guesses.into_iter().filter_map(Result::transpose).collect())?;
+        drop(self);
+        let is_decided = guesses.len() == 1;
+        let glances = parallel::map(threads, guesses, |mut back| {
+            back.stage("recompute", &RECOMPUTE)?;
+            let found = match is_decided {
+                true => Bytes::ZERO,
+                false => total(&back.clone().fuse(passes::FUSION)?.legalize_and_plan(Effort::Glance)?),
+            };
+            Ok((back, found))
+        });
+        let glances = glances.into_iter().collect::<Result<Vec<_>, CompileError>>()?;
+        let best = glances.into_iter().reduce(|best, next| if next.1 < best.1 { next } else { best });
+        Ok(best.expect("the order of the text is a guess").0)
     }
 
-    /// Everything between recomputation and the check.
-    fn fuse_and_plan(mut self, fusion: Pass, effort: Effort) -> Result<(Self, Planned), CompileError> {
+    /// The program in the order of a first guess.
+    fn guess(&self, guess: FirstGuess) -> Result<Option<Self>, CompileError> {
+        let module = guess.order(&self.module, self.target)?;
+        Ok(module.map(|module| Pipeline { module, stages: self.stages.clone(), ..*self }))
+    }
+
+    /// Puts operations into kernels.
+    fn fuse(mut self, fusion: Pass) -> Result<Self, CompileError> {
         // Nothing is merged from here on, so nothing is to be kept apart.
         self.stage("fuse", &[passes::OPTIMIZATION_BARRIER_EXPANDER, fusion])?;
+        Ok(self)
+    }
+
+    /// Everything between fusion and the check.
+    fn legalize_and_plan(mut self, effort: Effort) -> Result<(Self, Planned), CompileError> {
         self.stage("insert copies", &passes::LEGALIZE)?;
+        if let Effort::Full = effort {
+            self.measure()?;
+        }
         let planned = self.plan(effort)?;
         Ok((self, planned))
     }
 
-    /// Measures what is to be measured, and lets go of it.
-    fn measure_stages(&mut self) -> Result<(), CompileError> {
-        self.stages.iter_mut().try_for_each(|noted| noted.measure(self.target))
+    /// Plans the program in the order of its text, if that is asked for: what the stages came to that are not measured
+    /// yet.
+    fn measure(&mut self) -> Result<(), CompileError> {
+        if !self.options.measure_stages {
+            return Ok(());
+        }
+        let mut module = self.module.clone();
+        passes::run(&mut module, &passes::LEGALIZE, &Context { target: self.target }, RunOptions::default())?;
+        module.is_scheduled = true;
+        let options = PlanOptions { assign: AssignOptions::quick(), ..PlanOptions::default() };
+        let total = plan::plan(&module, self.target, &options)?.plan.totals.total;
+        let unmeasured = self.stages.iter_mut().rev().take_while(|stage| stage.total.is_none());
+        unmeasured.for_each(|stage| stage.total = Some(total));
+        Ok(())
     }
 
     /// Notes a stage before planning.
     fn note(&mut self, name: &'static str, time: Duration) {
-        let module = self.options.measure_stages.then(|| Arc::new(self.module.clone()));
-        self.stages.push(Noted { stage: Stage { name, time, total: None }, module });
+        self.stages.push(Stage { name, time, total: None });
     }
 
     /// Notes a stage from planning on.
     fn note_total(&mut self, name: &'static str, time: Duration, total: Bytes) {
-        self.stages.push(Noted { stage: Stage { name, time, total: Some(total) }, module: None });
+        self.stages.push(Stage { name, time, total: Some(total) });
     }
 
     /// Schedules and assigns, and puts the module into the order of the schedule.

@@ -8,6 +8,7 @@
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap, entity_impl};
 use memplan_ir::{InstructionId, Module, ShapeIndex};
 use petgraph::unionfind::UnionFind;
+use rustc_hash::FxHashSet;
 
 use crate::{CallGraph, Dataflow, InPlace, ValueId};
 
@@ -75,6 +76,15 @@ pub fn aliased_values<'a>(
         let find = |id: InstructionId, index: &ShapeIndex| flow.find(id, index);
         Some((find(entry.root, &alias.output_index)?, find(parameter, &alias.parameter_index)?))
     })
+}
+
+/// Parts of parameters whose memory the caller gives up, by an alias or a donation.
+pub fn given_parameters(module: &Module, flow: &Dataflow) -> FxHashSet<ValueId> {
+    let config = &module.config;
+    let parameters = &module.entry_computation().parameters;
+    let find = |number: u32, index: &ShapeIndex| flow.find(*parameters.get(number as usize)?, index);
+    let aliased = config.input_output_alias.iter().filter_map(|a| find(a.parameter, &a.parameter_index));
+    aliased.chain(config.buffer_donors.iter().filter_map(|d| find(d.parameter, &d.index))).collect()
 }
 
 fn number(flow: &Dataflow, mut sets: UnionFind<u32>) -> Buffers {

@@ -14,7 +14,7 @@ mod live_range;
 mod timeline;
 mod trip_count;
 
-pub use buffers::{BufferId, Buffers, aliased_values, buffers, in_place_values};
+pub use buffers::{BufferId, Buffers, aliased_values, buffers, given_parameters, in_place_values};
 pub use call_graph::{CallGraph, CallGraphError, Context, calls_sequentially};
 pub use cost::{Access, Costs, Durations, Machine, RunEstimate, Work, operations};
 pub use dataflow::{Dataflow, Value, ValueId, ValueKind, dataflow, only_passes_on};

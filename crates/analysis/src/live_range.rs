@@ -24,7 +24,7 @@ use cranelift_entity::SecondaryMap;
 use memplan_ir::{Module, Op};
 use rustc_hash::FxHashSet;
 
-use crate::{CallGraph, Dataflow, Time, Timeline, ValueId, ValueKind, only_passes_on};
+use crate::{CallGraph, Dataflow, Time, Timeline, ValueId, ValueKind, given_parameters, only_passes_on};
 
 /// Half-open range of instants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,7 +81,7 @@ impl LiveRanges {
 /// Finds the live range of every value, in time linear in the number of positions.
 pub fn live_ranges(module: &Module, graph: &CallGraph, flow: &Dataflow, line: &Timeline) -> LiveRanges {
     let (ranges, live_out) = (SecondaryMap::new(), SecondaryMap::new());
-    let (given, residents) = (given(module, flow), FxHashSet::default());
+    let (given, residents) = (given_parameters(module, flow), FxHashSet::default());
     let mut live = Live { module, graph, flow, line, ranges, live_out, given, residents };
     live.define();
     live.extend_to_uses();
@@ -103,15 +103,6 @@ struct Live<'a> {
     live_out: SecondaryMap<ValueId, bool>,
     given: FxHashSet<ValueId>,
     residents: FxHashSet<ValueId>,
-}
-
-/// Parts of parameters that the caller gave up.
-fn given(module: &Module, flow: &Dataflow) -> FxHashSet<ValueId> {
-    let config = &module.config;
-    let entry = module.entry_computation();
-    let find = |parameter: u32, index| flow.find(*entry.parameters.get(parameter as usize)?, index);
-    let aliased = config.input_output_alias.iter().filter_map(|a| find(a.parameter, &a.parameter_index));
-    aliased.chain(config.buffer_donors.iter().filter_map(|d| find(d.parameter, &d.index))).collect()
 }
 
 impl Live<'_> {

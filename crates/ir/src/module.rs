@@ -31,6 +31,21 @@ pub struct Module {
     pub config: ModuleConfig,
 }
 
+/// Equal in everything, ids and unused entries of tables included.
+impl PartialEq for Module {
+    fn eq(&self, other: &Module) -> bool {
+        let Module { name, instructions, computations, shapes, entry, is_scheduled, config } = self;
+        *name == other.name
+            && *entry == other.entry
+            && *is_scheduled == other.is_scheduled
+            && *config == other.config
+            && *computations == other.computations
+            && *instructions == other.instructions
+            // As slices: equal ids are to be equal shapes.
+            && shapes.as_slice() == other.shapes.as_slice()
+    }
+}
+
 /// A list of instructions with parameters and a root.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Computation {

@@ -129,7 +129,7 @@ pub enum Op {
         dimensions: Dimensions,
     },
     Slice {
-        dimensions: SmallVec<[SliceDimension; 4]>,
+        dimensions: SmallVec<[SliceDimension; 2]>,
     },
     DynamicSlice {
         slice_sizes: Dimensions,
@@ -138,7 +138,7 @@ pub enum Op {
         dimension: i64,
     },
     Pad {
-        dimensions: SmallVec<[PaddingDimension; 4]>,
+        dimensions: SmallVec<[PaddingDimension; 2]>,
     },
     Gather(Box<GatherDimensions>),
     /// Operands: n arrays, the indices, n updates. Called: the combiner.

@@ -25,15 +25,18 @@ pub(crate) fn construct(instance: &Instance, enough: u64) -> Option<Offsets> {
         }
         best.as_ref().is_some_and(|best| best.height <= enough)
     };
-    for key in ORDERS {
-        let order = order(instance, key);
-        let ranks = ranks(&order);
-        for rule in [Rule::Best, Rule::Scarce] {
-            if consider(niche::pack(instance, &ranks, rule)) {
-                return best;
-            }
+    let orders = ORDERS.map(|key| order(instance, key));
+    // The rule that is n log n is often enough.
+    for order in &orders {
+        if consider(niche::pack(instance, &ranks(order), Rule::Best)) {
+            return best;
         }
-        if first_fit::is_affordable(instance) && consider(first_fit::pack(instance, &order, Fit::First)) {
+    }
+    for order in &orders {
+        if consider(niche::pack(instance, &ranks(order), Rule::Scarce)) {
+            return best;
+        }
+        if first_fit::is_affordable(instance) && consider(first_fit::pack(instance, order, Fit::First)) {
             return best;
         }
     }

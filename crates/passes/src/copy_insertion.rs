@@ -28,9 +28,11 @@ mod receives;
 mod results;
 mod updates;
 
-use memplan_analysis::{CallGraph, Dataflow, InPlace, ValueId, ValueKind, dataflow, only_passes_on};
+use memplan_analysis::{
+    CallGraph, Dataflow, InPlace, ValueId, ValueKind, dataflow, given_parameters, only_passes_on,
+};
 use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Names, Op};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 pub(crate) use self::order::sort_topologically;
 use crate::spell_out::spell_out_tuples;
@@ -58,8 +60,10 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let flow = dataflow(module, &graph);
     let in_place = InPlace::new(module);
     let readers = count_readers(module, &graph, &flow);
+    let given = given_parameters(module, &flow);
     for &computation in graph.sequential() {
-        let mut separate = Separate::new(module, &mut names, &graph, &flow, &in_place, &readers, computation);
+        let mut separate =
+            Separate::new(module, &mut names, &graph, &flow, &in_place, &readers, &given, computation);
         separate.updates_in_place()?;
         separate.receives()?;
         separate.results()?;
@@ -150,6 +154,8 @@ struct Separate<'a> {
     flow: &'a Dataflow,
     in_place: &'a InPlace,
     readers: &'a FxHashMap<ValueId, u32>,
+    /// Parts of parameters that may be overwritten.
+    given: &'a FxHashSet<ValueId>,
     /// How many of the readers of each value are in this computation.
     reads_here: FxHashMap<ValueId, u32>,
     computation: ComputationId,
@@ -174,6 +180,7 @@ impl<'a> Separate<'a> {
         flow: &'a Dataflow,
         in_place: &'a InPlace,
         readers: &'a FxHashMap<ValueId, u32>,
+        given: &'a FxHashSet<ValueId>,
         computation: ComputationId,
     ) -> Separate<'a> {
         let mut separate = Separate {
@@ -183,6 +190,7 @@ impl<'a> Separate<'a> {
             flow,
             in_place,
             readers,
+            given,
             reads_here: FxHashMap::default(),
             computation,
             nodes: Vec::new(),
@@ -244,7 +252,7 @@ impl<'a> Separate<'a> {
                 self.classes.push(ClassData {
                     first_writer: (!is_parameter).then_some(node),
                     is_read_only: is_constant
-                        || (kind == ValueKind::Parameter && !self.is_given(definition, value)),
+                        || (kind == ValueKind::Parameter && !self.given.contains(&value)),
                     touched_by: if is_parameter { Vec::new() } else { vec![node] },
                     returned: 0,
                     outside: if comes_from_caller { vec![value] } else { Vec::new() },
@@ -270,16 +278,6 @@ impl<'a> Separate<'a> {
     fn is_loop_computation(&self) -> bool {
         let caller = self.graph.caller(self.computation);
         caller.is_some_and(|caller| self.module.instructions[caller].op == Op::While)
-    }
-
-    /// Whether the caller of the program gives a parameter up.
-    fn is_given(&self, parameter: InstructionId, value: ValueId) -> bool {
-        let Op::Parameter { number } = self.module.instructions[parameter].op else { return false };
-        let definition = self.flow.values[value].definition;
-        let at = self.flow.positions.shape_index(definition);
-        let config = &self.module.config;
-        config.input_output_alias.iter().any(|a| a.parameter == number && a.parameter_index == *at)
-            || config.buffer_donors.iter().any(|d| d.parameter == number && d.index == *at)
     }
 
     /// Replaces operand `number` of `user` by a copy of it.

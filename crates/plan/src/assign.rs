@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use cranelift_entity::{PrimaryMap, SecondaryMap};
 use indexmap::IndexMap;
 use memplan_analysis::{Facts, LiveRange, Time};
-use memplan_ir::{InstructionId, Module, Position, ShapeIndex, fingerprint};
+use memplan_ir::{InstructionId, Module, Position, fingerprint};
 use memplan_memory::{
     Alignment, Allocation, AllocationId, AllocationKind, Bytes, MemoryPlan, MemorySpaceId, Slice,
     SpaceTotals, Target, Totals,
@@ -19,7 +19,7 @@ use memplan_pack::{Item, Packing, Problem};
 use crate::PlanError;
 use crate::holes::{self, Candidate};
 use crate::load::Load;
-use crate::storage::{Home, StorageId, Storages, TakeOver, storages};
+use crate::storage::{Home, Storage, StorageId, Storages, TakeOver, storages};
 
 /// Steps of the packing search for each arena by default.
 const DEFAULT_PACK_NODES: u64 = 20_000;
@@ -285,8 +285,7 @@ impl<'a> Assignment<'a> {
         let mut bins = PrimaryMap::new();
         for (id, storage) in self.storages.all.iter() {
             let Some((allocation, _)) = self.places[id] else { continue };
-            let kind = &self.plan.allocations[allocation].kind;
-            if *kind != AllocationKind::Constant && is_writable(self.module, kind) {
+            if self.is_writable(storage) {
                 bins.push(holes::Bin {
                     allocation,
                     space: storage.space,
@@ -530,6 +529,15 @@ impl<'a> Assignment<'a> {
         places.into_values().fold(Bytes::ZERO, Bytes::saturating_add)
     }
 
+    /// Whether the program may write into the place of a storage: not where constants are, or what the caller keeps.
+    fn is_writable(&self, storage: &Storage) -> bool {
+        match storage.home {
+            Home::Constant => false,
+            Home::Argument(..) => storage.values.iter().any(|&value| self.facts.live.is_given(value)),
+            Home::Output | Home::Temp | Home::Nowhere => true,
+        }
+    }
+
     fn is_live_out(&self, storage: StorageId) -> bool {
         self.storages.all[storage].values.iter().any(|&value| self.facts.live.is_live_out(value))
     }
@@ -599,14 +607,6 @@ fn pack_above_scratch(
     }
     below.certificate.optimal = below.height == anywhere.certificate.lower_bound;
     Ok(below)
-}
-
-/// Whether the program may write into an allocation: not into parameters that the caller keeps.
-fn is_writable(module: &Module, kind: &AllocationKind) -> bool {
-    let AllocationKind::Argument { parameter, index } = kind else { return true };
-    let matches = |number: u32, at: &ShapeIndex| number == *parameter && at == index;
-    module.config.input_output_alias.iter().any(|a| matches(a.parameter, &a.parameter_index))
-        || module.config.buffer_donors.iter().any(|d| matches(d.parameter, &d.index))
 }
 
 /// When a storage is occupied, and by how many bytes: disjoint, ascending ranges.

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use crate::rewrite::Rewriter;
 
-type SliceDimensions = SmallVec<[SliceDimension; 4]>;
+type SliceDimensions = SmallVec<[SliceDimension; 2]>;
 
 /// A slice of everything, or of something of which only a part is needed then.
 pub(super) fn slice(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
@@ -298,7 +298,7 @@ fn border_of_one_value(
     };
     let (low, high) = (extent(r, &pieces[..middle])?, extent(r, &pieces[middle + 1..])?);
     let shape = r.shape(id).clone();
-    let mut dimensions: SmallVec<[PaddingDimension; 4]> =
+    let mut dimensions: SmallVec<[PaddingDimension; 2]> =
         SmallVec::from_elem(PaddingDimension::default(), r.dimensions(id)?.len());
     dimensions[along] = PaddingDimension { low, high, interior: 0 };
     let value = r.constant(value.literal());

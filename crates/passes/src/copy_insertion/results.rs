@@ -1,8 +1,8 @@
 //! What a computation returns.
 
 use memplan_analysis::ValueKind;
-use memplan_ir::{InstructionId, Op, Shape, ShapeIndex};
-use rustc_hash::FxHashSet;
+use memplan_ir::{InputOutputAlias, InstructionId, Op, Shape, ShapeIndex};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{COPY_INSERTION, Class, Separate};
 use crate::PassError;
@@ -64,10 +64,11 @@ impl Separate<'_> {
         }
         slots.retain(|slot| matches!(self.module.shape(slot.leaf), Shape::Array(_)));
         let Some(caller) = caller else {
+            let aliases = &self.module.config.input_output_alias;
+            let aliases: FxHashMap<&ShapeIndex, &InputOutputAlias> =
+                aliases.iter().map(|alias| (&alias.output_index, alias)).collect();
             for slot in &mut slots {
-                let alias =
-                    self.module.config.input_output_alias.iter().find(|a| a.output_index == slot.index);
-                slot.before = alias.and_then(|alias| {
+                slot.before = aliases.get(&slot.index).and_then(|alias| {
                     let parameter =
                         *self.module.entry_computation().parameters.get(alias.parameter as usize)?;
                     Some(self.class(self.flow.find(parameter, &alias.parameter_index)?))

@@ -8,13 +8,14 @@
 mod bring;
 
 use cranelift_entity::SecondaryMap;
+use indexmap::IndexMap;
 use memplan_analysis::{CallGraph, CallGraphError, Facts, ValueId, dataflow};
 use memplan_ir::{
     ArrayShape, ComputationId, ElementType, Instruction, InstructionId, Layout, Module, Names, Op, Position,
     Shape, ShapeId, ShapeIndex, Users,
 };
 use memplan_memory::FastMemory;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 use super::choice::{Choice, Mode, Stays};
 use super::model::{Candidate, Event, Start, Use, View};
@@ -448,15 +449,18 @@ fn color_interiors(module: &mut Module) {
             say(fused.root, index, leaf);
         }
     }
+    // All parts of a shape before it is interned, since a shared tuple is copied when it changes.
+    let mut changed: IndexMap<InstructionId, Shape, FxBuildHasher> = IndexMap::default();
     for (inner, index) in order {
         let Some(space) = spaces[&(inner, index.clone())] else { continue };
-        let mut shape = module.shape(inner).clone();
-        let is_new =
-            shape.subshape(&index).and_then(Shape::as_array).is_some_and(|a| a.memory_space() != space);
-        if is_new {
-            set_space(&mut shape, &index, u32::try_from(space).unwrap_or(0));
-            module.instructions[inner].shape = module.intern(shape);
+        let part = changed.get(&inner).unwrap_or_else(|| module.shape(inner)).subshape(&index);
+        if part.and_then(Shape::as_array).is_some_and(|array| array.memory_space() != space) {
+            let shape = changed.entry(inner).or_insert_with(|| module.shape(inner).clone());
+            set_space(shape, &index, u32::try_from(space).unwrap_or(0));
         }
+    }
+    for (inner, shape) in changed {
+        module.instructions[inner].shape = module.intern(shape);
     }
 }
 

@@ -1,8 +1,8 @@
 //! Bytes of values.
 
 use cranelift_entity::{EntityRef, SecondaryMap};
-use memplan_analysis::{Dataflow, ValueId, ValueKind};
-use memplan_ir::{Module, Op, ShapeIndex};
+use memplan_analysis::{Dataflow, ValueId, ValueKind, given_parameters};
+use memplan_ir::{Module, Op};
 use memplan_memory::Target;
 use rustc_hash::FxHashSet;
 
@@ -50,13 +50,4 @@ pub(super) fn value_bytes(
         bytes[id] = (options.weigh)(role, size).0.min(limit);
     }
     bytes
-}
-
-/// Parameters whose memory the caller gives up.
-fn given_parameters(module: &Module, flow: &Dataflow) -> FxHashSet<ValueId> {
-    let config = &module.config;
-    let parameters = &module.entry_computation().parameters;
-    let find = |number: u32, index: &ShapeIndex| flow.find(*parameters.get(number as usize)?, index);
-    let aliased = config.input_output_alias.iter().filter_map(|a| find(a.parameter, &a.parameter_index));
-    aliased.chain(config.buffer_donors.iter().filter_map(|d| find(d.parameter, &d.index))).collect()
 }
