@@ -91,7 +91,7 @@ pub fn compile(
 ) -> Result<Compiled, CompileError> {
     ir::verify(module).map_err(|source| CompileError::Invalid { when: "to begin with", source })?;
     module.is_scheduled = false;
-    let mut front = Pipeline { module: module.clone(), target, options, stages: Vec::new() };
+    let mut front = Pipeline { module: module.clone(), target, options, stages: Vec::new(), measured: None };
     front.note("before", Duration::ZERO);
     front.measure()?;
     // What is worth recomputing depends on padded sizes; what is new then is laid out again.
@@ -117,6 +117,7 @@ pub fn compile(
     let plans = plans.into_iter().collect::<Result<Vec<_>, _>>()?;
     let best = plans.into_iter().reduce(|best, next| if total(&next) <= total(&best) { next } else { best });
     let (mut best, planned) = best.expect("there are ways to fuse");
+    // What was measured on the way counts here, too.
     let chosen: Duration = best.stages[n_front..].iter().map(|stage| stage.time).sum();
     best.note_total("other orders", start.elapsed().saturating_sub(chosen), planned.plan.totals.total);
     let planned = best.assign_fast_memory(planned)?;
@@ -197,13 +198,18 @@ struct Pipeline<'a> {
     target: &'a Target,
     options: &'a CompileOptions,
     stages: Vec<Stage>,
+    /// What the program comes to as it stands, where that was measured since it changed last.
+    measured: Option<Bytes>,
 }
 
 impl Pipeline<'_> {
     fn stage(&mut self, name: &'static str, list: &[Pass]) -> Result<(), CompileError> {
         let start = Instant::now();
         let options = RunOptions { stop_after: None, verify: self.options.verify_each_pass };
-        passes::run(&mut self.module, list, &Context { target: self.target }, options)?;
+        let runs = passes::run(&mut self.module, list, &Context { target: self.target }, options)?;
+        if runs.iter().any(|run| run.changed) {
+            self.measured = None;
+        }
         self.note(name, start.elapsed());
         Ok(())
     }
@@ -230,8 +236,9 @@ impl Pipeline<'_> {
 
     /// The program in the order of a first guess.
     fn guess(&self, guess: FirstGuess) -> Result<Option<Self>, CompileError> {
-        let module = guess.order(&self.module, self.target)?;
-        Ok(module.map(|module| Pipeline { module, stages: self.stages.clone(), ..*self }))
+        let Some(module) = guess.order(&self.module, self.target)? else { return Ok(None) };
+        let measured = self.measured.filter(|_| module == self.module);
+        Ok(Some(Pipeline { module, stages: self.stages.clone(), measured, ..*self }))
     }
 
     /// Puts operations into kernels.
@@ -243,28 +250,40 @@ impl Pipeline<'_> {
 
     /// Everything between fusion and the check.
     fn legalize_and_plan(mut self, effort: Effort) -> Result<(Self, Planned), CompileError> {
-        self.stage("insert copies", &passes::LEGALIZE)?;
         if let Effort::Full = effort {
             self.measure()?;
         }
+        let measured = self.measured;
+        self.stage("insert copies", &passes::LEGALIZE)?;
+        // What was measured had its copies.
+        self.last_stage().total = measured;
         let planned = self.plan(effort)?;
         Ok((self, planned))
     }
 
-    /// Plans the program in the order of its text, if that is asked for: what the stages came to that are not measured
-    /// yet.
+    /// Plans the program in the order of its text, if that is asked for: what the last stage came to.
     fn measure(&mut self) -> Result<(), CompileError> {
         if !self.options.measure_stages {
             return Ok(());
         }
-        let mut module = self.module.clone();
-        passes::run(&mut module, &passes::LEGALIZE, &Context { target: self.target }, RunOptions::default())?;
-        module.is_scheduled = true;
-        let options = PlanOptions { assign: AssignOptions::quick(), ..PlanOptions::default() };
-        let total = plan::plan(&module, self.target, &options)?.plan.totals.total;
-        let unmeasured = self.stages.iter_mut().rev().take_while(|stage| stage.total.is_none());
-        unmeasured.for_each(|stage| stage.total = Some(total));
+        let total = match self.measured {
+            Some(total) => total,
+            None => {
+                let mut module = self.module.clone();
+                let context = Context { target: self.target };
+                passes::run(&mut module, &passes::LEGALIZE, &context, RunOptions::default())?;
+                module.is_scheduled = true;
+                let options = PlanOptions { assign: AssignOptions::quick(), ..PlanOptions::default() };
+                plan::plan(&module, self.target, &options)?.plan.totals.total
+            }
+        };
+        self.measured = Some(total);
+        self.last_stage().total = Some(total);
         Ok(())
+    }
+
+    fn last_stage(&mut self) -> &mut Stage {
+        self.stages.last_mut().expect("the program as it came is a stage")
     }
 
     /// Notes a stage before planning.
