@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::check;
+use crate::first_guess::FirstGuess;
 use crate::ir::{self, Module};
 use crate::memory::{Bytes, Target};
 use crate::parallel;
@@ -142,40 +143,6 @@ fn distinct(pipelines: Vec<Result<Pipeline<'_>, CompileError>>) -> Result<Vec<Pi
     Ok(kept)
 }
 
-/// A first guess of the order.
-#[derive(Clone, Copy)]
-enum FirstGuess {
-    /// That of the text, which is a person's or a depth-first walk.
-    Text,
-    /// A one-pass schedule.
-    OnePass,
-    /// A schedule that is searched for.
-    Searched,
-}
-
-/// What is worth recomputing, and what fusing brings, depends on what is alive when, so on an order that is only found
-/// afterwards. Each guess is carried through to a plan, at a glance, and that with the smallest is kept.
-const FIRST_GUESSES: [FirstGuess; 3] = [FirstGuess::Text, FirstGuess::OnePass, FirstGuess::Searched];
-
-impl FirstGuess {
-    /// Puts a module into the order. `None` where values that must share storage interfere, so that there is no order
-    /// yet: copies come later.
-    fn order(self, module: &Module, target: &Target) -> Result<Option<Module>, CompileError> {
-        let mut guess = module.clone();
-        let budget = match self {
-            FirstGuess::Text => return Ok(Some(guess)),
-            FirstGuess::OnePass => 0,
-            FirstGuess::Searched => ScheduleOptions::default().budget,
-        };
-        passes::run(&mut guess, &[passes::FLATTEN_CALL_GRAPH], &Context { target }, RunOptions::default())?;
-        let options = ScheduleOptions { budget, ..ScheduleOptions::default() };
-        let Ok((schedule, _)) = plan::schedule(&guess, target, &options) else { return Ok(None) };
-        schedule.apply(&mut guess);
-        guess.is_scheduled = false;
-        Ok(Some(guess))
-    }
-}
-
 /// The passes that keep less for later.
 const RECOMPUTE: [Pass; 4] =
     [passes::SCATTER_TO_SELECT, passes::SIMPLIFY, passes::REMAT, passes::LAYOUT_ASSIGNMENT];
@@ -217,7 +184,7 @@ impl Pipeline<'_> {
     /// Recomputes rather than keeps, under the first guess that comes to the smallest plan at a glance.
     fn recompute(self) -> Result<Self, CompileError> {
         let threads = self.options.threads;
-        let guesses = parallel::map(threads, FIRST_GUESSES.to_vec(), |guess| self.guess(guess));
+        let guesses = parallel::map(threads, FirstGuess::OF_COMPILE.to_vec(), |guess| self.guess(guess));
         let guesses = distinct(guesses.into_iter().filter_map(Result::transpose).collect())?;
         drop(self);
         let is_decided = guesses.len() == 1;

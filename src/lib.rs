@@ -24,6 +24,7 @@
 
 mod compile;
 mod estimate;
+mod first_guess;
 mod parallel;
 mod rewrite;
 mod trace;

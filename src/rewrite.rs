@@ -5,6 +5,7 @@
 //! ([`crate::estimate()`]). What is not kept leaves no trace: a program that nothing helps comes back as it was.
 
 use crate::estimate::{EstimateError, estimate};
+use crate::first_guess::FirstGuess;
 use crate::ir::{self, Module};
 use crate::memory::{Bytes, Compiler, Target};
 use crate::passes::{self, Context, Pass, PassError, RunOptions};
@@ -88,9 +89,16 @@ pub fn rewrite(
     let before = price(&module)?;
     let mut rewritten = Rewritten { module, before, steps: Vec::new() };
     for rewrite in rewrites(compiler) {
-        let Some(candidate) = rewrite.apply(&rewritten.module, &machine)? else { continue };
-        let (from, to) = (rewritten.after(), price(&candidate)?);
-        let is_kept = pays(from, to, options.memory_limit);
+        let mut best: Option<(Module, Price)> = None;
+        for &guess in rewrite.orders {
+            let Some(candidate) = rewrite.apply(&rewritten.module, guess, &machine)? else { continue };
+            let price = price(&candidate)?;
+            if best.as_ref().is_none_or(|(_, best)| price.total < best.total) {
+                best = Some((candidate, price));
+            }
+        }
+        let Some((candidate, to)) = best else { continue };
+        let is_kept = pays(rewritten.after(), to, options.memory_limit);
         let Rewrite { name, description, .. } = rewrite;
         rewritten.steps.push(Step { name, description, price: to, is_kept });
         if is_kept {
@@ -104,6 +112,8 @@ pub fn rewrite(
 struct Rewrite {
     name: &'static str,
     description: &'static str,
+    /// The orders in which the program may run, of which it takes what helps most.
+    orders: &'static [FirstGuess],
     /// What makes it apply, and changes nothing for a compiler that inlines and simplifies anyway.
     before: &'static [Pass],
     /// Those that bring something. Where they change nothing, there is nothing to try.
@@ -123,6 +133,7 @@ fn rewrites(compiler: &Compiler) -> [Rewrite; 3] {
         Rewrite {
             name: "loop residuals",
             description: "a later loop recomputes what an earlier one kept for it row by row",
+            orders: &[FirstGuess::Text],
             before: FLAT,
             passes: &[passes::LOOP_RESIDUALS],
             after: &[passes::WHILE_SIMPLIFIER, passes::TUPLE_SIMPLIFIER, passes::DCE],
@@ -130,6 +141,7 @@ fn rewrites(compiler: &Compiler) -> [Rewrite; 3] {
         Rewrite {
             name: "gradients of gathers",
             description: "a scatter of one element a row becomes a comparison, which is never in memory",
+            orders: &[FirstGuess::Text],
             before: FLAT,
             passes: &[passes::SCATTER_TO_SELECT],
             after: &[passes::DCE],
@@ -137,6 +149,7 @@ fn rewrites(compiler: &Compiler) -> [Rewrite; 3] {
         Rewrite {
             name: "recomputation",
             description: "cheap values that cross the peak are computed again after it",
+            orders: &FirstGuess::OF_REWRITE,
             before: FLAT,
             passes: recomputation,
             after: &[passes::DCE],
@@ -149,11 +162,17 @@ const FLAT: &[Pass] = &[passes::CALL_INLINER, passes::TUPLE_SIMPLIFIER, passes::
 
 impl Rewrite {
     /// The rewritten program, verified, where something is rewritten.
-    fn apply(&self, module: &Module, machine: &Target) -> Result<Option<Module>, RewriteError> {
+    fn apply(
+        &self,
+        module: &Module,
+        guess: FirstGuess,
+        machine: &Target,
+    ) -> Result<Option<Module>, RewriteError> {
         let context = Context { target: machine };
         let mut candidate = module.clone();
         candidate.is_scheduled = false;
         passes::run(&mut candidate, self.before, &context, RunOptions::default())?;
+        let Some(mut candidate) = guess.order(&candidate, machine)? else { return Ok(None) };
         let runs = passes::run(&mut candidate, self.passes, &context, RunOptions::default())?;
         if runs.iter().all(|run| !run.changed) {
             return Ok(None);

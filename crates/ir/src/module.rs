@@ -2,7 +2,7 @@
 
 use cranelift_entity::{EntityRef, PrimaryMap};
 use indexmap::IndexSet;
-use rustc_hash::{FxBuildHasher, FxHashMap};
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 use crate::{
     ComputationId, FrontendAttributes, Instruction, InstructionId, OriginalArray, Shape, ShapeId, ShapeIndex,
@@ -217,6 +217,39 @@ impl Module {
         let copy = &mut self.computations[clone];
         (copy.root, copy.parameters, copy.execution_thread) = (root, parameters, execution_thread);
         clone
+    }
+
+    /// Puts the instructions of a computation, and what they read that is not listed yet, into an order in which operands
+    /// and control predecessors stand before those that need them: the old order where that is possible. Linear.
+    pub fn put_operands_first(&mut self, computation: ComputationId) {
+        let listed = std::mem::take(&mut self.computations[computation].instructions);
+        let mut placed: FxHashSet<InstructionId> = FxHashSet::default();
+        let mut order = Vec::with_capacity(listed.len());
+        // Each instruction on the stack with the number of operands that have been looked at.
+        let mut stack: Vec<(InstructionId, usize)> = Vec::new();
+        for id in listed {
+            stack.push((id, 0));
+            while let Some((id, next)) = stack.pop() {
+                if placed.contains(&id) {
+                    continue;
+                }
+                let instruction = &self.instructions[id];
+                let mut before = instruction.operands.iter().chain(&instruction.control_predecessors);
+                match before.nth(next) {
+                    Some(&operand) => {
+                        stack.push((id, next + 1));
+                        if !placed.contains(&operand) {
+                            stack.push((operand, 0));
+                        }
+                    }
+                    None => {
+                        placed.insert(id);
+                        order.push(id);
+                    }
+                }
+            }
+        }
+        self.computations[computation].instructions = order;
     }
 
     /// The entry computation.

@@ -47,7 +47,7 @@ pub(super) fn emit(
     }
     module.computations[computation].instructions.retain(|id| !inside.contains(id));
     if has_several_results {
-        order_operands_first(module, computation);
+        module.put_operands_first(computation);
     }
     changed
 }
@@ -197,39 +197,6 @@ fn become_element(module: &mut Module, id: InstructionId, of: InstructionId, ind
     instruction.operands = SmallVec::from_iter([of]);
     instruction.called.clear();
     instruction.backend_config = None;
-}
-
-/// Puts a computation's instructions, and what they newly read, into an order in which operands stand before users: the
-/// old one where that is possible.
-fn order_operands_first(module: &mut Module, computation: ComputationId) {
-    let listed = std::mem::take(&mut module.computations[computation].instructions);
-    let mut placed: FxHashSet<InstructionId> = FxHashSet::default();
-    let mut order = Vec::with_capacity(listed.len());
-    // Each instruction on the stack with the number of operands that have been looked at.
-    let mut stack: Vec<(InstructionId, usize)> = Vec::new();
-    for id in listed {
-        stack.push((id, 0));
-        while let Some((id, next)) = stack.pop() {
-            if placed.contains(&id) {
-                continue;
-            }
-            let instruction = &module.instructions[id];
-            let mut before = instruction.operands.iter().chain(&instruction.control_predecessors);
-            match before.nth(next) {
-                Some(&operand) => {
-                    stack.push((id, next + 1));
-                    if !placed.contains(&operand) {
-                        stack.push((operand, 0));
-                    }
-                }
-                None => {
-                    placed.insert(id);
-                    order.push(id);
-                }
-            }
-        }
-    }
-    module.computations[computation].instructions = order;
 }
 
 /// The kind that XLA gives such a fusion, and the name of the code generator where the target says one.

@@ -1,0 +1,106 @@
+//! First guesses of the order in which a program will run.
+//!
+//! What is worth recomputing, and what fusing brings, depends on what is alive when, so on an order that is only found
+//! afterwards. Whoever needs one beforehand carries each guess through to the end, at a glance, and keeps the best.
+
+use crate::ir::{ComputationId, EntityRef, Instruction, InstructionId, Module, Op, Schedule, SecondaryMap};
+use crate::memory::Target;
+use crate::passes::{self, Context, Pass, PassError, RunOptions};
+use crate::plan::{self, ScheduleOptions};
+
+/// A first guess of the order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum FirstGuess {
+    /// That of the text, which is a person's or a depth-first walk.
+    Text,
+    /// A one-pass schedule.
+    OnePass,
+    /// A schedule that is searched for.
+    Searched,
+    /// A one-pass schedule of what fusion would leave.
+    Fused,
+}
+
+impl FirstGuess {
+    /// What is tried where fusion has rules of its own for what is alive, the cheapest first.
+    pub(crate) const OF_COMPILE: [FirstGuess; 3] =
+        [FirstGuess::Text, FirstGuess::OnePass, FirstGuess::Searched];
+
+    /// What is tried for a compiler that others wrote. JAX's text is a walk from the results, depth first, in which the
+    /// gradients of all weights come last; every compiler runs them as soon as it can.
+    pub(crate) const OF_REWRITE: [FirstGuess; 2] = [FirstGuess::Text, FirstGuess::Fused];
+
+    /// Puts a module into the order. `None` where values that must share storage interfere, so that there is no order
+    /// yet: copies come later.
+    pub(crate) fn order(self, module: &Module, target: &Target) -> Result<Option<Module>, PassError> {
+        let mut guess = module.clone();
+        let budget = match self {
+            FirstGuess::Text => return Ok(Some(guess)),
+            FirstGuess::OnePass | FirstGuess::Fused => 0,
+            FirstGuess::Searched => ScheduleOptions::default().budget,
+        };
+        run(&mut guess, target, passes::FLATTEN_CALL_GRAPH)?;
+        let options = ScheduleOptions { budget, ..ScheduleOptions::default() };
+        if let FirstGuess::Fused = self {
+            let Some(schedule) = schedule_fused(&guess, target, &options)? else { return Ok(None) };
+            schedule.apply(&mut guess);
+            guess.computations.keys().for_each(|computation| guess.put_operands_first(computation));
+        } else {
+            let Ok((schedule, _)) = plan::schedule(&guess, target, &options) else { return Ok(None) };
+            schedule.apply(&mut guess);
+        }
+        guess.is_scheduled = false;
+        Ok(Some(guess))
+    }
+}
+
+/// The order in which instructions are computed first when the module is fused and scheduled. Operands do not always
+/// stand before users, and instructions that fusion drops stand last.
+fn schedule_fused(
+    module: &Module,
+    target: &Target,
+    options: &ScheduleOptions,
+) -> Result<Option<Schedule>, PassError> {
+    let mut fused = module.clone();
+    // Names are kept within fusions.
+    for (id, instruction) in fused.instructions.iter_mut() {
+        instruction.name = id.index().to_string().into();
+    }
+    run(&mut fused, target, passes::FUSION)?;
+    let Ok((schedule, _)) = plan::schedule(&fused, target, options) else { return Ok(None) };
+    let mut order: SecondaryMap<ComputationId, Vec<InstructionId>> = SecondaryMap::new();
+    let mut is_placed: SecondaryMap<InstructionId, bool> = SecondaryMap::new();
+    let mut place = |id: InstructionId| {
+        if !std::mem::replace(&mut is_placed[id], true) {
+            order[module.instructions[id].parent].push(id);
+        }
+    };
+    let original = |instruction: &Instruction| {
+        let index = instruction.name.parse().ok().filter(|&index: &usize| index < module.instructions.len());
+        index.map(InstructionId::new)
+    };
+    let mut is_kernel: SecondaryMap<ComputationId, bool> = SecondaryMap::new();
+    for instruction in
+        fused.instructions.values().filter(|instruction| matches!(instruction.op, Op::Fusion(_)))
+    {
+        instruction.called.iter().for_each(|&called| is_kernel[called] = true);
+    }
+    for computation in fused.computations.keys().filter(|computation| !is_kernel[*computation]) {
+        for &id in schedule.sequence(computation) {
+            let instruction = &fused.instructions[id];
+            let inside = instruction.called.iter().filter(|&called| is_kernel[called]);
+            for (_, member) in inside.flat_map(|&called| fused.instructions_of(called)) {
+                original(member).into_iter().for_each(&mut place);
+            }
+            original(instruction).into_iter().for_each(&mut place);
+        }
+    }
+    module.computations.values().flat_map(|computation| &computation.instructions).for_each(|&id| place(id));
+    let mut all = Schedule::default();
+    order.iter().for_each(|(computation, sequence)| all.set(computation, sequence.clone()));
+    Ok(Some(all))
+}
+
+fn run(module: &mut Module, target: &Target, pass: Pass) -> Result<(), PassError> {
+    passes::run(module, &[pass], &Context { target }, RunOptions::default()).map(|_| ())
+}
