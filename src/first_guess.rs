@@ -88,7 +88,7 @@ fn schedule_fused(
     for computation in fused.computations.keys().filter(|computation| !is_kernel[*computation]) {
         for &id in schedule.sequence(computation) {
             let instruction = &fused.instructions[id];
-            let inside = instruction.called.iter().filter(|&called| is_kernel[called]);
+            let inside = instruction.called.iter().filter(|called| is_kernel[**called]);
             for (_, member) in inside.flat_map(|&called| fused.instructions_of(called)) {
                 original(member).into_iter().for_each(&mut place);
             }

@@ -124,7 +124,7 @@ struct Rewrite {
 
 /// In the order in which they are tried: what shortens the state of loops first, as what is recomputed within them
 /// depends on it.
-fn rewrites(compiler: &Compiler) -> [Rewrite; 3] {
+fn rewrites(compiler: &Compiler) -> [Rewrite; 4] {
     let recomputation: &[Pass] = match compiler.keeps_barriers {
         true => &[passes::REMAT_BEHIND_BARRIERS],
         false => &[passes::REMAT_BEHIND_SELECTS],
@@ -136,6 +136,14 @@ fn rewrites(compiler: &Compiler) -> [Rewrite; 3] {
             orders: &[FirstGuess::Text],
             before: FLAT,
             passes: &[passes::LOOP_RESIDUALS],
+            after: &[passes::WHILE_SIMPLIFIER, passes::TUPLE_SIMPLIFIER, passes::DCE],
+        },
+        Rewrite {
+            name: "loop state in place",
+            description: "a loop writes new rows over the old rows that it has read",
+            orders: &[FirstGuess::Text],
+            before: FLAT,
+            passes: &[passes::LOOP_STATE_IN_PLACE],
             after: &[passes::WHILE_SIMPLIFIER, passes::TUPLE_SIMPLIFIER, passes::DCE],
         },
         Rewrite {

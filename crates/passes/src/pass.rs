@@ -12,7 +12,8 @@ pub struct Pass {
     pub name: &'static str,
     /// One line for people.
     pub description: &'static str,
-    /// Rewrites the module and says whether anything changed. Running it again right away changes nothing.
+    /// Rewrites the module and says whether anything changed. Running it again right away changes nothing, unless the
+    /// pass says that it comes last.
     pub run: fn(&mut Module, &Context<'_>) -> Result<bool, PassError>,
 }
 

@@ -51,14 +51,14 @@ pub const REMAT: Pass = Pass {
 };
 
 /// The same for a compiler that merges common subexpressions and chooses the order itself, but keeps optimization
-/// barriers while it does: what is recomputed is behind them.
+/// barriers while it does: what is recomputed is behind them. It comes last: run again, it finds another peak.
 pub const REMAT_BEHIND_BARRIERS: Pass = Pass {
     name: "remat-behind-barriers",
     description: "Recompute cheap values after the peak, behind optimization barriers",
     run: |module, context| remat(module, context, Some(Tie::Barrier)),
 };
 
-/// The same for a compiler that removes barriers before it merges.
+/// The same for a compiler that removes barriers before it merges. It comes last, too.
 pub const REMAT_BEHIND_SELECTS: Pass = Pass {
     name: "remat-behind-selects",
     description: "Recompute cheap values after the peak, from what is selected by a bit that arrives late",
@@ -87,21 +87,28 @@ fn remat(module: &mut Module, context: &Context<'_>, tie: Option<Tie>) -> Result
                 continue;
             }
             // What did the last round bring?
-            if let Some(undo) = attempt.undo.take() {
-                if profile.peak as f64 > attempt.peak as f64 * (1.0 - MIN_GAIN) {
+            let mut time = profile.time;
+            match attempt.undo.take() {
+                Some(undo) if profile.peak as f64 > attempt.peak as f64 * (1.0 - MIN_GAIN) => {
                     undo.apply(module, computation);
-                    attempt.is_over = true;
-                    continue;
+                    if attempt.keeps_dots {
+                        attempt.is_over = true;
+                        continue;
+                    }
+                    // Where every dot is cheap, the least that crosses may be nothing: all is recomputed at once.
+                    (attempt.keeps_dots, time) = (true, attempt.time);
                 }
-                changed = true;
+                undo => {
+                    changed |= undo.is_some();
+                    (attempt.peak, attempt.time) = (profile.peak, time);
+                }
             }
-            attempt.peak = profile.peak;
             let values = match round < MAX_ROUNDS {
-                true => values_to_recompute(module, context.target, computation, profile.time),
+                true => values_to_recompute(module, context.target, computation, time, attempt.keeps_dots),
                 false => None,
             };
-            attempt.undo = values
-                .map(|values| recompute(module, computation, profile.time, &values, &mut names, &mut copies));
+            attempt.undo =
+                values.map(|values| recompute(module, computation, time, &values, &mut names, &mut copies));
             attempt.is_over = attempt.undo.is_none();
             is_settled &= attempt.is_over;
         }
@@ -132,6 +139,10 @@ pub(crate) fn profiles(module: &Module, graph: &CallGraph, target: &Target) -> V
 struct Attempt {
     /// Bytes live at the peak before the last change.
     peak: u64,
+    /// Where that was.
+    time: usize,
+    /// Whether no dot is recomputed, however cheap.
+    keeps_dots: bool,
     /// How to take the last change back.
     undo: Option<Undo>,
     is_over: bool,
@@ -160,6 +171,7 @@ fn values_to_recompute(
     target: &Target,
     computation: ComputationId,
     time: usize,
+    keeps_dots: bool,
 ) -> Option<FxHashSet<InstructionId>> {
     let (before, after) = module.computations[computation].instructions.split_at(time);
     let is_before: FxHashSet<InstructionId> = before.iter().copied().collect();
@@ -187,7 +199,8 @@ fn values_to_recompute(
     }
     while let Some(id) = open.pop() {
         let node = node_of(id, &mut network, &mut open);
-        if !is_recomputable(module, target, id) {
+        let is_kept_dot = keeps_dots && matches!(module.instructions[id].op, Op::Dot(_));
+        if is_kept_dot || !is_recomputable(module, target, id) {
             network.add_edge(source, node, UNCUTTABLE);
             continue;
         }

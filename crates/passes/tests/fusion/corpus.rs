@@ -44,7 +44,10 @@ fn large_programs_stay_valid_and_settle() {
     }
 }
 
-/// Every pass, on examples and programs as the passes before it leave them: run again, it changes nothing.
+/// Passes that come last, and leave a program whose peak is elsewhere behind barriers: run again, they look there.
+const COME_LAST: [&str; 2] = ["remat-behind-barriers", "remat-behind-selects"];
+
+/// Every other pass, on examples and programs as the passes before it leave them: run again, it changes nothing.
 #[test]
 fn every_pass_settles() {
     let target = Target::find("gpu-h100").unwrap();
@@ -53,7 +56,7 @@ fn every_pass_settles() {
     {
         let mut simplified = parse(&path);
         apply(&mut simplified, &[SIMPLIFY], "gpu-h100");
-        for pass in ALL {
+        for pass in ALL.iter().filter(|pass| !COME_LAST.contains(&pass.name)) {
             let mut module = simplified.clone();
             let run = |module: &mut Module| {
                 (pass.run)(module, &context).unwrap_or_else(|error| panic!("{path:?}: {error}"))
