@@ -124,7 +124,7 @@ struct Rewrite {
 
 /// In the order in which they are tried: what shortens the state of loops first, as what is recomputed within them
 /// depends on it.
-fn rewrites(compiler: &Compiler) -> [Rewrite; 4] {
+fn rewrites(compiler: &Compiler) -> [Rewrite; 5] {
     let recomputation: &[Pass] = match compiler.keeps_barriers {
         true => &[passes::REMAT_BEHIND_BARRIERS],
         false => &[passes::REMAT_BEHIND_SELECTS],
@@ -152,6 +152,14 @@ fn rewrites(compiler: &Compiler) -> [Rewrite; 4] {
             orders: &[FirstGuess::Text],
             before: FLAT,
             passes: &[passes::SCATTER_TO_SELECT],
+            after: &[passes::DCE],
+        },
+        Rewrite {
+            name: "blocks of rows",
+            description: "a loop computes a wide array a block of rows at a time, and again for its gradient",
+            orders: &[FirstGuess::Text],
+            before: FLAT,
+            passes: &[passes::ROW_BLOCKS],
             after: &[passes::DCE],
         },
         Rewrite {
