@@ -62,7 +62,7 @@ pub(super) fn seeds(program: Program<'_>, graph: &CallGraph, smallest: Bytes) ->
 pub(super) fn choose(program: Program<'_>, seed: InstructionId, smallest: Bytes) -> Option<Region> {
     let array = program.module.shape(seed).as_array()?;
     let asked = cost::result_bytes(program.module, program.target, seed).div_ceil(smallest.0.max(1));
-    let asked = asked.next_power_of_two().clamp(BLOCKS.0, BLOCKS.1) as i64;
+    let asked = asked.clamp(BLOCKS.0, BLOCKS.1).next_power_of_two() as i64;
     let mut best: [Option<(u64, Region)>; 2] = [None, None];
     for (dimension, &extent) in array.dimensions.iter().enumerate() {
         for n in counts(extent, asked) {
@@ -75,6 +75,8 @@ pub(super) fn choose(program: Program<'_>, seed: InstructionId, smallest: Bytes)
             if saved >= smallest.0 && best.as_ref().is_none_or(|(most, _)| saved - saved / 8 > *most) {
                 *best = Some((saved, found));
             }
+            // Fewer blocks save less.
+            break;
         }
     }
     let [adding, exact] = best;
@@ -91,7 +93,7 @@ fn counts(extent: i64, asked: i64) -> Vec<i64> {
     let mut counts = Vec::new();
     let mut wanted = asked;
     while wanted >= 2 {
-        let above = (wanted..=2 * asked.min(wanted)).find(|n| extent % n == 0);
+        let above = (wanted..=2 * wanted).find(|n| extent % n == 0);
         let found = above.or_else(|| (2..wanted).rev().find(|n| extent % n == 0));
         counts.extend(found.filter(|n| *n <= extent));
         wanted /= 2;

@@ -31,12 +31,12 @@ mod region;
 mod rows;
 
 use memplan_analysis::CallGraph;
-use memplan_ir::{InstructionId, Module, Names, Users};
+use memplan_ir::{InstructionId, Module, Names};
 use memplan_memory::{Bytes, Target};
 use rustc_hash::FxHashSet;
 
 use crate::{Context, Pass, PassError};
-use region::Program;
+use region::{Places, Program};
 
 /// The pass.
 pub const ROW_BLOCKS: Pass = Pass {
@@ -73,18 +73,18 @@ pub fn cut_into_row_blocks(module: &mut Module, target: &Target, smallest: Bytes
     }
     let graph = call_graph(module)?;
     let mut names = Names::new(module);
-    let mut users = Users::new(module);
-    let seeds = choose::seeds(Program { module, target, users: &users }, &graph, smallest);
+    let mut places = Places::new(module);
+    let seeds = choose::seeds(Program { module, target, places: &places }, &graph, smallest);
     let mut is_done: FxHashSet<InstructionId> = FxHashSet::default();
     for seed in seeds {
         if is_done.contains(&seed) {
             continue;
         }
-        let program = Program { module, target, users: &users };
+        let program = Program { module, target, places: &places };
         let Some(region) = choose::choose(program, seed, smallest) else { continue };
         build::build(module, &region, &mut names);
         is_done.extend(region.treatments.into_keys());
-        users = Users::new(module);
+        places = Places::new(module);
     }
     if !is_done.is_empty() {
         module.compact();

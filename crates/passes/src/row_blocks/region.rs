@@ -17,6 +17,7 @@
 //! A stage does not keep wide arrays for a later one: `p` is computed again in stage 1, from `q`, `k` and the narrow
 //! arrays of stage 0.
 
+use cranelift_entity::SecondaryMap;
 use memplan_ir::{ArrayShape, InstructionId, Module, Op, Users};
 use memplan_memory::Target;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -83,7 +84,34 @@ impl Region {
 pub(super) struct Program<'a> {
     pub(super) module: &'a Module,
     pub(super) target: &'a Target,
-    pub(super) users: &'a Users,
+    pub(super) places: &'a Places,
+}
+
+/// Who uses what, and where it stands.
+pub(super) struct Places {
+    pub(super) users: Users,
+    /// Where each instruction stands in its computation.
+    positions: SecondaryMap<InstructionId, u32>,
+}
+
+impl Places {
+    /// Linear.
+    pub(super) fn new(module: &Module) -> Places {
+        let mut positions = SecondaryMap::with_capacity(module.instructions.len());
+        for computation in module.computations.values() {
+            for (position, &id) in computation.instructions.iter().enumerate() {
+                positions[id] = position as u32;
+            }
+        }
+        Places { users: Users::new(module), positions }
+    }
+
+    /// Instructions of one computation in the order of the text.
+    fn in_order(&self, ids: impl Iterator<Item = InstructionId>) -> Vec<InstructionId> {
+        let mut ids: Vec<InstructionId> = ids.collect();
+        ids.sort_unstable_by_key(|&id| self.positions[id]);
+        ids
+    }
 }
 
 /// The region of `seed` that is cut into `n` blocks along `rows` of it; `None` where nothing wide becomes smaller.
@@ -118,7 +146,7 @@ pub(super) fn is_materialized(program: Program<'_>, id: InstructionId) -> bool {
             CostClass::Cheap | CostClass::Free | CostClass::Hero(Hero::Reduction)
         ) && !matches!(program.module.instructions[id].op, Op::Gather(_))
     };
-    !is_fused(id) || program.users.of(id).iter().any(|&user| !is_fused(user))
+    !is_fused(id) || program.places.users.of(id).iter().any(|&user| !is_fused(user))
 }
 
 /// Whether an instruction makes a wide array of narrow ones by repeating elements, or of nothing.
@@ -126,6 +154,7 @@ fn is_repetition(op: &Op) -> bool {
     matches!(op, Op::Broadcast { .. } | Op::Iota { .. })
 }
 
+/// A region while it grows.
 struct Growth<'a> {
     program: Program<'a>,
     n: i64,
@@ -180,7 +209,7 @@ impl<'a> Growth<'a> {
                 }
             } else {
                 // From narrow to narrow only what is cheap, and no sums: what depends on all rows is not between.
-                self.add_users(id, rows, |growth_user| growth_user.is_wide || growth_user.is_cheap);
+                self.add_users(id, rows, |user| user.is_wide || user.is_cheap);
             }
             if self.treatments.len() > MAX_MEMBERS {
                 return None;
@@ -201,8 +230,8 @@ impl<'a> Growth<'a> {
     }
 
     fn add_users(&mut self, id: InstructionId, rows: Rows, is_wanted: impl Fn(Candidate) -> bool) {
-        let Program { module, users, .. } = self.program;
-        for &user in users.of(id) {
+        let Program { module, places, .. } = self.program;
+        for &user in places.users.of(id) {
             let numbers = 0..module.instructions[user].operands.len();
             for number in numbers.filter(|&i| module.instructions[user].operands[i] == id) {
                 let Some(treatment) = by_operand(module, user, self.n, number, rows) else { continue };
@@ -226,7 +255,7 @@ impl<'a> Growth<'a> {
     fn leave_out_what_is_brought(&mut self, seed: InstructionId) {
         let Program { module, target, .. } = self.program;
         let bytes = |id: InstructionId| cost::result_bytes(module, target, id);
-        for id in in_text_order(module, self.treatments.keys().copied()) {
+        for id in self.program.places.in_order(self.treatments.keys().copied()) {
             let instruction = &module.instructions[id];
             if id == seed || !self.is_wide[&id] || cost::class_of(module, id) != CostClass::Cheap {
                 continue;
@@ -252,13 +281,16 @@ impl<'a> Growth<'a> {
         }
     }
 
-    /// In which stage each instruction from the first member on is: that of the members that it needs, and one more for
-    /// each time that the way from there leads out of the region and in again.
+    /// In which stage each instruction from the first member to the last is: that of the members that it needs, and one
+    /// more for each time that the way from there leads out of the region and in again.
     fn levels(&self, seed: InstructionId) -> FxHashMap<InstructionId, u32> {
-        let module = self.program.module;
-        let computation = module.instructions[seed].parent;
+        let Program { module, places, .. } = self.program;
+        let positions = || self.treatments.keys().map(|&id| places.positions[id] as usize);
+        let first = positions().min().unwrap_or(0);
+        let last = positions().max().unwrap_or(0);
+        let instructions = &module.computations[module.instructions[seed].parent].instructions;
         let mut levels: FxHashMap<InstructionId, u32> = FxHashMap::default();
-        for &id in &module.computations[computation].instructions {
+        for &id in &instructions[first..=last] {
             let instruction = &module.instructions[id];
             let is_member = self.treatments.contains_key(&id);
             let through_operands = instruction.operands.iter().enumerate().map(|(number, &operand)| {
@@ -278,9 +310,11 @@ impl<'a> Growth<'a> {
     }
 }
 
+/// An instruction that reads a member.
 #[derive(Clone, Copy)]
 struct Candidate {
     is_wide: bool,
+    /// Whether it computes little, and rows of rows.
     is_cheap: bool,
 }
 
@@ -292,14 +326,14 @@ fn drop_loose_ends(
     treatments: &mut FxHashMap<InstructionId, Treatment>,
 ) {
     let module = program.module;
-    for id in in_text_order(module, treatments.keys().copied()).into_iter().rev() {
+    for id in program.places.in_order(treatments.keys().copied()).into_iter().rev() {
         let instruction = &module.instructions[id];
         let reads_wide = (instruction.operands.iter().enumerate()).any(|(number, &operand)| {
             is_inner_edge(treatments, id, number, operand)
                 && (is_wide[&operand] || matches!(instruction.op, Op::GetTupleElement { .. }))
         });
         let is_between = || {
-            program.users.of(id).iter().any(|&user| {
+            program.places.users.of(id).iter().any(|&user| {
                 let operands = &module.instructions[user].operands;
                 let is_inner = |number| is_inner_edge(treatments, user, number, id);
                 levels.get(&user) == levels.get(&id)
@@ -321,7 +355,7 @@ fn stages(
     levels: &FxHashMap<InstructionId, u32>,
 ) -> Vec<Stage> {
     let module = program.module;
-    let members = in_text_order(module, treatments.keys().copied());
+    let members = program.places.in_order(treatments.keys().copied());
     let n_stages = members.iter().map(|id| levels[id] + 1).max().unwrap_or(0);
     let mut wanted: FxHashSet<InstructionId> = FxHashSet::default();
     let mut found = Vec::new();
@@ -353,7 +387,7 @@ fn stages(
             }
         }
         if !results.is_empty() {
-            found.push(Stage { body: in_text_order(module, needed.into_iter()), results });
+            found.push(Stage { body: program.places.in_order(needed.into_iter()), results });
         }
     }
     found.reverse();
@@ -377,18 +411,10 @@ fn is_read_outside(
     let is_sum = matches!(treatments[&id].outcome, Outcome::Sum(_));
     is_root
         || is_sum
-        || program.users.of(id).iter().any(|&user| {
+        || program.places.users.of(id).iter().any(|&user| {
             let mut operands = module.instructions[user].operands.iter().enumerate();
             operands.any(|(number, &operand)| operand == id && !is_inner_edge(treatments, user, number, id))
         })
-}
-
-/// Instructions of one computation in the order of the text.
-fn in_text_order(module: &Module, ids: impl Iterator<Item = InstructionId>) -> Vec<InstructionId> {
-    let ids: FxHashSet<InstructionId> = ids.collect();
-    let Some(&any) = ids.iter().next() else { return Vec::new() };
-    let computation = &module.computations[module.instructions[any].parent];
-    computation.instructions.iter().copied().filter(|id| ids.contains(id)).collect()
 }
 
 /// Elements of the largest array that an instruction makes.

@@ -168,8 +168,8 @@ fn parts_of_operands(
             is_none.then_some(first(1, Some(rows)))?
         }
         Op::Reduce { dimensions } => {
-            let kept = (0..array(0)?.rank()).filter(|&i| place_of(dimensions, i).is_none());
-            first(count / 2, at(kept.skip(d).next()?))
+            let mut kept = (0..array(0)?.rank()).filter(|&i| place_of(dimensions, i).is_none());
+            first(count / 2, at(kept.nth(d)?))
         }
         Op::ReduceWindow(window) => {
             let is_trivial = window.dimensions[d] == Default::default();
@@ -184,7 +184,7 @@ fn parts_of_operands(
         Op::Dot(dot) => SmallVec::from_slice(&parts_of_dot(dot, array(0)?, array(1)?, rows)?),
         Op::Gather(gather) => SmallVec::from_slice(&parts_of_gather(gather, array(0)?, array(1)?, rows)?),
         Op::Scatter(scatter) if count == 3 => {
-            SmallVec::from_slice(&parts_of_scatter(scatter, array(0)?, array(1)?, array(2)?, rows)?)
+            SmallVec::from_slice(&parts_of_scatter(scatter, array(0)?, array(2)?, rows)?)
         }
         Op::Convolution(convolution) => {
             let (dimensions, is_batch) = (&convolution.dimensions, convolution.batch_group_count == 1);
@@ -216,20 +216,21 @@ fn rows_of_result(module: &Module, id: InstructionId, n: i64, number: usize, row
             let free_before = (0..d).filter(is_free).count() + if number == 1 { left } else { 0 };
             at(place_of(batch, d).unwrap_or(batch.len() + free_before))
         }
+        // The dimension of the result that takes these rows.
         Op::Gather(gather) => {
-            let result_rank = module.shape(id).as_array()?.rank();
-            at((0..result_rank).find(|&to| {
-                let parts = parts_of_gather_at(gather, array(0), array(1), Rows { dimension: to, ..rows });
-                parts.is_some_and(|parts| parts[number] == Some(rows))
+            let (operand, indices) = (array(0)?, array(1)?);
+            let takes = |parts: [Option<Rows>; 2]| parts[number] == Some(rows);
+            let mut dimensions = 0..module.shape(id).as_array()?.rank();
+            at(dimensions.find(|&to| {
+                parts_of_gather(gather, operand, indices, Rows { dimension: to, ..rows }).is_some_and(takes)
             })?)
         }
         Op::Scatter(scatter) if instruction.operands.len() == 3 => {
-            let result_rank = module.shape(id).as_array()?.rank();
-            at((0..result_rank).find(|&to| {
-                let to = Rows { dimension: to, ..rows };
-                let shapes = (array(0), array(1), array(2));
-                let (Some(a), Some(b), Some(c)) = shapes else { return false };
-                parts_of_scatter(scatter, a, b, c, to).is_some_and(|parts| parts[number] == Some(rows))
+            let (operand, updates) = (array(0)?, array(2)?);
+            let takes = |parts: [Option<Rows>; 3]| parts[number] == Some(rows);
+            let mut dimensions = 0..module.shape(id).as_array()?.rank();
+            at(dimensions.find(|&to| {
+                parts_of_scatter(scatter, operand, updates, Rows { dimension: to, ..rows }).is_some_and(takes)
             })?)
         }
         Op::Convolution(convolution) => at(convolution.dimensions.output_batch as usize),
@@ -315,15 +316,6 @@ fn parts_of_dot(dot: &Dot, lhs: &ArrayShape, rhs: &ArrayShape, rows: Rows) -> Op
     }
 }
 
-fn parts_of_gather_at(
-    gather: &GatherDimensions,
-    operand: Option<&ArrayShape>,
-    indices: Option<&ArrayShape>,
-    rows: Rows,
-) -> Option<[Option<Rows>; 2]> {
-    parts_of_gather(gather, operand?, indices?, rows)
-}
-
 /// A row of what a gather takes is a row of what it takes from, where a slice is as wide as that; or a row of indices,
 /// and with it of what is taken from where the two go together.
 fn parts_of_gather(
@@ -351,7 +343,6 @@ fn parts_of_gather(
 fn parts_of_scatter(
     scatter: &ScatterDimensions,
     operand: &ArrayShape,
-    indices: &ArrayShape,
     updates: &ArrayShape,
     rows: Rows,
 ) -> Option<[Option<Rows>; 3]> {
@@ -362,7 +353,6 @@ fn parts_of_scatter(
         let i = (0..from).filter(|&d| d != scatter.index_vector_dim).count();
         let is_batch = |d: &i64| !scatter.update_window_dims.contains(d);
         let update = (0..updates.rank() as i64).filter(is_batch).nth(i)?;
-        debug_assert!((from as usize) < indices.rank(), "batching dimensions are among those of the indices");
         return Some([Some(rows), at(from), at(update)]);
     }
     let is_window =
