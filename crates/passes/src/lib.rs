@@ -2,6 +2,7 @@
 
 mod algebraic;
 mod call_inliner;
+mod conditional_in_place;
 mod conditional_simplifier;
 mod constant_folding;
 mod copy_computation;
@@ -14,6 +15,7 @@ mod donation;
 mod flatten_call_graph;
 mod fusion;
 mod fusion_inliner;
+mod homes;
 mod host_offload;
 mod layout_assignment;
 mod loop_residuals;
@@ -37,6 +39,7 @@ mod while_simplifier;
 
 pub use algebraic::ALGEBRAIC_SIMPLIFIER;
 pub use call_inliner::{CALL_INLINER, MAX_INLINED_PER_INSTRUCTION};
+pub use conditional_in_place::CONDITIONAL_IN_PLACE;
 pub use conditional_simplifier::CONDITIONAL_SIMPLIFIER;
 pub use constant_folding::{CONSTANT_FOLDING, MAX_ELEMENTS};
 pub use copy_insertion::COPY_INSERTION;
@@ -66,6 +69,7 @@ pub use while_simplifier::WHILE_SIMPLIFIER;
 pub const ALL: &[Pass] = &[
     ALGEBRAIC_SIMPLIFIER,
     CALL_INLINER,
+    CONDITIONAL_IN_PLACE,
     CONDITIONAL_SIMPLIFIER,
     CONSTANT_FOLDING,
     COPY_INSERTION,

@@ -1,12 +1,10 @@
 //! Two elements of a loop's state become one.
 
-use memplan_ir::{
-    ElementType, Instruction, InstructionId, Module, Names, Op, Shape, ShapeId, Sharding, SliceDimension,
-};
+use memplan_ir::{InstructionId, Module, Names, Op, Shape, Sharding, SliceDimension};
 
 use super::find::Match;
+use super::site::Site;
 use crate::loops::Loop;
-use crate::scalar::Scalar;
 
 /// Lets the array that is read be the one that is written, for each pair. Linear in the computations concerned.
 pub(super) fn apply(module: &mut Module, of: &Loop, matches: &[Match], names: &mut Names) {
@@ -35,7 +33,7 @@ fn start_with_unwritten(
     let [array, left] = [matching.read, matching.written]
         .map(|element| module.instructions[of.init].operands[element as usize]);
     let whole = module.shape(array).as_array().expect("rows are of arrays").clone();
-    let mut site = Site { module, names, parent: of.id, new: Vec::new() };
+    let mut site = Site::new(module, names, of.id);
     let mut start = array;
     for &(from, to) in &matching.unwritten {
         let dimensions = whole.dimensions.iter().enumerate().map(|(d, &extent)| {
@@ -55,39 +53,6 @@ fn start_with_unwritten(
     }
     site.finish(of.init);
     start
-}
-
-/// New instructions beside one whose metadata they take.
-struct Site<'a> {
-    module: &'a mut Module,
-    names: &'a mut Names,
-    parent: InstructionId,
-    new: Vec<InstructionId>,
-}
-
-impl Site<'_> {
-    fn index(&mut self, value: i64) -> InstructionId {
-        let shape = self.module.intern(Shape::scalar(ElementType::S32));
-        self.emit(Op::Constant(Scalar::integer(ElementType::S32, value).literal()), &[], shape)
-    }
-
-    fn emit(&mut self, op: Op, operands: &[InstructionId], shape: ShapeId) -> InstructionId {
-        let beside = &self.module.instructions[self.parent];
-        let (parent, metadata) = (beside.parent, beside.metadata.clone());
-        let name = self.names.fresh(op.opcode().into());
-        let mut instruction = Instruction::new(name, shape, op, operands.iter().copied(), parent);
-        instruction.metadata = metadata;
-        let id = self.module.instructions.push(instruction);
-        self.new.push(id);
-        id
-    }
-
-    /// Lists them before an instruction.
-    fn finish(self, before: InstructionId) {
-        let list = &mut self.module.computations[self.module.instructions[before].parent].instructions;
-        let at = list.iter().position(|&id| id == before).expect("an instruction stands in its computation");
-        list.splice(at..at, self.new);
-    }
 }
 
 /// Takes elements that nothing uses any more out of the state.
@@ -118,12 +83,9 @@ fn drop_elements(module: &mut Module, of: &Loop, is_gone: &[bool]) {
         let operands = &mut module.instructions[tuple].operands;
         operands.retain(|_| i.next().is_some_and(|i| !is_gone[i]));
     }
-    let elements = module.instructions[of.init].operands.iter();
-    let shape = Shape::Tuple(elements.map(|&element| module.shape(element).clone()).collect());
-    let shape = module.intern(shape);
+    set_shapes(module, of);
     for id in of.tuples(module) {
         let instruction = &mut module.instructions[id];
-        instruction.shape = shape;
         if let Some(extras) = &mut instruction.extras {
             // It says where all of the state comes from, which this no longer is.
             extras.origin = None;
@@ -132,5 +94,15 @@ fn drop_elements(module: &mut Module, of: &Loop, is_gone: &[bool]) {
                 leaves.retain(|_| i.next().is_some_and(|i| !is_gone[i]));
             }
         }
+    }
+}
+
+/// Gives everything that has the shape of the state the shape of what it starts with.
+pub(super) fn set_shapes(module: &mut Module, of: &Loop) {
+    let elements = module.instructions[of.init].operands.iter();
+    let shape = Shape::Tuple(elements.map(|&element| module.shape(element).clone()).collect());
+    let shape = module.intern(shape);
+    for id in of.tuples(module) {
+        module.instructions[id].shape = shape;
     }
 }

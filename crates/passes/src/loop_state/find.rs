@@ -3,8 +3,8 @@
 use memplan_analysis::trip_count;
 use memplan_ir::{ArrayShape, Extras, InstructionId, Module, Op, ShapeId, Sharding, Users};
 
-use super::home::{Home, Homes};
 use super::line::{Line, Lines};
+use crate::homes::{Home, Homes};
 use crate::loops::Loop;
 
 /// Two elements of a loop's state that one array can be.
@@ -30,8 +30,8 @@ struct Rows {
 }
 
 /// An element of the state that does nothing but have rows read, or rows written.
-struct Candidate {
-    element: u32,
+pub(super) struct Candidate {
+    pub(super) element: u32,
     shape: ShapeId,
     rows: Vec<Rows>,
 }
@@ -48,14 +48,19 @@ pub(super) fn matches(module: &Module, users: &Users, homes: &Homes<'_>, of: &Lo
         return Vec::new();
     }
     let read = (0..n_elements).filter_map(|element| read(module, users, of, &mut lines, element));
-    let mut read: Vec<(Candidate, Home)> =
-        read.filter_map(|read| homes.of(of, read.element).map(|home| (read, home))).collect();
+    let given = |read: &Candidate| module.instructions[of.init].operands[read.element as usize];
+    let results = |element: u32| of.results.get(&element).map_or(&[][..], Vec::as_slice);
+    let mut read: Vec<(Candidate, Home)> = read
+        .filter_map(|read| Some((homes.of(given(&read), &[of.init])?, read)))
+        .map(|(home, read)| (read, home))
+        .collect();
     let mut found = Vec::new();
     for written in written {
         let alike = read.iter().enumerate().filter(|(_, (read, _))| {
             read.shape == written.shape && are_sharded_alike(module, of, read.element, written.element)
         });
-        let at_home = alike.filter_map(|(i, (_, home))| Some((homes.goes_to(of, written.element, home)?, i)));
+        let at_home =
+            alike.filter_map(|(i, (_, home))| Some((homes.goes_to(results(written.element), home)?, i)));
         // Those that come from where the result goes to come first.
         let mut candidates: Vec<(bool, usize)> = at_home.collect();
         candidates.sort_unstable_by_key(|&(goes_there, i)| (!goes_there, i));
@@ -68,6 +73,23 @@ pub(super) fn matches(module: &Module, users: &Users, homes: &Homes<'_>, of: &Lo
         }
     }
     found
+}
+
+/// The elements of which the loop writes every row, and reads none.
+pub(super) fn made_row_by_row(module: &Module, users: &Users, of: &Loop) -> Vec<Candidate> {
+    let Some(n_steps) = trip_count(module, of.id).filter(|&n| n > 0) else { return Vec::new() };
+    let mut lines = Lines::new(module, of, n_steps);
+    let n_elements = module.instructions[of.init].operands.len() as u32;
+    let is_written_whole = |lines: &Lines<'_>, made: &Candidate| {
+        let &[Rows { dimension, count, first }] = made.rows.as_slice() else { return false };
+        let n_rows = module.shape_of(made.shape).as_array().map(|array| array.dimensions[dimension]);
+        first.step.abs() == count && n_rows.is_some_and(|n| count * lines.n_steps == i128::from(n))
+    };
+    (0..n_elements)
+        .filter_map(|element| {
+            written(module, users, of, &mut lines, element).filter(|made| is_written_whole(&lines, made))
+        })
+        .collect()
 }
 
 /// An element into which each step writes rows, and which nothing in the loop reads.

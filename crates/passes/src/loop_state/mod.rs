@@ -17,7 +17,8 @@
 //! * every row is written, or those that are not are filled in before the loop from what the new array starts with;
 //! * nothing else reads either array in the loop, nor the old one after it.
 //!
-//! Then, updates of part of a row become updates of the array ([`part_of_row`]).
+//! Then, what is added after the loop to all rows that it has made is added to each in it ([`accumulate`]), and updates of
+//! part of a row become updates of the array ([`part_of_row`]).
 //!
 //! It is less memory when the old array lives where the loop may write: what the program made, a donated parameter that
 //! the new one is to be returned in, or state of the loop around that becomes the new one.
@@ -25,14 +26,16 @@
 //! Left alone: loops whose number of steps is not known, and loops with control dependencies. Requires inlined calls.
 //! *Changed* means that state was joined.
 
+mod accumulate;
 mod apply;
 mod find;
-mod home;
 mod line;
 mod part_of_row;
+mod site;
 
 use memplan_ir::{Module, Names, Users};
 
+use crate::homes::Homes;
 use crate::loops::loops;
 use crate::{Context, Pass, PassError};
 
@@ -43,10 +46,26 @@ pub const LOOP_STATE_IN_PLACE: Pass = Pass {
     run,
 };
 
+/// Most times that the module is looked at: each time, more may be dead.
+const MAX_ROUNDS: usize = 8;
+
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let mut changed = false;
+    for _ in 0..MAX_ROUNDS {
+        let rewrites = [join, accumulate::run, part_of_row::run];
+        // Each of them, whatever the others find.
+        if !rewrites.into_iter().fold(false, |changed, rewrite| rewrite(module) || changed) {
+            break;
+        }
+        changed = true;
+    }
+    Ok(changed)
+}
+
+fn join(module: &mut Module) -> bool {
     let users = Users::new(module);
     let loops = loops(module, &users);
-    let homes = home::Homes::new(module, &users, &loops);
+    let homes = Homes::new(module, &users, &loops);
     let found: Vec<_> = loops.iter().map(|of| find::matches(module, &users, &homes, of)).collect();
     let mut names = Names::new(module);
     let mut changed = false;
@@ -54,5 +73,5 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
         apply::apply(module, of, &matches, &mut names);
         changed = true;
     }
-    Ok(part_of_row::run(module) || changed)
+    changed
 }

@@ -1,13 +1,17 @@
-//! Where an array that a loop reads comes from, and whether the loop may write there without anybody making a copy.
+//! Where an array lives that a loop or a conditional replaces by a new one, and whether the new one may be written there
+//! without anybody making a copy.
 
 use memplan_ir::{InstructionId, Module, Op, ShapeIndex, Users};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::loops::Loop;
 
+/// Most instructions that are looked at to see whether one comes before another.
+const MAX_WALK: usize = 4096;
+
 /// The memory that an element of a loop's state begins in, and that nobody needs after the loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Home {
+pub(crate) enum Home {
     /// A parameter that the caller gives up.
     Parameter(u32, ShapeIndex),
     /// An element of the state of the loop around, whose body ends with this tuple.
@@ -17,7 +21,7 @@ pub(super) enum Home {
 }
 
 /// The loops of a module, to be found by what stands at either end of their bodies.
-pub(super) struct Homes<'a> {
+pub(crate) struct Homes<'a> {
     module: &'a Module,
     users: &'a Users,
     by_id: FxHashMap<InstructionId, &'a Loop>,
@@ -25,32 +29,85 @@ pub(super) struct Homes<'a> {
 }
 
 impl<'a> Homes<'a> {
-    pub(super) fn new(module: &'a Module, users: &'a Users, loops: &'a [Loop]) -> Homes<'a> {
+    pub(crate) fn new(module: &'a Module, users: &'a Users, loops: &'a [Loop]) -> Homes<'a> {
         let by_id = loops.iter().map(|of| (of.id, of)).collect();
         let by_state = loops.iter().map(|of| (of.state, of)).collect();
         Homes { module, users, by_id, by_state }
     }
 
-    /// Where an element of a loop's state lives when the loop begins; `None` when it is needed afterwards, or is not
-    /// the program's to write.
-    pub(super) fn of(&self, of: &Loop, element: u32) -> Option<Home> {
-        let (mut user, mut id) = (of.init, self.operand(of.init, element));
+    /// Where a value lives that is given to a loop or a conditional, which are the holders, with tuples on the way.
+    /// The last holder is the loop or the conditional, or what it is given. `None` when the value is needed otherwise, other
+    /// than by what the last holder is computed from, or is not the program's to write.
+    pub(crate) fn of(&self, value: InstructionId, holders: &[InstructionId]) -> Option<Home> {
+        let (mut holder, mut id) = (None, value);
         loop {
-            if self.users.of(id) != [user] {
-                return None;
+            let is_held = |user: &InstructionId| match holder {
+                Some(holder) => holder == *user,
+                None => holders.contains(user),
+            };
+            let others = self.users.of(id).iter().filter(|user| !is_held(user));
+            let last = *holders.last()?;
+            for &other in others {
+                if !self.is_read_before(id, other, last) {
+                    return None;
+                }
             }
             let instruction = &self.module.instructions[id];
             match instruction.op {
-                Op::Reshape { .. } | Op::Bitcast => (user, id) = (id, instruction.operands[0]),
+                Op::Reshape { .. } | Op::Bitcast => (holder, id) = (Some(id), instruction.operands[0]),
                 Op::GetTupleElement { index } => match self.element(instruction.operands[0], index, id)? {
                     Element::Is(home) => return Some(home),
-                    Element::From(tuple) => (user, id) = (tuple, self.operand(tuple, index)),
+                    Element::From(tuple) => (holder, id) = (Some(tuple), self.operand(tuple, index)),
                 },
                 Op::Parameter { number } => return self.parameter(id, number, ShapeIndex::root()),
                 Op::Constant(_) | Op::OptimizationBarrier => return None,
                 _ => return Some(Home::Temporary),
             }
         }
+    }
+
+    /// Whether a user only reads a value, and another instruction is computed from what it makes of it.
+    fn is_read_before(&self, value: InstructionId, user: InstructionId, last: InstructionId) -> bool {
+        let is_read = match self.module.instructions[user].op {
+            // A loop that does not hand it out again.
+            Op::Tuple => self.users.of(user).iter().all(|of| match self.by_id.get(of) {
+                Some(of) => {
+                    (0u32..).zip(&self.module.instructions[user].operands).all(|(element, &operand)| {
+                        operand != value
+                            || of.passes_on(self.module, element) && !of.results.contains_key(&element)
+                    })
+                }
+                None => false,
+            }),
+            Op::Reshape { .. }
+            | Op::Bitcast
+            | Op::Transpose { .. }
+            | Op::GetTupleElement { .. }
+            | Op::While
+            | Op::Conditional
+            | Op::Call { .. }
+            | Op::OptimizationBarrier
+            | Op::AddDependency
+            | Op::DynamicUpdateSlice => false,
+            _ => true,
+        };
+        is_read && self.comes_before(user, last)
+    }
+
+    /// Whether an instruction is computed from another, as far as a bounded walk shows.
+    fn comes_before(&self, first: InstructionId, last: InstructionId) -> bool {
+        let mut open = vec![last];
+        let mut seen: FxHashSet<InstructionId> = FxHashSet::default();
+        while let Some(id) = open.pop() {
+            if id == first {
+                return true;
+            }
+            if seen.len() < MAX_WALK {
+                let operands = self.module.instructions[id].operands.iter().copied();
+                open.extend(operands.filter(|&operand| seen.insert(operand)));
+            }
+        }
+        false
     }
 
     /// Where an element of a tuple lives that is taken out here and nowhere else.
@@ -90,9 +147,9 @@ impl<'a> Homes<'a> {
         (is_of_caller && (is_donor || is_aliased)).then_some(Home::Parameter(number, index))
     }
 
-    /// Whether the result of a loop goes where something lives; `None` when it must be in another place.
-    pub(super) fn goes_to(&self, of: &Loop, element: u32, home: &Home) -> Option<bool> {
-        let mut open = of.results.get(&element).cloned().unwrap_or_default();
+    /// Whether a result goes where something lives; `None` when it must be in another place.
+    pub(crate) fn goes_to(&self, results: &[InstructionId], home: &Home) -> Option<bool> {
+        let mut open = results.to_vec();
         let mut goes_there = false;
         while let Some(id) = open.pop() {
             if id == self.module.entry_computation().root {
@@ -126,7 +183,8 @@ impl<'a> Homes<'a> {
         }
     }
 
-    fn is_output(&self, home: &Home, output: &ShapeIndex) -> Option<bool> {
+    /// As [`Homes::goes_to`], for a result of the program.
+    pub(crate) fn is_output(&self, home: &Home, output: &ShapeIndex) -> Option<bool> {
         let mut aliases = self.module.config.input_output_alias.iter();
         let alias = aliases.find(|alias| alias.output_index == *output);
         match (home, alias) {
