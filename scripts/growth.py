@@ -80,6 +80,7 @@ def main():
     parser.add_argument("--shapes", help="the program that writes the shapes", default=None)
     parser.add_argument("--limit", type=int, default=120, help="CPU seconds for one command")
     parser.add_argument("--most", type=int, default=1_000_000, help="the largest size")
+    parser.add_argument("--only", nargs="+", choices=SHAPES, default=list(SHAPES), help="these programs")
     parser.add_argument("--targets", nargs="+", default=["cpu", "gpu-h100", "tpu-v5e"], help="machines to compile for")
     parser.add_argument("--keep", help="a file for what was measured")
     args = parser.parse_args()
@@ -102,7 +103,8 @@ def main():
             return path
 
         measured.program, measured.out = program, os.path.join(folder, "out")
-        for shape, (plan_sizes, compile_sizes) in SHAPES.items():
+        for shape in args.only:
+            plan_sizes, compile_sizes = SHAPES[shape]
             for n in sorted(n for n in {*plan_sizes, *compile_sizes} if n <= args.most):
                 verbs = [["plan", "gpu-h100"]] if n in plan_sizes else []
                 verbs += [["compile", target] for target in args.targets] if n in compile_sizes else []
