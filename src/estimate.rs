@@ -3,18 +3,20 @@
 //! The program goes through the same stages as there (simplify, fuse, copy, schedule, assign), each with that compiler's
 //! rules, which are data ([`Compiler`]). What comes out is no plan for anybody to run, but the bytes of one.
 
-use crate::analysis::{CallGraph, CallGraphError, Costs, RunEstimate};
-use crate::ir::{self, Module};
-use crate::memory::{Bytes, Compiler, Target, Totals};
+use crate::analysis::{CallGraph, CallGraphError, Costs, RunEstimate, calls_sequentially};
+use crate::ir::{self, Module, Op};
+use crate::memory::{Bytes, Compiler, Scheduler, Target, Totals};
+use crate::pack;
 use crate::passes::{self, Context, Pass, PassError, RunOptions};
+use crate::plan::fast_memory::{self, FastMemoryOptions};
 use crate::plan::{
-    self, AssignOptions, PeakReport, PlanError, PlanOptions, Planned, ScheduleOptions, Sharing,
+    self, AssignOptions, Method, PeakReport, PlanError, PlanOptions, Planned, ScheduleOptions, Sharing,
 };
 
 /// What a compiler will need for a program.
 #[derive(Clone, Debug)]
 pub struct Estimate {
-    /// Bytes by kind, as in the plan file.
+    /// Bytes by kind, as in the plan file. What code takes of main memory is among the temporaries.
     pub totals: Totals,
     /// Arguments, outputs that are not aliased, and temporaries.
     pub total: Bytes,
@@ -34,6 +36,14 @@ pub enum EstimateError {
     /// The module is not valid.
     #[error("the module is not valid")]
     Invalid(#[source] ir::VerifyErrors),
+    /// The compiler's file names a pass that there is not.
+    #[error("compiler `{compiler}` has a pass `{pass}`, which memplan does not know")]
+    UnknownPass {
+        /// The compiler.
+        compiler: String,
+        /// The pass.
+        pass: String,
+    },
     /// A pass gave up.
     #[error(transparent)]
     Pass(#[from] PassError),
@@ -54,28 +64,22 @@ pub fn estimate(module: &Module, compiler: &Compiler, target: &Target) -> Result
     let machine = compiler.on(target);
     let mut module = module.clone();
     module.is_scheduled = false;
-    let mut passes = Vec::new();
-    if !compiler.keeps_barriers {
-        passes.push(passes::OPTIMIZATION_BARRIER_EXPANDER);
-    }
-    passes.extend(passes::simplification_pipeline());
-    passes.extend([passes::HOST_OFFLOAD, passes::LAYOUT_ASSIGNMENT]);
-    passes.extend([passes::OPTIMIZATION_BARRIER_EXPANDER, passes::FUSION]);
-    passes.extend(passes::LEGALIZE);
-    run(&mut module, &passes, &machine)?;
-    let options = PlanOptions {
-        schedule: ScheduleOptions { budget: 0, ..ScheduleOptions::default() },
-        assign: AssignOptions { sharing: Sharing::AsXla, ..AssignOptions::quick() },
-        ..PlanOptions::default()
-    };
+    passes::run(&mut module, &passes_of(compiler)?, &Context { target: &machine }, RunOptions::default())?;
+    let options = plan_options(compiler);
     let mut planned = plan::plan(&module, &machine, &options)?;
     planned.apply(&mut module);
+    let fast = FastMemoryOptions::for_target(&machine).filter(|_| compiler.fast_memory);
+    if let Some(fast) = fast.filter(|fast| matters(fast, planned.plan.totals.temp)) {
+        module.is_scheduled = true;
+        fast_memory::assign(&mut module, &machine, &at_a_glance(fast))?;
+        planned = plan::plan(&module, &machine, &options)?;
+    }
     let graph = CallGraph::new(&module)?;
     let costs = Costs::new(&module, &graph, &planned.facts.in_place, &machine);
-    let totals = planned.plan.totals;
+    let totals = with_code(planned.plan.totals, compiler.code.of(n_kernels(&module, &graph)));
     Ok(Estimate {
         totals,
-        total: totals.total,
+        total: totals.total.saturating_sub(totals.constants),
         peak: plan::peak_report(&module, &planned.facts, &planned.plan),
         seconds: RunEstimate::new(&module, &graph, &costs, &machine).seconds,
         module,
@@ -83,6 +87,68 @@ pub fn estimate(module: &Module, compiler: &Compiler, target: &Target) -> Result
     })
 }
 
-fn run(module: &mut Module, passes: &[Pass], machine: &Target) -> Result<(), PassError> {
-    passes::run(module, passes, &Context { target: machine }, RunOptions::default()).map(|_| ())
+/// What a compiler does to a program before it orders it, and what makes the result legal if it has not.
+fn passes_of(compiler: &Compiler) -> Result<Vec<Pass>, EstimateError> {
+    let unknown =
+        |pass: &String| EstimateError::UnknownPass { compiler: compiler.name.clone(), pass: pass.clone() };
+    let own = compiler.passes.iter().map(|name| passes::find(name).copied().ok_or_else(|| unknown(name)));
+    own.chain(passes::LEGALIZE.map(Ok)).collect()
+}
+
+/// One-pass orders as the compiler tries them, and its ways of sharing and packing.
+fn plan_options(compiler: &Compiler) -> PlanOptions {
+    let method = |scheduler: &Scheduler| match scheduler {
+        Scheduler::List => Method::List,
+        Scheduler::DepthFirst => Method::DepthFirst,
+        Scheduler::PostOrder => Method::PostOrder,
+        Scheduler::BreadthFirst => Method::BreadthFirst,
+    };
+    let methods = compiler.schedulers.iter().map(method).collect();
+    PlanOptions {
+        reschedule: false,
+        schedule: ScheduleOptions { budget: 0, methods, ..ScheduleOptions::default() },
+        assign: AssignOptions {
+            pack: pack::Options::as_xla(),
+            sharing: Sharing::AsXla,
+            ..AssignOptions::default()
+        },
+    }
+}
+
+/// Programs whose temporaries are many times what fast memory has need hardly less main memory for it.
+const MOST_TIMES: u64 = 8;
+
+/// Whether fast memory can hold a part of the temporaries that is worth asking about.
+fn matters(fast: &FastMemoryOptions, temp: Bytes) -> bool {
+    temp.0 <= fast.capacity.saturating_mul(MOST_TIMES)
+}
+
+/// Fast memory without a search: what is kept there is at most a little less than could be. Of arrays that take more than
+/// a quarter of it, libtpu keeps hardly any.
+fn at_a_glance(options: FastMemoryOptions) -> FastMemoryOptions {
+    let largest = options.capacity / 4;
+    FastMemoryOptions { largest, price_rounds: 6, search_steps: 0, cross_program_prefetches: 0, ..options }
+}
+
+/// Instructions that code is generated for.
+fn n_kernels(module: &Module, graph: &CallGraph) -> u64 {
+    let is_kernel = |op: &Op| {
+        let moves_nothing = matches!(
+            op,
+            Op::Parameter { .. } | Op::Constant(_) | Op::Tuple | Op::GetTupleElement { .. } | Op::Bitcast
+        );
+        !moves_nothing && !calls_sequentially(op)
+    };
+    let of = |&computation: &ir::ComputationId| {
+        module.instructions_of(computation).filter(|(_, instruction)| is_kernel(&instruction.op)).count()
+            as u64
+    };
+    graph.sequential().iter().map(of).sum()
+}
+
+fn with_code(mut totals: Totals, code: Bytes) -> Totals {
+    for sum in [&mut totals.temp, &mut totals.temp_lower_bound, &mut totals.total, &mut totals.peak_live] {
+        *sum = sum.saturating_add(code);
+    }
+    totals
 }

@@ -9,6 +9,7 @@ use memplan::{CompileError, CompileOptions, Compiled, compile, ir, passes};
 
 use crate::check::proof_line;
 use crate::emit::{EmitArgs, Program};
+use crate::estimate;
 use crate::failure::Failure;
 use crate::input::{read_module, target};
 use crate::ipu_report;
@@ -57,6 +58,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
     let mut module = read_module(&args.module)?;
     let explanation = args.explain_fusion.then(|| explain(&module, &target)).transpose()?;
     let per_device = report::per_device(&module, &target);
+    let original = (args.format == Format::Text).then(|| module.clone());
     let mut options =
         CompileOptions { measure_stages: args.format == Format::Text, ..CompileOptions::default() };
     options.plan = PlanOptions { assign: args.pack.assign_options(), ..PlanOptions::default() };
@@ -75,6 +77,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
         Format::Text => {
             let mut text = stages(&compiled, args.timings) + "\n";
             text.push_str(&report::render(&module, &target, &compiled.planned.facts, plan, per_device));
+            text.extend(original.and_then(|original| estimate::beside(&original, &target)));
             text.extend(placement.iter().map(|placement| format!("\n{}", paragraph(placement))));
             text.extend(tiles.as_ref().map(|tiles| ipu_report::render(&module, tiles)));
             text.push_str(&format!("\n{}", proof_line(&compiled.proof)));

@@ -2,7 +2,8 @@
 
 use clap::Args;
 use memplan::estimate;
-use memplan::memory::{Bytes, Compiler, Totals};
+use memplan::ir::Module;
+use memplan::memory::{Bytes, Compiler, Target, Totals};
 use serde::Serialize;
 
 use crate::emit::{EmitArgs, Program};
@@ -70,6 +71,19 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
         }
     };
     write_result(args.output.as_deref(), text)
+}
+
+/// What a compiler that people have would need where a plan assumes other kernels than it makes; nothing for machines of
+/// which no compiler is known.
+pub(crate) fn beside(module: &Module, target: &Target) -> Option<String> {
+    let is_for =
+        |compiler: &Compiler| Target::find(&compiler.target).is_ok_and(|usual| usual.family == target.family);
+    let compiler = Compiler::built_in().into_iter().find(is_for)?;
+    let other = match estimate(module, &compiler, target) {
+        Ok(found) => format!("{} would need {} (`memplan estimate`)", compiler.name, found.total),
+        Err(error) => format!("what {} would need is not known: {error}", compiler.name),
+    };
+    Some(format!("\nthis is with the kernels that {}'s file promises; {other}\n", target.name))
 }
 
 /// The compiler with a name.

@@ -1,6 +1,7 @@
 //! The command from outside: what it writes, where, and how it fails.
 
 mod emit;
+mod estimate;
 #[cfg(unix)]
 mod interrupted;
 mod outputs;

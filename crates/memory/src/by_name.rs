@@ -56,6 +56,27 @@ impl<'de, K: Name, V: Deserialize<'de>> Visitor<'de> for Table<K, V> {
     }
 }
 
+/// Lists of names.
+pub(crate) mod list {
+    use serde::de::{Deserialize, Deserializer};
+    use serde::ser::Serializer;
+
+    use super::{Key, Name};
+
+    /// Writes a list.
+    pub(crate) fn serialize<S: Serializer, K: Name>(list: &[K], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(list.iter().map(ToString::to_string))
+    }
+
+    /// Reads a list.
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>, K: Name>(
+        deserializer: D,
+    ) -> Result<Vec<K>, D::Error> {
+        let list = Vec::<Key<K>>::deserialize(deserializer)?;
+        Ok(list.into_iter().map(|Key(name)| name).collect())
+    }
+}
+
 struct Key<K>(K);
 
 impl<'de, K: Name> Deserialize<'de> for Key<K> {

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{FusionRules, Target};
+use crate::{Bytes, FusionRules, Target};
 
 /// A compiler whose memory can be estimated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -19,8 +19,49 @@ pub struct Compiler {
     pub target: String,
     /// Whether optimization barriers are there until it has merged common subexpressions and has an order.
     pub keeps_barriers: bool,
+    /// The passes that it runs before it orders the program, by name.
+    pub passes: Vec<String>,
+    /// The ways in which it orders a program, of which it takes the best.
+    pub schedulers: Vec<Scheduler>,
+    /// Whether it keeps values near the cores, on machines that have memory there.
+    #[serde(default)]
+    pub fast_memory: bool,
+    /// Bytes of main memory that the program itself takes.
+    #[serde(default)]
+    pub code: CodeSize,
     /// What it computes in one kernel.
     pub fusion: FusionRules,
+}
+
+/// Main memory for code, on machines that load it from there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CodeSize {
+    /// Bytes of every program.
+    pub base: Bytes,
+    /// Bytes for each kernel.
+    pub per_kernel: Bytes,
+}
+
+impl CodeSize {
+    /// Bytes of a program with so many kernels.
+    pub fn of(&self, n_kernels: u64) -> Bytes {
+        self.base.saturating_add(Bytes(self.per_kernel.0.saturating_mul(n_kernels)))
+    }
+}
+
+/// A way to order a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scheduler {
+    /// What frees the most bytes comes first.
+    List,
+    /// Depth first, operands with more behind them first.
+    DepthFirst,
+    /// Depth first, operands from left to right.
+    PostOrder,
+    /// What is ready runs in the order in which it became so.
+    BreadthFirst,
 }
 
 /// Why there is no such compiler.

@@ -21,10 +21,11 @@
 //!   value, so that blocks are independent and no two cores write the same element. One kernel has at most two dots,
 //!   as fused attention has; a third operand panel would not fit beside the block.
 
+use memplan_ir::Opcode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Bytes;
+use crate::{Bytes, by_name};
 
 /// Which operations of a target may share a kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -44,6 +45,11 @@ pub struct FusionRules {
     /// How many bytes may be moved in addition for each byte that an array would have taken from and to memory, when
     /// it is recomputed in several kernels instead.
     pub max_traffic_ratio: f64,
+    /// Elementwise operations that are never computed twice, for several kernels or for several elements; of conversions,
+    /// those that round.
+    #[serde(with = "by_name::list")]
+    #[schemars(with = "Vec<String>")]
+    pub expensive: Vec<Opcode>,
     /// Dots.
     pub dot: ContractionRules,
     /// Convolutions.
@@ -54,6 +60,8 @@ pub struct FusionRules {
     pub row_block_bytes: Bytes,
     /// Rows that matrix units multiply at once: the least that a block of rows has where there is a dot.
     pub rows_per_block: u64,
+    /// Whether a reduction of one array may compute what it reads even if other kernels compute it as well.
+    pub reduce_shares: bool,
     /// Whether the result of a reduction may be worked on in the kernel that reduces.
     pub reduce_epilogue: bool,
 }
@@ -77,6 +85,9 @@ pub struct ContractionRules {
     pub prologue: bool,
     /// Whether the result can be worked on before it is stored.
     pub epilogue: bool,
+    /// How many bytes more an operation on the way in may read than it makes, and the kernel may store than it multiplies
+    /// to; left out: any number.
+    pub tolerance: Option<Bytes>,
     /// The name of the code generator, which goes into the fusion's `backend_config`; empty: the target's usual one.
     pub kernel: String,
 }
@@ -91,10 +102,12 @@ impl Default for FusionRules {
             max_instructions: 256,
             max_evaluations: 15,
             max_traffic_ratio: 4.0,
+            expensive: Vec::new(),
             dot: ContractionRules::default(),
             convolution: ContractionRules::default(),
             row_block_bytes: Bytes::ZERO,
             rows_per_block: 16,
+            reduce_shares: true,
             reduce_epilogue: true,
         }
     }

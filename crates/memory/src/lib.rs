@@ -20,7 +20,7 @@ mod tpu_layout;
 mod units;
 
 pub use addressing::{Addressing, Digit, is_view};
-pub use compiler::{Compiler, CompilerError};
+pub use compiler::{CodeSize, Compiler, CompilerError, Scheduler};
 pub use fusion_rules::{ContractionRules, FusionGoal, FusionRules};
 pub use kernel_scratch::KernelScratch;
 pub use plan::{Allocation, AllocationId, AllocationKind, MemoryPlan, Slice, SpaceTotals, Totals};

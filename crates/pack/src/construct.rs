@@ -14,8 +14,9 @@ pub(crate) struct Offsets {
     pub(crate) height: u64,
 }
 
-/// The best of a few orders, stopping at a height that is low enough. `None`: above 2^64.
-pub(crate) fn construct(instance: &Instance, enough: u64) -> Option<Offsets> {
+/// The best of a few orders, stopping at a height that is low enough; with `only_best_fit`, of XLA's alone, if there are
+/// not too many blocks for them. `None`: above 2^64.
+pub(crate) fn construct(instance: &Instance, enough: u64, only_best_fit: bool) -> Option<Offsets> {
     let mut best: Option<Offsets> = None;
     let mut consider = |offsets: Vec<u64>| {
         if let Some(height) = profile::height(instance, &offsets)
@@ -25,7 +26,8 @@ pub(crate) fn construct(instance: &Instance, enough: u64) -> Option<Offsets> {
         }
         best.as_ref().is_some_and(|best| best.height <= enough)
     };
-    let orders = ORDERS.map(|key| order(instance, key));
+    let own: &[Key] = if only_best_fit && first_fit::is_affordable(instance) { &[] } else { &ORDERS };
+    let orders: Vec<Vec<u32>> = own.iter().map(|&key| order(instance, key)).collect();
     // The rule that is n log n is often enough.
     for order in &orders {
         if consider(niche::pack(instance, &ranks(order), Rule::Best)) {

@@ -18,6 +18,9 @@ pub struct Options {
     pub node_limit: Option<u64>,
     /// Threads to use; at least one is.
     pub threads: usize,
+    /// Only XLA's heuristic: global decreasing-size best fit, by size and by length of life, of which the lower one counts.
+    /// Where there are too many pieces for its quadratic time, the others as well.
+    pub only_best_fit: bool,
     /// Varies the random choices.
     pub seed: u64,
     /// Set it to true from anywhere to end early with the best packing so far.
@@ -30,6 +33,11 @@ impl Options {
     /// Heuristics only: linearithmic, deterministic, about a second for a million items.
     pub fn quick() -> Self {
         Options { node_limit: Some(0), time_limit: None, threads: 1, ..Options::default() }
+    }
+
+    /// As XLA packs: to see what it would need.
+    pub fn as_xla() -> Self {
+        Options { only_best_fit: true, ..Options::quick() }
     }
 
     /// The defaults with another time limit.
@@ -45,6 +53,7 @@ impl Default for Options {
             time_limit: Some(Duration::from_secs(10)),
             node_limit: None,
             threads: cores.min(2),
+            only_best_fit: false,
             seed: 0,
             stop: None,
             progress: None,
@@ -58,6 +67,7 @@ impl fmt::Debug for Options {
             .field("time_limit", &self.time_limit)
             .field("node_limit", &self.node_limit)
             .field("threads", &self.threads)
+            .field("only_best_fit", &self.only_best_fit)
             .field("seed", &self.seed)
             .finish_non_exhaustive()
     }

@@ -128,6 +128,12 @@ pub(crate) fn is_pointwise(module: &Module, id: InstructionId) -> bool {
     }
 }
 
+/// Whether an element of an operand may be read for several elements of the result.
+pub(crate) fn reuses_elements(module: &Module, id: InstructionId) -> bool {
+    let op = &module.instructions[id].op;
+    matches!(op, Op::Broadcast { .. } | Op::Gather(_) | Op::ReduceWindow(_) | Op::Dot(_) | Op::Convolution(_))
+}
+
 /// Whether a reshape or transpose leaves every byte where it is, so that it is only another view of its operand.
 pub(crate) fn moves_no_bytes(module: &Module, id: InstructionId) -> bool {
     let instruction = &module.instructions[id];

@@ -36,6 +36,7 @@ mod tuple_simplifier;
 mod tuple_uses;
 mod while_invariant_code_motion;
 mod while_simplifier;
+mod xla;
 
 pub use algebraic::ALGEBRAIC_SIMPLIFIER;
 pub use call_inliner::{CALL_INLINER, MAX_INLINED_PER_INSTRUCTION};
@@ -62,8 +63,13 @@ pub use row_blocks::{ROW_BLOCKS, cut_into_row_blocks};
 pub use scatter_to_select::SCATTER_TO_SELECT;
 pub use tuple_constant_expander::TUPLE_CONSTANT_EXPANDER;
 pub use tuple_simplifier::TUPLE_SIMPLIFIER;
-pub use while_invariant_code_motion::{MAX_FREE_BYTES, WHILE_INVARIANT_CODE_MOTION};
+pub use while_invariant_code_motion::{
+    MAX_FREE_BYTES, WHILE_INVARIANT_CODE_MOTION, WHILE_INVARIANT_CODE_MOTION_OF_ALL,
+};
 pub use while_simplifier::WHILE_SIMPLIFIER;
+pub use xla::{
+    CONVOLUTION_CANONICALIZATION, CONVOLUTION_PADDING_LEGALIZATION, FLOAT_NORMALIZATION, STABLE_SORT_EXPANDER,
+};
 
 /// Every pass by name, in alphabetical order.
 pub const ALL: &[Pass] = &[
@@ -98,7 +104,17 @@ pub const ALL: &[Pass] = &[
     WHILE_SIMPLIFIER,
 ];
 
+/// Passes that other compilers run and memplan does not, since programs need no less memory after them: what an estimate
+/// of such a compiler is made with.
+pub const FOREIGN: &[Pass] = &[
+    CONVOLUTION_CANONICALIZATION,
+    CONVOLUTION_PADDING_LEGALIZATION,
+    FLOAT_NORMALIZATION,
+    STABLE_SORT_EXPANDER,
+    WHILE_INVARIANT_CODE_MOTION_OF_ALL,
+];
+
 /// The pass with a name.
 pub fn find(name: &str) -> Option<&'static Pass> {
-    ALL.iter().find(|pass| pass.name == name)
+    ALL.iter().chain(FOREIGN).find(|pass| pass.name == name)
 }

@@ -35,14 +35,34 @@ pub const WHILE_INVARIANT_CODE_MOTION: Pass = Pass {
     run,
 };
 
+/// The same as XLA's CPU compiler has it: whatever does not change is computed before the loop, and lives as long as that.
+pub const WHILE_INVARIANT_CODE_MOTION_OF_ALL: Pass = Pass {
+    name: "while-invariant-code-motion-of-all",
+    description: "compute before a loop what each iteration would compute again, as XLA's CPU compiler does",
+    run: |module, _| move_out(module, Worth::AnyWork),
+};
+
+/// What a value must be worth to be computed before a loop.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Worth {
+    /// No bytes live in addition.
+    NoBytes,
+    /// Something is computed, rather than only arranged.
+    AnyWork,
+}
+
 /// A value of at most this many bytes may live through a loop: it takes less than the alignment of a buffer on any
 /// target.
 pub const MAX_FREE_BYTES: u64 = 64;
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    move_out(module, Worth::NoBytes)
+}
+
+fn move_out(module: &mut Module, worth: Worth) -> Result<bool, PassError> {
     let mut rewriter = Rewriter::new(module);
     rewriter.sweep(|r, id| match r.op(id) {
-        Op::While if !r.is_pinned(id) => hoist(r, id),
+        Op::While if !r.is_pinned(id) => hoist(r, id, worth),
         Op::GetTupleElement { index } => crate::tuple_simplifier::element_of_tuple(r, id, *index),
         _ => None,
     });
@@ -63,7 +83,7 @@ enum Source {
     Elements,
 }
 
-fn hoist(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+fn hoist(r: &mut Rewriter<'_>, id: InstructionId, worth: Worth) -> Option<InstructionId> {
     let (body, condition) = (r.get(id).called[0], r.get(id).called[1]);
     let init = r.operand(id, 0);
     let root = r.root_of(body);
@@ -76,7 +96,10 @@ fn hoist(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     }
     let instructions = r.live_instructions_of(body);
     let sources = sources(r, body, root, &instructions);
-    let moved = moved_values(r, init, body, condition, &instructions, &sources);
+    let moved = match worth {
+        Worth::NoBytes => moved_values(r, init, body, condition, &instructions, &sources),
+        Worth::AnyWork => values_of_work(r, body, &instructions, &sources),
+    };
     if moved.is_empty() {
         return None;
     }
@@ -198,6 +221,29 @@ fn moved_values(
             || matches!(sources[id], Source::Element(i) if replaces(r, i))
     };
     brought.into_iter().filter(moves).collect()
+}
+
+/// The values that something is computed for and that do not change, as far as anything else reads them.
+fn values_of_work(
+    r: &Rewriter<'_>,
+    body: ComputationId,
+    instructions: &[InstructionId],
+    sources: &SecondaryMap<InstructionId, Source>,
+) -> Vec<InstructionId> {
+    let is_work = |id: InstructionId| {
+        let is_fixed = matches!(sources[id], Source::Element(_) | Source::Elements);
+        is_fixed && state_element(r, body, id).is_none() && is_movable(r, id) && !only_arranges(r.op(id))
+    };
+    let mut is_read: SecondaryMap<InstructionId, bool> = SecondaryMap::new();
+    for &user in instructions.iter().filter(|&&user| !is_work(user)) {
+        r.operands(user).iter().for_each(|&operand| is_read[operand] = true);
+    }
+    instructions.iter().copied().filter(|&id| is_read[id] && is_work(id)).collect()
+}
+
+/// Whether an operation only puts elements elsewhere, all of them: nothing is gained by doing that once.
+fn only_arranges(op: &Op) -> bool {
+    matches!(op, Op::Reshape { .. } | Op::Reverse { .. } | Op::Slice { .. } | Op::Transpose { .. })
 }
 
 fn bytes(r: &Rewriter<'_>, id: InstructionId) -> Option<u64> {

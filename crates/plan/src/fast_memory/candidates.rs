@@ -307,7 +307,7 @@ impl Build<'_> {
         views: &mut FxHashMap<ValueId, Vec<View>>,
     ) -> Option<Candidate> {
         let bytes = values.iter().map(|&v| self.bytes(v)).collect::<Option<Vec<u64>>>()?.into_iter().max()?;
-        if bytes == 0 || bytes > self.options.capacity {
+        if bytes == 0 || bytes > self.options.capacity.min(self.options.largest) {
             return None;
         }
         let has_parts = values.iter().any(|&value| self.parts.values.contains(value));

@@ -18,6 +18,8 @@ pub struct Options {
     pub objective: Objective,
     /// Bytes of the fast memory that values may take together with the scratch of kernels.
     pub capacity: u64,
+    /// Bytes of the largest value that may be in it.
+    pub largest: u64,
     /// What a byte is worth that main memory moves while the cores wait for it, on top of the byte itself. Below 1, so
     /// that fewer bytes always win over less time.
     pub time_weight: f64,
@@ -37,6 +39,7 @@ impl Options {
         Some(Options {
             objective: Objective::Traffic,
             capacity,
+            largest: capacity,
             time_weight: 0.25,
             price_rounds: 40,
             search_steps: 4,

@@ -39,6 +39,8 @@ pub struct ScheduleOptions {
     pub budget: u64,
     /// What a value of so many bytes counts.
     pub weigh: fn(Role, Bytes) -> Bytes,
+    /// The one-pass orders to begin with; all but breadth first by default.
+    pub methods: Vec<Method>,
 }
 
 /// What a value is to the program.
@@ -96,6 +98,8 @@ pub enum Method {
     Tree,
     /// Greedy from the end.
     Reverse,
+    /// As soon as operands are there.
+    BreadthFirst,
     /// One of these orders, improved.
     Search,
 }
@@ -122,7 +126,9 @@ pub enum ScheduleError {
 
 impl Default for ScheduleOptions {
     fn default() -> ScheduleOptions {
-        ScheduleOptions { budget: 12_000_000, weigh: |_, bytes| bytes }
+        use Method::{DepthFirst, List, PostOrder, Reverse, Textual, Tree};
+        let methods = vec![Textual, List, DepthFirst, PostOrder, Tree, Reverse];
+        ScheduleOptions { budget: 12_000_000, weigh: |_, bytes| bytes, methods }
     }
 }
 
@@ -155,8 +161,9 @@ pub fn schedule(
         let graph = problem.graph(&inner);
         let computation = problem.computation;
         let share = u128::from(options.budget) * graph.len() as u128 / u128::from(total.max(1));
-        let (order, found) = best_order(&graph, (share as u64).min(STEPS_PER_NODE * graph.len() as u64))
-            .map_err(|node| ScheduleError::Cycle {
+        let budget = (share as u64).min(STEPS_PER_NODE * graph.len() as u64);
+        let (order, found) =
+            best_order(&graph, budget, &options.methods).map_err(|node| ScheduleError::Cycle {
                 computation: module.computations[computation].name.clone(),
                 instruction: problem.name(module, node),
             })?;
@@ -169,16 +176,22 @@ pub fn schedule(
 }
 
 /// The best order found for one computation; a node on a cycle if there is one.
-fn best_order(graph: &Graph, budget: u64) -> Result<(Vec<Node>, ComputationReport), Node> {
+fn best_order(
+    graph: &Graph,
+    budget: u64,
+    methods: &[Method],
+) -> Result<(Vec<Node>, ComputationReport), Node> {
     let textual = starts::textual(graph).ok_or_else(|| starts::on_cycle(graph))?;
-    let others = [
-        (Method::List, starts::list(graph)),
-        (Method::DepthFirst, starts::depth_first(graph, &textual)),
-        (Method::PostOrder, starts::post_order(graph)),
-        (Method::Tree, starts::tree(graph, &textual)),
-        (Method::Reverse, starts::reverse(graph)),
-    ];
-    let orders = std::iter::once((Method::Textual, textual)).chain(others);
+    let order = |method| match method {
+        Method::List => starts::list(graph),
+        Method::DepthFirst => starts::depth_first(graph, &textual),
+        Method::PostOrder => starts::post_order(graph),
+        Method::Tree => starts::tree(graph, &textual),
+        Method::Reverse => starts::reverse(graph),
+        Method::BreadthFirst => starts::breadth_first(graph),
+        Method::Textual | Method::Search => textual.clone(),
+    };
+    let orders = methods.iter().map(|&method| (method, order(method)));
     let mut orders: Vec<(Method, Vec<Node>, u64)> = orders
         .map(|(method, order)| {
             let peak = graph.peak(&order);

@@ -8,6 +8,7 @@
 //! | post-order | operands from left to right | |
 //! | tree | the operand that needs the most beyond its result | Sethi and Ullman 1970; Liu 1987 |
 //! | reverse | from the end: what needs the fewest operands that are not needed anyway | |
+//! | breadth-first | what has been ready for longest | XLA's `BFScheduler`, for many cores at work |
 //!
 //! All take n log n time in nodes and edges.
 
@@ -146,6 +147,18 @@ pub(crate) fn reverse(graph: &Graph) -> Vec<Node> {
         }
     }
     order.reverse();
+    order
+}
+
+/// Always the node that has been ready for longest.
+pub(crate) fn breadth_first(graph: &Graph) -> Vec<Node> {
+    let mut waiting = graph.in_degrees();
+    let mut order: Vec<Node> = graph.nodes().filter(|&node| waiting[node as usize] == 0).collect();
+    let mut next = 0;
+    while let Some(&node) = order.get(next) {
+        next += 1;
+        release(graph, &mut waiting, node, |ready| order.push(ready));
+    }
     order
 }
 

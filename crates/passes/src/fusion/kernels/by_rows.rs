@@ -68,8 +68,13 @@ impl Grouper<'_> {
     pub(super) fn join_by_rows(&mut self, id: InstructionId, kernels: &[KernelId]) {
         let into = self.unite(kernels);
         // A block of its rows is computed once, however it is read.
-        let need =
-            Need { indexers: SmallVec::from_iter([id]), evaluations: 1, bijective: false, feeds: None };
+        let need = Need {
+            indexers: SmallVec::from_iter([id]),
+            evaluations: 1,
+            bijective: false,
+            reused: false,
+            feeds: None,
+        };
         self.join(id, into, need);
         self.grouping.kernels[into].held.push(id);
         self.kernels_of[id] = SmallVec::from_iter([into]);

@@ -27,7 +27,7 @@ mod unite;
 
 use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap, entity_impl};
 use memplan_analysis::CallGraph;
-use memplan_ir::{ArrayShape, ComputationId, InstructionId, Module, Op, Opcode, Users};
+use memplan_ir::{ArrayShape, ComputationId, Instruction, InstructionId, Module, Op, Opcode, Users};
 use memplan_memory::{ContractionRules, Target};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -66,6 +66,8 @@ struct Need {
     evaluations: usize,
     /// Whether each element of the root needs one element, and each a different one.
     bijective: bool,
+    /// Whether one element may serve several elements of the root.
+    reused: bool,
     /// Whether it is only there to feed a dot or convolution.
     feeds: Option<Hero>,
 }
@@ -78,6 +80,7 @@ impl Need {
         self.indexers.dedup();
         self.evaluations = self.evaluations.max(other.evaluations);
         self.bijective &= other.bijective;
+        self.reused |= other.reused;
         self.feeds = self.feeds.or(other.feeds);
     }
 }
@@ -298,7 +301,13 @@ impl<'a> Grouper<'a> {
             CostClass::Cheap => None,
             CostClass::Free | CostClass::Opaque => return self.standing,
         };
-        let need = Need { indexers: SmallVec::from_iter([id]), evaluations: 1, bijective: true, feeds: None };
+        let need = Need {
+            indexers: SmallVec::from_iter([id]),
+            evaluations: 1,
+            bijective: true,
+            reused: false,
+            feeds: None,
+        };
         let kernel = self.grouping.kernels.push(Kernel {
             roots: SmallVec::from_iter([id]),
             members: vec![id],
@@ -334,7 +343,8 @@ impl<'a> Grouper<'a> {
 
     /// At which indices each kernel would need an instruction. One walk over its users, however many kernels they are in.
     fn needs(&self, id: InstructionId, kernels: &[KernelId]) -> Vec<Need> {
-        let none = Need { indexers: SmallVec::new(), evaluations: 0, bijective: true, feeds: None };
+        let none =
+            Need { indexers: SmallVec::new(), evaluations: 0, bijective: true, reused: false, feeds: None };
         let mut needs = vec![none; kernels.len()];
         for &user in self.users.of(id) {
             let is_pointwise = cost::is_pointwise(self.module, user);
@@ -351,6 +361,7 @@ impl<'a> Grouper<'a> {
                     false => need.indexers.push(user),
                 }
                 need.bijective &= of_user.bijective && is_bijective;
+                need.reused |= of_user.reused || cost::reuses_elements(self.module, user);
                 need.feeds = need.feeds.or(of_user.feeds).or(feeds);
             }
         }
@@ -411,12 +422,7 @@ impl<'a> Grouper<'a> {
             if self.kernels_of[user].is_empty() {
                 return Err(Verdict::Consumer(opcode));
             }
-            let updated = match &instruction.op {
-                Op::DynamicUpdateSlice => &instruction.operands[..1],
-                Op::Scatter(_) => &instruction.operands[..instruction.operands.len() / 2],
-                _ => &[],
-            };
-            if updated.contains(&id) {
+            if updated_operands(instruction).contains(&id) {
                 return Err(Verdict::UpdatedInPlace(opcode));
             }
         }
@@ -466,13 +472,24 @@ impl<'a> Grouper<'a> {
                     || !need.bijective
                     || need.evaluations > 1
                     || !self.has_epilogue(hero, id)
+                    || !self.stores_no_more(id, hero, kernel)
                 {
                     return Err(Verdict::Epilogue(opcode));
                 }
             }
             _ => {
+                let is_twice = count > 1 || need.evaluations > 1 || need.reused;
+                let is_for_reduction = kernel.hero.is_some_and(|(hero, kind)| {
+                    kind == Hero::Reduction && self.module.instructions[hero].operands.len() == 2
+                });
+                let is_kept_out = count > 1 && is_for_reduction && !rules.reduce_shares;
+                if is_kept_out || is_twice && self.is_expensive(id) {
+                    return Err(Verdict::Expensive { opcode, kernels: count });
+                }
                 if let Some(hero) = need.feeds
-                    && !(self.contraction(hero).prologue && fits_prologue(self.module, id))
+                    && !(self.contraction(hero).prologue
+                        && fits_prologue(self.module, id)
+                        && self.loads_no_more(id, self.contraction(hero)))
                 {
                     let (hero, _) = kernel.hero.expect("what feeds a hero is in its kernel");
                     return Err(Verdict::Prologue(self.module.instructions[hero].opcode()));
@@ -543,12 +560,54 @@ impl<'a> Grouper<'a> {
         }
     }
 
+    /// Whether the target's kernels compute an elementwise operation once and for all.
+    fn is_expensive(&self, id: InstructionId) -> bool {
+        let instruction = &self.module.instructions[id];
+        let opcode = instruction.opcode();
+        let width = |id| {
+            self.module
+                .shape(id)
+                .as_array()
+                .map(|array| (array.element_type.is_floating(), array.element_type.bits()))
+        };
+        let rounds = || match (width(id), instruction.operands.first().and_then(|&operand| width(operand))) {
+            (Some((true, to)), Some((true, from))) => to < from,
+            _ => false,
+        };
+        self.target.fusion.expensive.contains(&opcode) && (opcode != Opcode::Convert || rounds())
+    }
+
+    /// Whether loading what an instruction reads, in place of what it makes, takes about as many bytes.
+    fn loads_no_more(&self, id: InstructionId, rules: &ContractionRules) -> bool {
+        let bytes = |id| cost::result_bytes(self.module, self.target, id);
+        let read = self.operands(id).into_iter().map(bytes).fold(0, u64::saturating_add);
+        rules.tolerance.is_none_or(|tolerance| read <= bytes(id).saturating_add(tolerance.0))
+    }
+
+    /// Whether a kernel writes about as many bytes as the product that it is built around has.
+    fn stores_no_more(&self, id: InstructionId, hero: Hero, kernel: &Kernel) -> bool {
+        let bytes = |id| cost::result_bytes(self.module, self.target, id);
+        let is_product = matches!(hero, Hero::Dot | Hero::Convolution);
+        let tolerance = self.contraction(hero).tolerance.filter(|_| is_product);
+        let stored = kernel.roots.iter().map(|&root| bytes(root)).fold(0, u64::saturating_add);
+        tolerance.is_none_or(|tolerance| stored <= bytes(id).saturating_add(tolerance.0))
+    }
+
     /// The operands of an instruction, each once.
     fn operands(&self, id: InstructionId) -> SmallVec<[InstructionId; 4]> {
         let mut operands: SmallVec<[InstructionId; 4]> = self.arrays_read(id).collect();
         operands.sort_unstable();
         operands.dedup();
         operands
+    }
+}
+
+/// The operands that an instruction writes over.
+fn updated_operands(instruction: &Instruction) -> &[InstructionId] {
+    match &instruction.op {
+        Op::DynamicUpdateSlice => &instruction.operands[..1],
+        Op::Scatter(_) => &instruction.operands[..instruction.operands.len() / 2],
+        _ => &[],
     }
 }
 
