@@ -44,7 +44,7 @@ fn pad_operand(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId>
     let operands = r.operands(id).to_vec();
     let Convolution { window, dimensions: numbers, .. } = &mut *convolution;
     let mut padded = r.array(operands[0])?.clone();
-    let mut padding: SmallVec<[PaddingDimension; 4]> =
+    let mut padding: SmallVec<[PaddingDimension; 2]> =
         SmallVec::from_elem(PaddingDimension::default(), padded.rank());
     for (w, &d) in window.dimensions.iter_mut().zip(&numbers.input_spatial) {
         padding[d as usize].low = std::mem::take(&mut w.padding_low);
