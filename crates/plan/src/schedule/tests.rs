@@ -2,7 +2,7 @@
 
 use super::graph::{Graph, Node, Parts, Storage, TakeOver};
 use super::profile::Profile;
-use super::{best_order, cut, search, starts};
+use super::{ScheduleOptions, best_order, cut, search, starts};
 
 /// A small generator of numbers (xorshift64*), so that cases are the same everywhere.
 struct Random(u64);
@@ -93,7 +93,8 @@ fn search_finds_the_lowest_peak_of_small_graphs() {
         let n = 1 + random.below(8) as usize;
         let graph = random_graph(&mut random, n);
         let lowest = lowest_peak(&graph);
-        let (order, report) = best_order(&graph, 1_000_000).expect("edges go from earlier to later nodes");
+        let (order, report) = best_order(&graph, 1_000_000, &ScheduleOptions::default().methods)
+            .expect("edges go from earlier to later nodes");
         assert!(graph.is_legal(&order), "case {case}");
         assert_eq!(report.peak.0, graph.peak(&order), "case {case}");
         assert_eq!(report.peak.0, lowest, "case {case}: {graph:?}");
