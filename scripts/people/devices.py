@@ -209,3 +209,38 @@ def expert_parallel_all_to_all():
     run = jax.jit(jax.grad(lambda *a: jnp.sum(mapped(*a) ** 2), argnums=(0, 1, 2)))
     put = lambda spec, *e: jax.ShapeDtypeStruct(e, jnp.float32, sharding=NamedSharding(m, P(*spec)))
     return run, (put((), 64, 8), put(("expert",), 8, 64, 256), put(("expert",), 8, 256, 64), put(("expert",), 1024, 64))
+
+
+@program("devices", runs=False)
+def fully_sharded_step_with_accumulation():
+    """Parameters and moments cut over all devices, gathered layer by layer in a scan; four small batches to a step."""
+    m = mesh(4, 2, names=("fsdp", "tensor"))
+    width, layers = 1024, 8
+    optimizer = optax.adamw(1e-3)
+
+    def layer(x, w):
+        up = lax.with_sharding_constraint(jax.nn.silu(x @ w["up"]), NamedSharding(m, P("fsdp", None, "tensor")))
+        return x + up @ w["down"], None
+
+    def loss(params, x):
+        y, _ = lax.scan(jax.checkpoint(layer), x, params)
+        return jnp.mean(y.astype(jnp.float32) ** 2)
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def step(params, state, batches):
+        def add(total, x):
+            value, grads = jax.value_and_grad(loss)(params, x)
+            return jax.tree.map(jnp.add, total, grads), value
+
+        grads, values = lax.scan(add, jax.tree.map(jnp.zeros_like, params), batches)
+        updates, state = optimizer.update(grads, state, params)
+        return optax.apply_updates(params, updates), state, values.mean()
+
+    def cut(*extents, spec):
+        return jax.ShapeDtypeStruct(extents, jnp.bfloat16, sharding=NamedSharding(m, spec))
+
+    up, down = P(None, "fsdp", "tensor"), P(None, "tensor", "fsdp")
+    params = {"up": cut(layers, width, 4 * width, spec=up), "down": cut(layers, 4 * width, width, spec=down)}
+    state = jax.eval_shape(optimizer.init, params)
+    batches = cut(4, 16, 128, width, spec=P(None, "fsdp"))
+    return step, (params, state, batches)

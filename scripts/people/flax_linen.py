@@ -344,3 +344,48 @@ def lm_decode_with_flax_cache():
         return tokens.T, cache
 
     return decode, (variables["params"], variables["cache"], jnp.array([[1], [2]]))
+
+
+class EncoderBlock(nn.Module):
+    """As in the examples of flax: everything by default, but for the width."""
+
+    heads: int = 4
+
+    @nn.compact
+    def __call__(self, x, mask, train):
+        y = nn.MultiHeadDotProductAttention(self.heads, dropout_rate=0.1, deterministic=not train)(nn.LayerNorm()(x), mask=mask)
+        x = x + nn.Dropout(0.1, deterministic=not train)(y)
+        y = nn.Dense(x.shape[-1])(nn.gelu(nn.Dense(4 * x.shape[-1])(nn.LayerNorm()(x))))
+        return x + nn.Dropout(0.1, deterministic=not train)(y)
+
+
+@program("flax linen")
+def encoder_with_gradient_accumulation():
+    """optax.MultiSteps around AdamW with a warm-up and clipping: the update is a conditional, and all state is donated."""
+
+    class Encoder(nn.Module):
+        @nn.compact
+        def __call__(self, tokens, train):
+            mask = nn.make_attention_mask(tokens > 0, tokens > 0)
+            x = nn.Embed(50, 32)(tokens)
+            for _ in range(2):
+                x = EncoderBlock()(x, mask, train)
+            return nn.Dense(5)(x.mean(1))
+
+    model = Encoder()
+    schedule = optax.warmup_cosine_decay_schedule(0.0, 1e-3, 10, 100)
+    optimizer = optax.MultiSteps(optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule)), every_k_schedule=4)
+    tokens, labels = integers(1, 50, 4, 12), integers(2, 5, 4)
+    params = model.init(jax.random.key(0), tokens, False)
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def step(params, state, rng, tokens, labels):
+        def loss(params):
+            logits = model.apply(params, tokens, True, rngs={"dropout": rng})
+            return cross_entropy(logits, labels)
+
+        value, grads = jax.value_and_grad(loss)(params)
+        updates, state = optimizer.update(grads, state, params)
+        return optax.apply_updates(params, updates), state, value
+
+    return step, (params, optimizer.init(params), jax.random.key(3), tokens, labels)

@@ -1,5 +1,7 @@
 """flax.nnx: modules that hold their state, nnx.jit, nnx.Optimizer, metrics; and the split-and-merge way."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -150,3 +152,38 @@ def embedding_classifier_eval():
         return nnx.state(metrics), metrics.compute()
 
     return evaluate, (state, integers(1, 60, 5, 9), integers(2, 4, 5))
+
+
+@program("flax nnx")
+def greedy_decoding_with_donated_cache():
+    """Attention with decode=True: the caches are state that a loop over tokens carries, and that the caller gives up."""
+
+    class Decoder(nnx.Module):
+        def __init__(self, rngs):
+            self.embed = nnx.Embed(40, 32, rngs=rngs)
+            self.attention = nnx.List([nnx.MultiHeadAttention(4, 32, decode=True, rngs=rngs) for _ in range(2)])
+            self.norm = nnx.List([nnx.RMSNorm(32, rngs=rngs) for _ in range(2)])
+
+        def __call__(self, tokens):
+            x = self.embed(tokens)[:, None]
+            for norm, attention in zip(self.norm, self.attention):
+                x = x + attention(norm(x))
+            return self.embed.attend(x[:, 0])
+
+    model = Decoder(nnx.Rngs(0))
+    for attention in model.attention:
+        attention.init_cache((3, 12, 32))
+    definition, cache, params = nnx.split(model, nnx.Cache, ...)
+
+    @functools.partial(jax.jit, donate_argnums=1)
+    def generate(params, cache, tokens):
+        def next_token(carry, _):
+            cache, tokens = carry
+            model = nnx.merge(definition, cache, params)
+            tokens = jnp.argmax(model(tokens), -1).astype(jnp.int32)
+            return (nnx.state(model, nnx.Cache), tokens), tokens
+
+        (cache, _), out = jax.lax.scan(next_token, (cache, tokens), length=8)
+        return cache, out.T
+
+    return generate, (params, cache, integers(5, 40, 3))

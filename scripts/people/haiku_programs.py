@@ -163,3 +163,32 @@ def spectral_norm_gan():
         return g, d, state, new, value
 
     return step, (g, d, optimizer.init((g, d)), normaliser_state, z, x)
+
+
+@program("haiku")
+def attention_over_unrolled_gru():
+    """A recurrent core that is unrolled by haiku's scan, attention over its states, batch normalisation with state."""
+
+    def network(x, is_training):
+        core = hk.GRU(16)
+        states, _ = hk.dynamic_unroll(core, x, core.initial_state(x.shape[1]))
+        states = hk.BatchNorm(True, True, 0.9)(states, is_training).swapaxes(0, 1)
+        attention = hk.MultiHeadAttention(2, 8, w_init=hk.initializers.VarianceScaling())
+        return hk.Linear(3)(attention(states, states, states)[:, -1])
+
+    model = hk.without_apply_rng(hk.transform_with_state(network))
+    x, y = normal(1, 9, 4, 6), integers(2, 3, 4)
+    params, state = model.init(jax.random.key(0), x, True)
+    optimizer = optax.rmsprop(1e-3, momentum=0.9)
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1, 2))
+    def step(params, state, moments, x, y):
+        def loss(params):
+            logits, new = model.apply(params, state, x, True)
+            return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean(), new
+
+        (value, new), grads = jax.value_and_grad(loss, has_aux=True)(params)
+        updates, moments = optimizer.update(grads, moments)
+        return optax.apply_updates(params, updates), new, moments, value
+
+    return step, (params, state, optimizer.init(params), x, y)

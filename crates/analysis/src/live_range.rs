@@ -21,7 +21,7 @@
 //!   in it is live only if it is needed later.
 
 use cranelift_entity::SecondaryMap;
-use memplan_ir::{Module, Op};
+use memplan_ir::{Module, Op, PositionId};
 use rustc_hash::FxHashSet;
 
 use crate::{CallGraph, Dataflow, Time, Timeline, ValueId, ValueKind, given_parameters, only_passes_on};
@@ -128,10 +128,15 @@ impl Live<'_> {
         self.graph.caller(computation).map_or(0, |caller| self.line.begin(caller))
     }
 
-    /// Every instruction reads all parts of its operands, unless it only passes them on.
+    /// Every instruction reads all parts of its operands, unless it only passes them on. What takes an element out of a
+    /// tuple reads the tuple's table.
     fn extend_to_uses(&mut self) {
         for (time, &id) in self.line.instructions.iter().enumerate() {
             let instruction = &self.module.instructions[id];
+            if let Op::GetTupleElement { .. } = instruction.op {
+                let table = self.flow.positions.root(instruction.operands[0]);
+                self.extend(table, time as Time + 1);
+            }
             let (reads, at): (&[_], Time) = match &instruction.op {
                 op if only_passes_on(op) => (&[], 0),
                 Op::AfterAll => (&[], 0),
@@ -222,10 +227,14 @@ impl Live<'_> {
 
     fn extend_all(&mut self, instruction: memplan_ir::InstructionId, end: Time) {
         for position in self.flow.positions.of(instruction) {
-            if let Some(value) = self.flow.value_at(position) {
-                let range = &mut self.ranges[value];
-                range.end = range.end.max(end);
-            }
+            self.extend(position, end);
+        }
+    }
+
+    fn extend(&mut self, position: PositionId, end: Time) {
+        if let Some(value) = self.flow.value_at(position) {
+            let range = &mut self.ranges[value];
+            range.end = range.end.max(end);
         }
     }
 }

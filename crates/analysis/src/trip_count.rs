@@ -1,9 +1,6 @@
 //! How often a loop runs, where its counter starts, steps and ends at constants.
 
-use memplan_ir::{
-    ArrayLiteral, BinaryOp, ComparisonDirection, ComputationId, InstructionId, Literal, LiteralData, Module,
-    Op, Shape,
-};
+use memplan_ir::{BinaryOp, ComparisonDirection, ComputationId, InstructionId, Literal, Module, Op, Shape};
 
 /// The number of times that the body of a `while` runs; `None` where that is not plain to see.
 ///
@@ -158,22 +155,9 @@ fn constant(module: &Module, mut id: InstructionId) -> Option<i64> {
         id = module.instructions[id].operands[0];
     }
     match &module.instructions[id].op {
-        Op::Constant(Literal::Array(literal)) => integer(literal),
+        Op::Constant(Literal::Array(literal)) => literal.as_integer(),
         _ => None,
     }
-}
-
-/// The only element of an array of integers; `None` beyond `i64`.
-fn integer(literal: &ArrayLiteral) -> Option<i64> {
-    let LiteralData::Bytes(data) = &literal.data else { return None };
-    let t = literal.element_type;
-    if !t.is_integral() || data.len() != t.byte_width() as usize {
-        return None;
-    }
-    let sign = if t.is_signed() && data.last()? & 0x80 != 0 { 0xff } else { 0 };
-    let mut bytes = [sign; 16];
-    bytes[..data.len()].copy_from_slice(data);
-    i64::try_from(i128::from_le_bytes(bytes)).ok()
 }
 
 fn count(start: i128, step: i128, end: &LoopEnd) -> Option<u64> {

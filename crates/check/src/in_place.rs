@@ -40,6 +40,10 @@ pub(crate) enum Reach {
     Same,
     /// Element *k* depends on element *k* of the window that this dynamic-slice cuts out of it.
     Window(InstructionId),
+    /// It is the tuple of arrays that a scatter updates, of which it is this one.
+    Updated(u32),
+    /// It is another element of such a tuple.
+    Beside,
     /// It is a reduction or an update of another array, or follows from one, that reads element *k* once, when *k* is
     /// its turn.
     Folded,
@@ -51,7 +55,9 @@ pub(crate) enum Reach {
 #[derive(Clone, Debug)]
 struct Leaf {
     index: ShapeIndex,
+    /// What makes it, and where in the result of that.
     id: InstructionId,
+    at: ShapeIndex,
     reach: Reach,
 }
 
@@ -238,17 +244,15 @@ fn fusion_may_overwrite(
         |shape: Option<&Shape>| shape.and_then(Shape::as_array).map(|array| array.dimensions.clone());
     let size = extents(written);
     let leaves = result_reaches(module, memo, body, operand, index, 0);
-    let made_by = |leaf: &Leaf| output.strip_prefix(&leaf.index).and_then(|rest| part(leaf.id, &rest));
+    let made_by =
+        |leaf: &Leaf| output.strip_prefix(&leaf.index).and_then(|rest| part(leaf.id, &leaf.at.join(&rest)));
     let replaces = leaves.iter().any(|leaf| made_by(leaf).is_some() && leaf.reach == Reach::Same);
     let lies_as_made = leaves.iter().filter_map(made_by).all(|made| lie_alike(written, Some(made)));
     lies_as_made
         && leaves.iter().all(|leaf| match leaf.reach {
             Reach::No => true,
-            // A leaf that is a tuple is the result of one variadic operation.
-            Reach::Same => {
-                size.is_some() && extents(module.shape(leaf.id).leaves().first().map(|l| l.1)) == size
-            }
-            Reach::Folded => replaces,
+            Reach::Same => size.is_some() && extents(part(leaf.id, &leaf.at)) == size,
+            Reach::Folded | Reach::Beside => replaces,
             _ => false,
         })
 }
@@ -275,7 +279,18 @@ fn result_reaches(
             tuple if tuple.op == Op::Tuple && leaves.len() + open.len() < module.instructions.len() => {
                 open.extend((0..).zip(&tuple.operands).map(|(i, &element)| (index.child(i), element)));
             }
-            _ => leaves.push(Leaf { index, id, reach: reaches.get(&id).copied().unwrap_or(Reach::No) }),
+            made => {
+                let reach = reaches.get(&id).copied().unwrap_or(Reach::No);
+                match (reach, module.shape_of(made.shape)) {
+                    (Reach::Updated(_), Shape::Tuple(parts)) => {
+                        leaves.extend((0..parts.len() as u32).map(|i| {
+                            let (index, at) = (index.child(i), ShapeIndex::from([i]));
+                            Leaf { index, id, at, reach: element_of(reach, i) }
+                        }))
+                    }
+                    _ => leaves.push(Leaf { index, id, at: ShapeIndex::root(), reach }),
+                }
+            }
         }
     }
     memo.reaches.insert(key, leaves.clone());
@@ -343,7 +358,7 @@ fn step(
             Reach::Inside(d) if index.0.get(d) != Some(element) => Reach::No,
             Reach::Inside(d) if d + 1 == index.0.len() => Reach::Same,
             Reach::Inside(d) => Reach::Inside(d + 1),
-            other => other,
+            other => element_of(other, *element),
         },
         Op::OptimizationBarrier | Op::Domain(_) | Op::AddDependency => first,
         Op::Tuple => join(operands),
@@ -366,7 +381,11 @@ fn step(
             let aligned = reached.clone().all(
                 |(&operand, _)| matches!((array(operand), array(id)), (Some(a), Some(b)) if same_order(a, b)),
             );
-            if aligned { join(operands) } else { Reach::Any }
+            match join(operands) {
+                Reach::Updated(_) | Reach::Beside => Reach::Any,
+                joined if aligned => joined,
+                _ => Reach::Any,
+            }
         }
         Op::DynamicSlice { .. } if first == Reach::Same && all_no(&operands[1..]) => Reach::Window(id),
         Op::DynamicUpdateSlice if operands.len() > 2 && all_no(&operands[2..]) => {
@@ -384,8 +403,16 @@ fn step(
             }
         }
         Op::Scatter(_) => {
-            let n = operands.len() / 2;
-            if all_no(&operands[n..]) { join(&operands[..n]) } else { Reach::Any }
+            // One array in two places would be updated in one while it is copied to the other.
+            let (arrays, rest) = operands.split_at(operands.len() / 2);
+            let mut reached = (0..).zip(arrays).filter(|(_, reach)| **reach != Reach::No);
+            match (reached.next(), reached.next()) {
+                (Some((i, Reach::Same)), None) if all_no(rest) => match module.shape(id).is_tuple() {
+                    true => Reach::Updated(i),
+                    false => Reach::Same,
+                },
+                _ => Reach::Any,
+            }
         }
         Op::Fusion(_) if depth < DEEPEST_FUSION => {
             let Some(&body) = instruction.called.first() else { return Reach::Any };
@@ -418,6 +445,15 @@ fn step(
             all
         }
         _ => Reach::Any,
+    }
+}
+
+/// How one element of a tuple depends on the parameter when the tuple does as given.
+fn element_of(tuple: Reach, element: u32) -> Reach {
+    match tuple {
+        Reach::Updated(updated) if updated == element => Reach::Same,
+        Reach::Updated(_) => Reach::Beside,
+        other => other,
     }
 }
 

@@ -179,6 +179,9 @@ impl Touches<'_, '_> {
             let is_written = is_new && names[position.index()] == Holder::Value(position);
             self.add(position, time, if is_written { When::Write } else { When::Pass });
         }
+        if let Op::GetTupleElement { .. } = instruction.op {
+            self.add(facts.positions.root(instruction.operands[0]), time, When::Read);
+        }
         let read_at = match &instruction.op {
             Op::Tuple
             | Op::GetTupleElement { .. }

@@ -65,4 +65,27 @@ fn verdicts_are_those_of_xla() {
          ROOT b = f32[4] all-reduce(p), to_apply=sum",
         "that of another all-reduce is not",
     );
+    refused("ROOT b = f32[5] bitcast(p)", "as many bytes as the result");
+    refused(
+        "z = s32[] constant(0) o = (s32[], s32[]) tuple(z, z) i = (s32[]) tuple(z) \
+         ROOT c = f32[4] collective-permute(p, p, i, o), source_target_pairs={{0,1}}, slice_sizes={{2}}",
+        "one offset for each dimension",
+    );
+    refused(
+        "t = token[] after-all() s = (f32[4], u32[], token[]) send(p, t), channel_id=1, is_host_transfer=true \
+         d = token[] send-done(s), channel_id=1, is_host_transfer=true \
+         r = (f32[2], u32[], token[]) recv(t), channel_id=1, is_host_transfer=true \
+         ROOT e = (f32[2], token[]) recv-done(r), channel_id=1, is_host_transfer=true",
+        "another transfer with the host on channel 1",
+    );
+    const PIN: &str =
+        "b = b(f32[4]) custom-call(p), custom_call_target=\"Pin\", output_to_operand_aliasing={{}: (0, {})}";
+    let writer =
+        |name: &str, to: &str| format!("{name} = b(f32[4]) custom-call(b), custom_call_target=\"w\"{to}");
+    let aliased = ", output_to_operand_aliasing={{}: (0, {})}";
+    refused("ROOT b = f32[4] custom-call(p), custom_call_target=\"Pin\"", "must turn one array to a buffer");
+    refused(&format!("{PIN} ROOT n = b(f32[4]) negate(b)"), "which only calls, loops and tuples may");
+    refused(&format!("{PIN} ROOT {}", writer("w", "")), "must be one part of the result, is 0");
+    let [one, other] = [writer("w", aliased), writer("x", aliased)];
+    refused(&format!("{PIN} {one} ROOT {other}"), "is written by more than one");
 }

@@ -6,22 +6,25 @@
 
 use std::borrow::Cow;
 
-use memplan_ir::{Layout, Module, Op, Shape, use_default_layouts};
+use memplan_ir::{Layout, Module, Op, Shape, expand_bitcasts, use_default_layouts};
 
 /// The module with row-major layouts everywhere, where its layouts are not yet assigned: it has no schedule, and no
-/// bitcast, whose meaning would depend on them. Any other module as it is.
+/// bitcast, whose meaning would depend on them, unless they do not agree anyway. Any other module as it is.
 pub fn with_meaningful_layouts(module: &Module) -> Cow<'_, Module> {
-    let has_bitcast = module
-        .computations
-        .values()
-        .flat_map(|c| &c.instructions)
-        .any(|&i| module.instructions[i].op == Op::Bitcast);
-    if module.is_scheduled || has_bitcast || module.shapes.iter().all(is_row_major) {
+    if module.is_scheduled || module.shapes.iter().all(is_row_major) {
         return Cow::Borrowed(module);
     }
-    let mut module = module.clone();
-    use_default_layouts(&mut module);
-    Cow::Owned(module)
+    let mut plain = module.clone();
+    if has_bitcast(module) && !expand_bitcasts(&mut plain) {
+        return Cow::Borrowed(module);
+    }
+    use_default_layouts(&mut plain);
+    Cow::Owned(plain)
+}
+
+fn has_bitcast(module: &Module) -> bool {
+    let mut instructions = module.computations.values().flat_map(|computation| &computation.instructions);
+    instructions.any(|&id| module.instructions[id].op == Op::Bitcast)
 }
 
 fn is_row_major(shape: &Shape) -> bool {

@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use crate::{ComputationId, EntityRef, InstructionId, Layout, Module, Op, Shape};
+use crate::{ArrayShape, ComputationId, EntityRef, InstructionId, Layout, Module, Op, Shape};
 
 /// Whether what is handed on without being moved lies alike wherever it is named: in tuples and their elements, and on
 /// both sides of calls, loops, conditionals, fusions and asynchronous operations. Linear in the module.
@@ -69,6 +69,20 @@ fn agrees(module: &Module, id: InstructionId) -> bool {
         Op::Copy if shape(id).is_tuple() => lie_alike(shape(operands[0]), shape(id)),
         Op::CopyStart { .. } => part_alike(id, &[1], shape(operands[0])),
         Op::CopyDone => part_alike(operands[0], &[0], shape(id)),
+        Op::AllGatherStart(_) | Op::CollectivePermuteStart(_) => {
+            let given = shape(id).as_tuple().and_then(<[Shape]>::first).and_then(Shape::as_tuple);
+            match given {
+                Some(given) => {
+                    given.iter().zip(operands).all(|(part, &operand)| lie_alike(part, shape(operand)))
+                }
+                None => part_alike(id, &[0], shape(operands[0])),
+            }
+        }
+        Op::AllGatherDone(_) | Op::CollectivePermuteDone(_) => part_alike(operands[0], &[1], shape(id)),
+        Op::Send(_) => part_alike(id, &[0], shape(operands[0])),
+        Op::RecvDone(_) => {
+            part_alike(operands[0], &[0], shape(id).subshape(&[0].into()).unwrap_or(shape(id)))
+        }
         Op::While => {
             let states =
                 [shape(operands[0]), root(called[0]), parameter(called[0], 0), parameter(called[1], 0)];
@@ -92,11 +106,16 @@ fn agrees(module: &Module, id: InstructionId) -> bool {
     }
 }
 
-/// Whether arrays of two shapes have the same order of dimensions in memory; row-major where nothing is said.
+/// Whether arrays of two shapes have the same order of dimensions in memory, row-major where nothing is said, and the same
+/// tiles.
 fn lie_alike(a: &Shape, b: &Shape) -> bool {
     match (a, b) {
         (Shape::Tuple(a), Shape::Tuple(b)) => a.iter().zip(b.iter()).all(|(a, b)| lie_alike(a, b)),
-        (Shape::Array(a), Shape::Array(b)) => a.minor_to_major() == b.minor_to_major(),
+        (Shape::Array(a), Shape::Array(b)) => {
+            let tiles = |array: &ArrayShape| array.layout.as_ref().map_or(0, |layout| layout.tiles.len());
+            let same_tiles = || a.layout.as_ref().map(|l| &l.tiles) == b.layout.as_ref().map(|l| &l.tiles);
+            a.minor_to_major() == b.minor_to_major() && (tiles(a) + tiles(b) == 0 || same_tiles())
+        }
         _ => true,
     }
 }

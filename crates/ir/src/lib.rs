@@ -43,6 +43,7 @@
 
 mod agreement;
 mod attributes;
+mod bitcasts;
 mod builder;
 mod compact;
 mod element_type;
@@ -68,6 +69,7 @@ mod verify;
 
 pub use agreement::{layouts_agree, layouts_are_assigned, use_default_layouts};
 pub use attributes::*;
+pub use bitcasts::expand_bitcasts;
 pub use builder::{BuildError, ComputationBuilder, ModuleBuilder};
 pub use cranelift_entity::{EntityRef, EntitySet, PrimaryMap, SecondaryMap, packed_option::PackedOption};
 pub use element_type::ElementType;

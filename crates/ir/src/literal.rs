@@ -58,6 +58,19 @@ impl ArrayLiteral {
         self.dimensions.iter().product::<i64>() as usize
     }
 
+    /// The only element of an array of integers; `None` for other arrays, and beyond `i64`.
+    pub fn as_integer(&self) -> Option<i64> {
+        let LiteralData::Bytes(data) = &self.data else { return None };
+        let t = self.element_type;
+        if !t.is_integral() || data.len() != t.byte_width() as usize {
+            return None;
+        }
+        let sign = if t.is_signed() && data.last()? & 0x80 != 0 { 0xff } else { 0 };
+        let mut bytes = [sign; 16];
+        bytes[..data.len()].copy_from_slice(data);
+        i64::try_from(i128::from_le_bytes(bytes)).ok()
+    }
+
     /// The elements (see [`LiteralData::Bytes`]). An elided literal yields the pattern that XLA's parser fills in:
     /// the array's bytes are the 32-bit words 0, 1, 2, ... and `pred` keeps the lowest bit of each byte.
     pub fn bytes(&self) -> Arc<[u8]> {

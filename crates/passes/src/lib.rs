@@ -1,6 +1,7 @@
 //! Rewrites of HLO modules, one file each: what it does, what it leaves alone, what it requires.
 
 mod algebraic;
+mod bitcast_expander;
 mod call_inliner;
 mod conditional_in_place;
 mod conditional_simplifier;
@@ -39,6 +40,7 @@ mod while_simplifier;
 mod xla;
 
 pub use algebraic::ALGEBRAIC_SIMPLIFIER;
+pub use bitcast_expander::BITCAST_EXPANDER;
 pub use call_inliner::{CALL_INLINER, MAX_INLINED_PER_INSTRUCTION};
 pub use conditional_in_place::CONDITIONAL_IN_PLACE;
 pub use conditional_simplifier::CONDITIONAL_SIMPLIFIER;
@@ -74,6 +76,7 @@ pub use xla::{
 /// Every pass by name, in alphabetical order.
 pub const ALL: &[Pass] = &[
     ALGEBRAIC_SIMPLIFIER,
+    BITCAST_EXPANDER,
     CALL_INLINER,
     CONDITIONAL_IN_PLACE,
     CONDITIONAL_SIMPLIFIER,

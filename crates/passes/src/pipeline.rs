@@ -3,9 +3,10 @@
 use memplan_ir::Module;
 
 use crate::{
-    ALGEBRAIC_SIMPLIFIER, CALL_INLINER, CONDITIONAL_SIMPLIFIER, CONSTANT_FOLDING, COPY_INSERTION, CSE,
-    Context, DCE, DEFAULT_LAYOUTS, FLATTEN_CALL_GRAPH, FUSION_INLINER, HOST_OFFLOAD, Pass, PassError,
-    TUPLE_CONSTANT_EXPANDER, TUPLE_SIMPLIFIER, WHILE_INVARIANT_CODE_MOTION, WHILE_SIMPLIFIER,
+    ALGEBRAIC_SIMPLIFIER, BITCAST_EXPANDER, CALL_INLINER, CONDITIONAL_SIMPLIFIER, CONSTANT_FOLDING,
+    COPY_INSERTION, CSE, Context, DCE, DEFAULT_LAYOUTS, FLATTEN_CALL_GRAPH, FUSION_INLINER, HOST_OFFLOAD,
+    Pass, PassError, TUPLE_CONSTANT_EXPANDER, TUPLE_SIMPLIFIER, WHILE_INVARIANT_CODE_MOTION,
+    WHILE_SIMPLIFIER,
 };
 
 /// One round. Inlining comes first, since everything else looks at one computation at a time.
@@ -35,14 +36,20 @@ pub const SIMPLIFY: Pass = Pass {
 /// The simplifications of `compile`: what comes in whole is taken apart, then one round pass by pass, so that it can be
 /// stopped anywhere, then [`SIMPLIFY`].
 pub fn simplification_pipeline() -> Vec<Pass> {
-    let apart = [TUPLE_CONSTANT_EXPANDER, FUSION_INLINER];
+    let apart = [BITCAST_EXPANDER, TUPLE_CONSTANT_EXPANDER, FUSION_INLINER];
     apart.iter().chain(ROUND).chain([&SIMPLIFY]).copied().collect()
 }
 
 /// The passes that make the placement, the layouts and the aliasing of a module legal, so that it can be planned. A module that has a
 /// schedule keeps its layouts, and gets no copies.
-pub const LEGALIZE: [Pass; 5] =
-    [TUPLE_CONSTANT_EXPANDER, DEFAULT_LAYOUTS, HOST_OFFLOAD, FLATTEN_CALL_GRAPH, COPY_INSERTION];
+pub const LEGALIZE: [Pass; 6] = [
+    BITCAST_EXPANDER,
+    TUPLE_CONSTANT_EXPANDER,
+    DEFAULT_LAYOUTS,
+    HOST_OFFLOAD,
+    FLATTEN_CALL_GRAPH,
+    COPY_INSERTION,
+];
 
 fn simplify(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
     let mut changed_any = false;

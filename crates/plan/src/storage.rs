@@ -252,7 +252,10 @@ impl<'a> Build<'a> {
 /// Operations that may overwrite an operand: a quick test before the exact one.
 pub(crate) fn may_ever_take_over(op: &Op) -> bool {
     op.is_elementwise()
-        || matches!(op, Op::BitcastConvert | Op::Fusion(_) | Op::Sort { .. } | Op::TriangularSolve(_))
+        || matches!(
+            op,
+            Op::BitcastConvert | Op::Fusion(_) | Op::Sort { .. } | Op::AllReduce(_) | Op::TriangularSolve(_)
+        )
 }
 
 /// Bytes of every value: the largest its positions ask for. Tuple tables exist in parameters and results only, and where

@@ -1,6 +1,6 @@
 //! What a fused computation does to its parameters: which it updates in place, and which it reads element by element.
 
-use memplan_ir::{ArrayShape, ComputationId, InstructionId, Literal, Module, Op, ShapeIndex};
+use memplan_ir::{ArrayShape, ComputationId, InstructionId, Literal, Module, Op, Shape, ShapeIndex};
 use rustc_hash::FxHashMap;
 
 use super::lie::{same_order, storage_bits, tiles};
@@ -20,6 +20,22 @@ pub(super) struct PointwiseUse {
     pub(super) points: Vec<ShapeIndex>,
     /// The leaves of the root that are computed from a reduction of it.
     pub(super) reduced: Vec<ShapeIndex>,
+    /// The leaves of the root that a scatter makes beside the array that it updates.
+    pub(super) beside: Vec<ShapeIndex>,
+}
+
+/// The leaves of a fused root: where each is, which instruction computes it, and where in its result.
+fn root_leaves(module: &Module, fused: ComputationId) -> Vec<(ShapeIndex, InstructionId, ShapeIndex)> {
+    let id = module.computations[fused].root;
+    let root = &module.instructions[id];
+    match (&root.op, module.shape(id)) {
+        (Op::Tuple, _) => {
+            let leaves = (0..).zip(&root.operands);
+            leaves.map(|(i, &leaf)| ([i].into(), leaf, ShapeIndex::root())).collect()
+        }
+        (_, Shape::Tuple(parts)) => (0..parts.len() as u32).map(|i| ([i].into(), id, [i].into())).collect(),
+        _ => vec![(ShapeIndex::root(), id, ShapeIndex::root())],
+    }
 }
 
 /// The fused instruction that computes a leaf of the root.
@@ -42,19 +58,11 @@ pub(super) fn updated_in_place(
     facts: &InPlace,
     uses: &[Option<PointwiseUse>],
 ) -> Vec<Updated> {
-    let root = &module.instructions[module.computations[fused].root];
-    let leaves: Vec<ShapeIndex> = match root.op {
-        Op::Tuple => (0..root.operands.len() as u32).map(|i| [i].into()).collect(),
-        _ => vec![ShapeIndex::root()],
-    };
-    let extents = |leaf: &ShapeIndex| {
-        let array = module.shape(leaf_at(module, fused, leaf)?).as_array()?;
-        Some(&array.dimensions)
-    };
+    let root = module.shape(module.computations[fused].root);
+    let extents = |leaf: &ShapeIndex| Some(&root.subshape(leaf)?.as_array()?.dimensions);
     let mut found: Vec<Updated> = Vec::new();
-    for output_index in leaves {
-        let leaf = leaf_at(module, fused, &output_index).expect("a leaf of the root");
-        let Some(parameter) = written_parameter(module, leaf, facts) else { continue };
+    for (output_index, leaf, at) in root_leaves(module, fused) {
+        let Some(parameter) = written_parameter(module, leaf, at, facts) else { continue };
         let Some(Some(uses)) = uses.get(parameter as usize) else { continue };
         let is_one_loop = uses.points.iter().all(|leaf| extents(leaf) == extents(&output_index));
         let is_first = found.iter().all(|f| f.parameter != parameter);
@@ -65,9 +73,9 @@ pub(super) fn updated_in_place(
     found
 }
 
-/// The parameter into which in-place operations alone write a leaf.
-fn written_parameter(module: &Module, leaf: InstructionId, facts: &InPlace) -> Option<u32> {
-    let (mut id, mut at) = see_through(module, leaf);
+/// The parameter into which in-place operations alone write a part of an instruction's result.
+fn written_parameter(module: &Module, leaf: InstructionId, at: ShapeIndex, facts: &InPlace) -> Option<u32> {
+    let (mut id, mut at) = see_through(module, leaf, at);
     // Each step walks up to an operand, so this ends.
     let mut is_in_place = false;
     loop {
@@ -77,7 +85,7 @@ fn written_parameter(module: &Module, leaf: InstructionId, facts: &InPlace) -> O
         }
         let pair = facts.must_alias(module, id).into_iter().find(|pair| pair.output_index == at)?;
         is_in_place = true;
-        (id, at) = see_through(module, instruction.operands[pair.operand as usize]);
+        (id, at) = see_through(module, instruction.operands[pair.operand as usize], ShapeIndex::root());
         if !pair.operand_index.is_root() {
             return None;
         }
@@ -85,8 +93,7 @@ fn written_parameter(module: &Module, leaf: InstructionId, facts: &InPlace) -> O
 }
 
 /// Walks up through bitcasts and tuple elements to where a value is made: an instruction and a position in it.
-fn see_through(module: &Module, mut id: InstructionId) -> (InstructionId, ShapeIndex) {
-    let mut at = ShapeIndex::root();
+fn see_through(module: &Module, mut id: InstructionId, mut at: ShapeIndex) -> (InstructionId, ShapeIndex) {
     loop {
         let instruction = &module.instructions[id];
         match &instruction.op {
@@ -129,6 +136,8 @@ enum Reach {
     /// Its element at a place is computed from the element there of a window of the parameter, which this dynamic-slice
     /// cuts out.
     Window(InstructionId),
+    /// It is made by a scatter of several arrays that updates the parameter as another result.
+    Beside,
     /// It is computed from a reduction of the parameter, or it is an update of another array with it.
     Reduced,
 }
@@ -151,16 +160,12 @@ fn pointwise_use(
             walk.reaches.insert(id, reach);
         }
     }
-    let root = &module.instructions[computation.root];
-    let leaves: Vec<(ShapeIndex, InstructionId)> = match root.op {
-        Op::Tuple => (0..).zip(&root.operands).map(|(i, &leaf)| ([i].into(), leaf)).collect(),
-        _ => vec![(ShapeIndex::root(), computation.root)],
-    };
     let mut found = PointwiseUse::default();
-    for (index, leaf) in leaves {
-        match walk.reaches.get(&leaf) {
+    for (index, leaf, at) in root_leaves(module, fused) {
+        match at.0.first().map_or_else(|| walk.of(leaf), |&i| walk.of_element(leaf, i)) {
             Some(Reach::Point) => found.points.push(index),
             Some(Reach::Reduced) => found.reduced.push(index),
+            Some(Reach::Beside) => found.beside.push(index),
             Some(Reach::Window(_)) => return None,
             None => {}
         }
@@ -179,6 +184,16 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn of(&self, id: InstructionId) -> Option<Reach> {
         self.reaches.get(&id).copied()
+    }
+
+    /// The same of one element of a tuple.
+    fn of_element(&self, tuple: InstructionId, index: u32) -> Option<Reach> {
+        let reach = self.of(tuple)?;
+        let instruction = &self.module.instructions[tuple];
+        match instruction.op {
+            Op::Scatter(_) => Some(self.of(instruction.operands[index as usize]).unwrap_or(Reach::Beside)),
+            _ => Some(reach),
+        }
     }
 
     fn array(&self, id: InstructionId) -> Option<&ArrayShape> {
@@ -206,7 +221,7 @@ impl Walk<'_> {
         match &instruction.op {
             Op::GetTupleElement { index } => {
                 let element = self.module.shape(operands[0]).subshape(&[*index].into())?;
-                self.of(operands[0]).filter(|_| same_order(element, self.module.shape(id)))
+                self.of_element(operands[0], *index).filter(|_| same_order(element, self.module.shape(id)))
             }
             Op::Bitcast => self.of(operands[0]).filter(|_| self.stays_in_place(operands[0], id)),
             Op::Reduce { .. } => {
@@ -231,15 +246,19 @@ impl Walk<'_> {
                     _ => None,
                 }
             }
+            // Kernels begin with copies of the arrays that do not lie in the results yet: one that is updated as two
+            // results, and lies in the first, might be updated before it is copied to the second.
             Op::Scatter(_) => {
                 let (arrays, rest) = operands.split_at(operands.len() / 2);
-                let is_updated = !self.is_reached(rest) && self.join(arrays)? == Reach::Point;
-                is_updated.then_some(Reach::Point)
+                let mut reached = arrays.iter().filter_map(|&array| self.of(array));
+                let is_updated = reached.next() == Some(Reach::Point) && reached.next().is_none();
+                (is_updated && !self.is_reached(rest)).then_some(Reach::Point)
             }
             Op::Fusion(_) => self.step_into(id),
             _ if is_elementwise(instruction) => {
                 let mut reached = operands.iter().filter(|&&operand| self.of(operand).is_some());
-                if reached.all(lies_like) { self.join(operands) } else { None }
+                let reach = self.join(operands).filter(|&reach| reach != Reach::Beside);
+                if reached.all(lies_like) { reach } else { None }
             }
             _ => None,
         }
@@ -251,13 +270,14 @@ impl Walk<'_> {
         let (module, operands) = (self.module, &self.module.instructions[id].operands);
         let inner = module.instructions[id].called[0];
         let parameters = &module.computations[inner].parameters;
-        let reach = self.join(operands).filter(|&reach| reach != Reach::Reduced)?;
+        let reach = self.join(operands).filter(|reach| !matches!(reach, Reach::Reduced | Reach::Beside))?;
         let is_fine = |(k, &operand): (usize, &InstructionId)| {
             let Some(Some(uses)) = self.facts.pointwise[inner].get(k) else { return false };
             let count = |id: InstructionId| self.array(id).and_then(ArrayShape::element_count);
             let keeps = |leaf: &ShapeIndex| leaf_at(module, inner, leaf).and_then(count) == count(operand);
             same_order(module.shape(operand), module.shape(parameters[k]))
                 && uses.reduced.is_empty()
+                && uses.beside.is_empty()
                 && uses.points.iter().all(keeps)
         };
         let mut reached = operands.iter().enumerate().filter(|(_, operand)| self.of(**operand).is_some());

@@ -172,8 +172,9 @@ impl InPlace {
             return false;
         }
         match &instruction.op {
-            // Element k of operand i is only moved within result i, and kernels start from a copy in the result.
-            Op::Sort { .. } => output.0.first().map_or(0, |&i| i as usize) == operand,
+            // Element k of operand i is only moved within result i, or reduced with those of other devices, and kernels
+            // start from a copy in the result.
+            Op::Sort { .. } | Op::AllReduce(_) => output.0.first().map_or(0, |&i| i as usize) == operand,
             Op::TriangularSolve(_) => operand == 1,
             _ => output.is_root() && is_elementwise(instruction),
         }

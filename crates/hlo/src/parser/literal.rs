@@ -72,7 +72,11 @@ impl Cursor<'_> {
                 self.advance();
             }
             self.expect(Token::RightBrace, "`}`")?;
-            return Ok(ArrayLiteral { element_type, dimensions, data: LiteralData::Elided });
+            let data = match dimensions.contains(&0) {
+                true => LiteralData::Bytes(Vec::new().into()),
+                false => LiteralData::Elided,
+            };
+            return Ok(ArrayLiteral { element_type, dimensions, data });
         }
         let mut bytes = Vec::new();
         if dimensions.is_empty() {

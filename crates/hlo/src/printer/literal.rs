@@ -56,7 +56,11 @@ fn array_literal<W: fmt::Write>(array: &ArrayLiteral, out: &mut W) -> fmt::Resul
         };
     }
     if let Some(zero) = extents.iter().position(|&extent| extent == 0) {
-        return empty(&extents[..zero], extents.len() > 1, out);
+        let n_braces = extents[..zero].iter().fold(1, |n: i64, &extent| n.saturating_mul(extent));
+        return match n_braces > LONG as i64 {
+            true => out.write_str("{...}"),
+            false => empty(&extents[..zero], extents.len() > 1, out),
+        };
     }
     if bytes.len() > LONG && !array.element_type.is_complex() && bytes[width..].iter().all(|&byte| byte == 0)
     {
@@ -96,7 +100,8 @@ fn array_literal<W: fmt::Write>(array: &ArrayLiteral, out: &mut W) -> fmt::Resul
     Ok(())
 }
 
-/// An array without elements: braces for the dimensions before the first that is zero.
+/// An array without elements: braces for the dimensions before the first that is zero. Where they would be too many, its
+/// data is left out, of which there is none.
 fn empty<W: fmt::Write>(extents: &[i64], has_spaces: bool, out: &mut W) -> fmt::Result {
     match extents {
         [] => out.write_str(if has_spaces { "{  }" } else { "{}" }),

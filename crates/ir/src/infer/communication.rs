@@ -250,7 +250,40 @@ impl<'a> Inference<'a> {
             let expected = super::Arity::exactly(4);
             return Err(InferError::OperandCount { expected, found: self.operands.len() });
         }
+        match (self.operands[0].as_tuple(), self.operands[1].as_tuple()) {
+            (None, None) => {
+                (0..2).try_for_each(|i| self.check_offsets(i, self.operands[i], self.operands[i + 2]))?
+            }
+            (Some(sources), Some(destinations)) if sources.len() == destinations.len() => {
+                for (i, arrays) in [sources, destinations].into_iter().enumerate() {
+                    let offsets = self.operands[i + 2].as_tuple().unwrap_or_default();
+                    if offsets.len() != arrays.len() {
+                        return Err(self.mismatch(i, i + 2, "as many elements"));
+                    }
+                    let mut pairs = arrays.iter().zip(offsets);
+                    pairs.try_for_each(|(array, offsets)| self.check_offsets(i, array, offsets))?;
+                }
+            }
+            _ => return Err(self.mismatch(0, 1, "as many arrays")),
+        }
         Ok(self.operands[1].clone())
+    }
+
+    /// Offsets into operand `i`, or a part of it: one for each of its dimensions, or a tuple of such.
+    fn check_offsets(&self, i: usize, array: &Shape, offsets: &Shape) -> Result<()> {
+        let rank = array.as_array().map(ArrayShape::rank);
+        let offsets = offsets.as_tuple().unwrap_or_default();
+        let is_one_each = |offsets: &[Shape]| {
+            Some(offsets.len()) == rank && offsets.iter().all(|offset| matches!(offset, Shape::Array(_)))
+        };
+        let is_list = || {
+            let counts = offsets.iter().map(|one| one.as_tuple().map(<[Shape]>::len));
+            !offsets.is_empty() && counts.into_iter().all(|count| count.is_some() && count == rank)
+        };
+        match is_one_each(offsets) || is_list() {
+            true => Ok(()),
+            false => Err(self.operand_error(i + 2, "a tuple with one offset for each dimension")),
+        }
     }
 
     /// These parts, then whatever follows them in a given shape.

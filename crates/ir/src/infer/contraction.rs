@@ -162,17 +162,17 @@ impl<'a> Inference<'a> {
                 format!("a divisor of the {} batches and {} output features", batch.size, outputs.size);
             return Err(attribute_error("batch_group_count", expected, batch_groups));
         }
-        // A sparse kernel holds only the elements that are not zero, so its features need not add up.
-        let is_sparse = convolution.sparsity.iter().any(Option::is_some);
-        if let Some(Some(kernel)) = convolution.sparsity.get(1)
-            && kernel.num_non_zero != 1
-        {
-            return Err(attribute_error("sparsity of the kernel", "1:N", kernel.num_non_zero));
+        // A sparse kernel holds one element of each block.
+        let mut kernel_features = kernel_features.size;
+        if let Some(Some(sparsity)) = convolution.sparsity.get(1) {
+            if sparsity.num_non_zero != 1 {
+                return Err(attribute_error("sparsity of the kernel", "1:N", sparsity.num_non_zero));
+            }
+            if kernel_features > 0 {
+                kernel_features = kernel_features.saturating_mul(sparsity.block_size);
+            }
         }
-        if !is_sparse
-            && !features.is_unbounded()
-            && !sizes_agree(features.size / feature_groups, kernel_features.size)
-        {
+        if !features.is_unbounded() && !sizes_agree(features.size / feature_groups, kernel_features) {
             return Err(self.mismatch(0, 1, "the same number of features per group"));
         }
 

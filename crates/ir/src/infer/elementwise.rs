@@ -1,6 +1,6 @@
 //! Operations that compute each element of the result from the elements at the same place.
 
-use crate::{ArrayShape, BinaryOp, ComparisonType, Dimensions, ElementType, UnaryOp};
+use crate::{ArrayShape, BinaryOp, ComparisonType, Dimensions, ElementType, Shape, UnaryOp};
 
 use super::dimension::{Agreement, array, dims, higher_precision, merge_all, same_type};
 use super::{InferError, Inference, Result, attribute_error, brief};
@@ -126,6 +126,25 @@ impl<'a> Inference<'a> {
 
     /// Of equal width: the same extents. To narrower elements: a new last dimension with the parts. To wider ones:
     /// the last dimension, which holds the parts, goes.
+    /// The same bytes, or some of them. Tiles and dynamic arrays have more than their elements.
+    pub(super) fn bitcast(&self) -> Result<&'a Shape> {
+        let given = self.given_shape()?;
+        let bits = |shape: &Shape| {
+            let array = shape.as_array().filter(|array| !array.is_dynamic())?;
+            let layout = array.layout.as_ref();
+            let packed = layout.map_or(0, |layout| layout.element_size_in_bits);
+            let width = if packed > 0 { packed } else { i64::from(array.element_type.byte_width()) * 8 };
+            let is_plain = layout.is_none_or(|layout| layout.tiles.is_empty() && layout.rare.is_none());
+            array.element_count().filter(|_| is_plain)?.checked_mul(u64::try_from(width).ok()?)
+        };
+        match (bits(self.operands[0]), bits(given)) {
+            (Some(from), Some(to)) if to > from => {
+                Err(self.operand_error(0, "of as many bytes as the result"))
+            }
+            _ => Ok(given),
+        }
+    }
+
     pub(super) fn bitcast_convert(&self) -> Result<ArrayShape> {
         let operand = self.array(0)?;
         let to = self.given_array()?.element_type;

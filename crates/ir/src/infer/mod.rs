@@ -89,7 +89,8 @@ impl<'a> Inference<'a> {
     pub(crate) fn shape(&self) -> Result<Cow<'a, Shape>> {
         self.check_counts()?;
         let owned = match self.op {
-            Op::Parameter { .. } | Op::Bitcast => return self.given_shape().map(Cow::Borrowed),
+            Op::Parameter { .. } => return self.given_shape().map(Cow::Borrowed),
+            Op::Bitcast => return self.bitcast().map(Cow::Borrowed),
             Op::CustomCall(call) => return self.custom_call(call).map(Cow::Borrowed),
             Op::Copy | Op::Domain(_) | Op::OptimizationBarrier | Op::AddDependency => {
                 return self.pass_through().map(Cow::Borrowed);

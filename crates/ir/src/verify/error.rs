@@ -132,10 +132,14 @@ pub enum InstructionError {
     PairDiffers(&'static str),
     #[error("it runs on thread {found:?}, the computation {computation} it calls on {expected:?}")]
     Thread { computation: Box<str>, expected: Box<str>, found: Box<str> },
+    #[error("another transfer with the host on channel {0} does something else")]
+    HostChannel(i64),
     #[error("another async-start calls computation {0} too")]
     WrappedTwice(Box<str>),
     #[error("replica_groups are invalid")]
     Groups(#[from] GroupError),
+    #[error(transparent)]
+    Buffer(#[from] BufferError),
 }
 
 /// What is wrong with a shape or its layout.
@@ -161,6 +165,25 @@ pub enum ShapeError {
     Attribute { attribute: &'static str, value: i64, shape: String },
     #[error("the layout of {shape} splits dimension {dimension} at {indices:?}")]
     Split { dimension: i64, indices: Vec<i64>, shape: String },
+}
+
+/// What is wrong with references to memory.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum BufferError {
+    #[error("it has a buffer as operand or result, which only calls, loops and tuples may")]
+    NotAllowed,
+    #[error("it must turn {0}")]
+    Signature(&'static str),
+    #[error("its result must be that of its operand, and aliased to it")]
+    NotThatOfOperand,
+    #[error("buffer {index} of operand {operand} must be one part of the result, is {found}")]
+    OperandAliases { operand: u32, index: ShapeIndex, found: usize },
+    #[error("buffer {index} of its result must be one part of an operand, is {found}")]
+    ResultAliases { index: ShapeIndex, found: usize },
+    #[error("buffer {0} of its result is written by more than one")]
+    SeveralWriters(ShapeIndex),
 }
 
 /// What is wrong with replica groups or source-target pairs.

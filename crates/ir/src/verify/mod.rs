@@ -1,6 +1,7 @@
 //! The verifier: everything wrong with a module, in one run.
 
 mod aliasing;
+mod buffers;
 mod error;
 mod groups;
 mod pairs;
@@ -23,6 +24,7 @@ use crate::{ComputationId, EntitySet, InstructionId, Module};
 /// 3. *Pairs.* What is started is done, once and by the right operation.
 /// 4. *Groups* of devices of collectives.
 /// 5. *The interface.* Entry layout, input-output aliases, buffer donors.
+/// 6. *References to memory*, `b(f32[8])`, in a module that is sound otherwise: who may have them, and who writes there.
 ///
 /// An instruction whose structure is broken is not looked at further; all others are.
 ///
@@ -40,6 +42,7 @@ pub fn verify(module: &Module) -> Result<(), VerifyErrors> {
     verifier.check_pairs();
     verifier.check_groups();
     verifier.check_interface();
+    verifier.check_buffers();
     verifier.finish()
 }
 

@@ -11,10 +11,19 @@ impl Verifier<'_> {
         let module = self.module;
         let uses = self.count_uses();
         let mut wrapped: FxHashMap<ComputationId, InstructionId> = FxHashMap::default();
+        let mut host_transfers: FxHashMap<i64, InstructionId> = FxHashMap::default();
         for (id, instruction) in self.sound_instructions() {
             self.check_started(id, instruction, uses[id]);
             self.check_done(id, instruction);
             self.check_threads(id, instruction);
+            if let Op::Send(transfer) | Op::Recv(transfer) = &instruction.op
+                && let (true, Some(channel)) = (transfer.is_host_transfer, transfer.channel_id)
+            {
+                let first = *host_transfers.entry(channel).or_insert(id);
+                if !self.is_same_transfer(first, id) {
+                    self.report(id, InstructionError::HostChannel(channel));
+                }
+            }
             if let (Op::AsyncStart(_), Some(&computation)) = (&instruction.op, instruction.called.first())
                 && wrapped.insert(computation, id).is_some()
             {
@@ -22,6 +31,14 @@ impl Verifier<'_> {
                 self.report(id, InstructionError::WrappedTwice(name));
             }
         }
+    }
+
+    /// Whether two transfers with the host do the same, with other data.
+    fn is_same_transfer(&self, a: InstructionId, b: InstructionId) -> bool {
+        let shapes =
+            |id: InstructionId| self.module.instructions[id].operands.iter().map(|&o| self.module.shape(o));
+        let (first, second) = (&self.module.instructions[a], &self.module.instructions[b]);
+        first.op == second.op && first.shape == second.shape && shapes(a).eq(shapes(b))
     }
 
     /// The number of users of every instruction, broken ones included, and the last of them.
@@ -116,11 +133,13 @@ impl Verifier<'_> {
         }
     }
 
-    /// What is started asynchronously names the thread of its computation, and a fusion runs where it stands.
+    /// What is started asynchronously names the thread of its computation, and fusions, loops and branches run where they stand.
     fn check_threads(&mut self, id: InstructionId, instruction: &Instruction) {
         let found = main_if_empty(match &instruction.op {
             Op::AsyncStart(start) => &start.execution_thread,
-            Op::Fusion(_) => &self.module.computations[instruction.parent].execution_thread,
+            Op::Fusion(_) | Op::While | Op::Conditional => {
+                &self.module.computations[instruction.parent].execution_thread
+            }
             _ => return,
         });
         for &callee in &instruction.called {

@@ -24,7 +24,11 @@ impl Separate<'_> {
         }
         let computation = &self.module.computations[self.computation];
         let (state, root) = (computation.parameters[0], computation.root);
-        for (index, receive) in self.receives_in(root) {
+        let transfers = self.transfers_in(root);
+        let is_receive = |id: InstructionId| matches!(self.module.instructions[id].op, Op::Recv(_));
+        let receives: Vec<_> = transfers.iter().filter(|&&(_, id)| is_receive(id)).cloned().collect();
+        let returned: Vec<InstructionId> = transfers.into_iter().map(|(_, id)| id).collect();
+        for (index, receive) in receives {
             let before = self.flow.find(state, &index.child(0)).expect("a body returns what it takes");
             let received = self.flow.find(receive, &[0].into()).expect("a receive has data");
             if self.flow.values[before].kind != ValueKind::LoopPhi
@@ -32,7 +36,7 @@ impl Separate<'_> {
             {
                 continue;
             }
-            self.copy_what_arrived(before);
+            self.copy_what_arrived(before, &returned);
             if !self.join(self.class(before), self.class(received), None) {
                 let name = &self.module.instructions[receive].name;
                 let message =
@@ -43,26 +47,27 @@ impl Separate<'_> {
         Ok(())
     }
 
-    /// The receives that an explicit tuple hands on, and where it holds them.
-    fn receives_in(&self, root: InstructionId) -> Vec<(ShapeIndex, InstructionId)> {
+    /// The sends and receives that an explicit tuple hands on, and where it holds them.
+    fn transfers_in(&self, root: InstructionId) -> Vec<(ShapeIndex, InstructionId)> {
         let mut open = vec![(ShapeIndex::root(), root)];
-        let mut receives = Vec::new();
+        let mut transfers = Vec::new();
         while let Some((index, id)) = open.pop() {
             match self.module.instructions[id].op {
                 Op::Tuple => {
                     let elements = (0..).zip(&self.module.instructions[id].operands);
                     open.extend(elements.map(|(i, &element)| (index.child(i), element)));
                 }
-                Op::Recv(_) => receives.push((index, id)),
+                Op::Send(_) | Op::Recv(_) => transfers.push((index, id)),
                 _ => {}
             }
         }
-        receives.sort();
-        receives
+        transfers.sort();
+        transfers
     }
 
-    /// Lets everything that reads what has arrived in a buffer read a copy of it.
-    fn copy_what_arrived(&mut self, value: ValueId) {
+    /// Lets everything that reads what has arrived in a buffer read a copy of it. A tuple, or a send that the computation
+    /// returns, then returns the copy.
+    fn copy_what_arrived(&mut self, value: ValueId, returned: &[InstructionId]) {
         let is_arrived = |id: &InstructionId| {
             let instruction = &self.module.instructions[*id];
             matches!(instruction.op, Op::GetTupleElement { index: 0 })
@@ -89,7 +94,8 @@ impl Separate<'_> {
                 self.nodes[made].successors.push(node);
                 self.classes[old].touched_by.retain(|&other| other != node);
                 self.classes[new].touched_by.push(node);
-                if self.module.instructions[id].op == Op::Tuple && self.classes[old].returned > 0 {
+                let is_handed_on = self.module.instructions[id].op == Op::Tuple || returned.contains(&id);
+                if is_handed_on && self.classes[old].returned > 0 {
                     self.classes[old].returned -= 1;
                     self.classes[new].returned += 1;
                 }

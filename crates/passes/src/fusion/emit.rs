@@ -63,6 +63,8 @@ struct Fused {
 fn fused_computation(module: &mut Module, target: &Target, kernel: &Kernel, names: &mut Names) -> Fused {
     let opcode = kernel.opcode(module).to_string().replace('-', "_");
     let fused = module.add_computation(names.fresh(&format!("fused_{opcode}")));
+    let parent = module.instructions[kernel.roots[0]].parent;
+    module.computations[fused].execution_thread = module.computations[parent].execution_thread.clone();
     let mut inner: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
     let mut operands = Operands::new();
     let is_member: FxHashSet<InstructionId> = kernel.members.iter().copied().collect();
@@ -149,6 +151,10 @@ fn replace(
     instruction.operands = fused.operands;
     instruction.called = SmallVec::from_iter([fused.computation]);
     instruction.backend_config = config;
+    // How exact it is, the operation inside says.
+    if let Some(extras) = &mut instruction.extras {
+        extras.result_accuracy = None;
+    }
 }
 
 /// Calls a kernel with several results, and makes each root an element of them. The call stands nowhere yet.

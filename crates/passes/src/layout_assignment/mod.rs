@@ -125,7 +125,7 @@ fn as_asked(shape: &mut Shape, target: &Target) {
                 *elements = asked.into();
             }
         }
-        Shape::Array(array) => {
+        Shape::Array(array) | Shape::Buffer(array) => {
             let layout = array.layout.as_ref();
             if layout.is_none_or(|layout| layout.tiles.is_empty()) {
                 array.layout = Some(match layout.filter(|layout| !layout.is_row_major()) {
@@ -134,8 +134,7 @@ fn as_asked(shape: &mut Shape, target: &Target) {
                 });
             }
         }
-        // A reference to memory that someone else laid out.
-        Shape::Buffer(_) | Shape::Token | Shape::Opaque => {}
+        Shape::Token | Shape::Opaque => {}
     }
 }
 
@@ -222,7 +221,8 @@ impl<'a> Choice<'a> {
         let mut positions = self.flow.positions.of(id);
         shape.for_each_subshape(|_, part| {
             let position = positions.next().expect("the shape has the structure of the result");
-            if let (Some(class), Shape::Array(array)) = (self.layouts.class(self.flow, position), part) {
+            let class = self.layouts.class(self.flow, position);
+            if let (Some(class), Shape::Array(array) | Shape::Buffer(array)) = (class, part) {
                 let layout = &mut self.layouts.of_class[class];
                 *layout = layout.take().or_else(|| array.layout.clone());
             }
@@ -261,7 +261,8 @@ impl<'a> Choice<'a> {
                 self.module.shape(id).for_each_subshape(|_, part| {
                     let position = positions.next().expect("a position for each part");
                     let Some(class) = self.layouts.class(self.flow, position) else { return };
-                    if let (None, Shape::Array(array)) = (&self.layouts.of_class[class], part) {
+                    let layout = &self.layouts.of_class[class];
+                    if let (None, Shape::Array(array) | Shape::Buffer(array)) = (layout, part) {
                         let layout = self.like_operand(id, array);
                         let layout = layout.unwrap_or_else(|| self.target.default_layout(array));
                         self.layouts.of_class[class] = Some(layout);
@@ -342,7 +343,9 @@ fn lay_out<'l>(shape: &mut Shape, next: &mut impl FnMut() -> Option<&'l Layout>)
         Shape::Tuple(elements) => {
             Arc::make_mut(elements).iter_mut().for_each(|element| lay_out(element, next))
         }
-        Shape::Array(array) => array.layout = layout.cloned().or_else(|| array.layout.take()),
-        Shape::Buffer(_) | Shape::Token | Shape::Opaque => {}
+        Shape::Array(array) | Shape::Buffer(array) => {
+            array.layout = layout.cloned().or_else(|| array.layout.take());
+        }
+        Shape::Token | Shape::Opaque => {}
     }
 }
