@@ -124,7 +124,7 @@ struct Rewrite {
 
 /// In the order in which they are tried: what shortens the state of loops first, as what is recomputed within them
 /// depends on it.
-fn rewrites(compiler: &Compiler) -> [Rewrite; 5] {
+fn rewrites(compiler: &Compiler) -> [Rewrite; 6] {
     let recomputation: &[Pass] = match compiler.keeps_barriers {
         true => &[passes::REMAT_BEHIND_BARRIERS],
         false => &[passes::REMAT_BEHIND_SELECTS],
@@ -145,6 +145,14 @@ fn rewrites(compiler: &Compiler) -> [Rewrite; 5] {
             before: FLAT,
             passes: &[passes::LOOP_STATE_IN_PLACE],
             after: &[passes::WHILE_SIMPLIFIER, passes::TUPLE_SIMPLIFIER, passes::DCE],
+        },
+        Rewrite {
+            name: "conditionals in place",
+            description: "a conditional that changes its operands or hands them back changes them where they are",
+            orders: &[FirstGuess::Text],
+            before: FLAT,
+            passes: &[passes::CONDITIONAL_IN_PLACE],
+            after: &[passes::DCE],
         },
         Rewrite {
             name: "gradients of gathers",

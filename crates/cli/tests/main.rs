@@ -5,6 +5,7 @@ mod estimate;
 #[cfg(unix)]
 mod interrupted;
 mod outputs;
+mod rewrite;
 mod run;
 mod targets;
 
