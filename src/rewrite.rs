@@ -226,6 +226,9 @@ fn has_same_interface(before: &Module, after: &Module) -> bool {
 /// exceeded, anything counts.
 const MIN_SAVING: f64 = 0.1;
 
+/// And so many bytes at least: in programs of a few kilobytes, rounding to whole allocations is as much as a tenth.
+const MIN_SAVED: u64 = 16 << 10;
+
 /// Seconds, as a share of a run, that are worth as much as a share of the bytes.
 const BYTES_PER_SECOND: f64 = 1.0;
 
@@ -234,5 +237,6 @@ fn pays(from: Price, to: Price, limit: Option<Bytes>) -> bool {
     let saved = 1.0 - to.total.0 as f64 / (from.total.0 as f64).max(1.0);
     let slower = to.seconds / from.seconds.max(f64::MIN_POSITIVE) - 1.0;
     let is_too_large = limit.is_some_and(|limit| from.total > limit);
-    if is_too_large { to.total < from.total } else { saved >= MIN_SAVING.max(slower * BYTES_PER_SECOND) }
+    let is_noticed = from.total.saturating_sub(to.total).0 >= MIN_SAVED && saved >= MIN_SAVING;
+    if is_too_large { to.total < from.total } else { is_noticed && saved >= slower * BYTES_PER_SECOND }
 }
