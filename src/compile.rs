@@ -99,7 +99,7 @@ pub fn compile(
     let lay_out = vec![passes::HOST_OFFLOAD, passes::LAYOUT_ASSIGNMENT, passes::DONATION];
     let stages = [
         ("simplify", passes::simplification_pipeline()),
-        ("recompute rows", vec![passes::LOOP_RESIDUALS, passes::SIMPLIFY]),
+        ("recompute rows", vec![passes::LOOP_RESIDUALS, passes::LOOP_STATE_IN_PLACE, passes::SIMPLIFY]),
         ("lay out", lay_out),
     ];
     for (name, list) in stages {
