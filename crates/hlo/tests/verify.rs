@@ -84,7 +84,7 @@ fn verdicts_are_those_of_xla() {
         |name: &str, to: &str| format!("{name} = b(f32[4]) custom-call(b), custom_call_target=\"w\"{to}");
     let aliased = ", output_to_operand_aliasing={{}: (0, {})}";
     refused("ROOT b = f32[4] custom-call(p), custom_call_target=\"Pin\"", "must turn one array to a buffer");
-    refused(&format!("{PIN} ROOT n = b(f32[4]) negate(b)"), "which only calls, loops and tuples may");
+    refused(&format!("{PIN} ROOT n = b(f32[4]) copy(b)"), "which only calls, loops and tuples may");
     refused(&format!("{PIN} ROOT {}", writer("w", "")), "must be one part of the result, is 0");
     let [one, other] = [writer("w", aliased), writer("x", aliased)];
     refused(&format!("{PIN} {one} ROOT {other}"), "is written by more than one");
