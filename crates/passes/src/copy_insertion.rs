@@ -61,9 +61,9 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let in_place = InPlace::new(module);
     let readers = count_readers(module, &graph, &flow);
     let given = given_parameters(module, &flow);
+    let facts = Facts { graph: &graph, flow: &flow, in_place: &in_place, readers: &readers, given: &given };
     for &computation in graph.sequential() {
-        let mut separate =
-            Separate::new(module, &mut names, &graph, &flow, &in_place, &readers, &given, computation);
+        let mut separate = Separate::new(module, &mut names, facts, computation);
         separate.updates_in_place()?;
         separate.receives()?;
         separate.results()?;
@@ -172,15 +172,21 @@ struct Separate<'a> {
     changed: bool,
 }
 
+/// What is known of the module as a whole.
+#[derive(Clone, Copy)]
+struct Facts<'a> {
+    graph: &'a CallGraph,
+    flow: &'a Dataflow,
+    in_place: &'a InPlace,
+    readers: &'a FxHashMap<ValueId, u32>,
+    given: &'a FxHashSet<ValueId>,
+}
+
 impl<'a> Separate<'a> {
     fn new(
         module: &'a mut Module,
         names: &'a mut Names,
-        graph: &'a CallGraph,
-        flow: &'a Dataflow,
-        in_place: &'a InPlace,
-        readers: &'a FxHashMap<ValueId, u32>,
-        given: &'a FxHashSet<ValueId>,
+        Facts { graph, flow, in_place, readers, given }: Facts<'a>,
         computation: ComputationId,
     ) -> Separate<'a> {
         let mut separate = Separate {

@@ -52,9 +52,8 @@ const MAX_ROUNDS: usize = 8;
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let mut changed = false;
     for _ in 0..MAX_ROUNDS {
-        let rewrites = [join, accumulate::run, part_of_row::run];
         // Each of them, whatever the others find.
-        if !rewrites.into_iter().fold(false, |changed, rewrite| rewrite(module) || changed) {
+        if ![join(module), accumulate::run(module), part_of_row::run(module)].contains(&true) {
             break;
         }
         changed = true;

@@ -128,7 +128,8 @@ impl Widen<'_> {
         let is_narrow = |id: &InstructionId| wide_shape(self.module.shape(*id)).is_some();
         let narrows = wide_shape(result).is_some();
         let is_product = matches!(instruction.op, Op::Dot(_) | Op::Convolution(_));
-        if (is_product && !narrows) || !(narrows || instruction.operands.iter().any(is_narrow)) {
+        let widens = !is_product && instruction.operands.iter().any(is_narrow);
+        if !(narrows || widens) {
             return false;
         }
         // A tuple is taken apart by its readers, if it is not the result as a whole.

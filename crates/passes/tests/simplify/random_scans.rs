@@ -39,7 +39,7 @@ fn program(random: &mut Random) -> String {
     let n_arrays = 1 + random.next() % 3;
     let mut text = String::from("HloModule scans");
     let donated: Vec<String> = (0..n_arrays)
-        .filter(|_| random.next() % 2 == 0)
+        .filter(|_| random.next().is_multiple_of(2))
         .map(|k| format!("{{{k}}}: ({k}, {{}}, may-alias)"))
         .collect();
     if !donated.is_empty() {
@@ -50,7 +50,7 @@ fn program(random: &mut Random) -> String {
         scan(&mut text, random, name, n_arrays);
     }
     let arrays = vec!["f32[6,2]"; n_arrays as usize].join(", ");
-    let is_nested = random.next() % 2 == 0;
+    let is_nested = random.next().is_multiple_of(2);
     if is_nested {
         let state = format!("(s32[], f32[1,2], {arrays})");
         writeln!(text, "around {{\n  s = {state} parameter(0)\n  t = s32[] get-tuple-element(s), index=0")
@@ -104,7 +104,7 @@ fn both(text: &mut String, random: &mut Random, n_arrays: u64) -> String {
         .collect();
     let arrays = call(text, random, "first", "c", &arrays);
     let mut arrays = call(text, random, "second", "first_c", &arrays);
-    if random.next() % 4 == 0 {
+    if random.next().is_multiple_of(4) {
         arrays.rotate_left(1);
     }
     arrays.join(", ")
@@ -169,10 +169,10 @@ fn scan(text: &mut String, random: &mut Random, name: &str, n_arrays: u64) {
     let (mut old, mut new) = (Vec::new(), Vec::new());
     let usual = *pick(random, &["i", "i", "back", "twice"]);
     for k in 0..n_arrays {
-        let (is_usual, size) = (random.next() % 4 != 0, if usual == "twice" { 2 } else { 1 });
+        let (is_usual, size) = (!random.next().is_multiple_of(4), if usual == "twice" { 2 } else { 1 });
         let others = ["i", "back", "ahead", "behind", "kept_in", "wrapped", "zero", "twice"];
         let write = if is_usual { usual } else { *pick(random, &others) };
-        let read = if random.next() % 4 != 0 { write } else { *pick(random, &others) };
+        let read = if !random.next().is_multiple_of(4) { write } else { *pick(random, &others) };
         writeln!(text, "  old{k} = f32[6,2] get-tuple-element(s), index={}", 2 + k).unwrap();
         writeln!(text, "  new{k} = f32[6,2] get-tuple-element(s), index={}", 2 + n_arrays + k).unwrap();
         writeln!(
@@ -198,8 +198,8 @@ fn scan(text: &mut String, random: &mut Random, name: &str, n_arrays: u64) {
         }
         .unwrap();
         writeln!(text, "  updated{k} = f32[6,2] dynamic-update-slice(new{k}, y{k}, {write}, zero)").unwrap();
-        if random.next() % 2 == 0 {
-            let from = if random.next() % 2 == 0 { "top" } else { "topy" };
+        if random.next().is_multiple_of(2) {
+            let from = if random.next().is_multiple_of(2) { "top" } else { "topy" };
             writeln!(text, "  topy{k} = f32[1,2] slice(y{k}), slice={{[0:1], [0:2]}}").unwrap();
             writeln!(text, "  carry{k} = f32[1,2] add({carry}, {from}{k})").unwrap();
             carry = format!("carry{k}");
@@ -214,7 +214,7 @@ fn scan(text: &mut String, random: &mut Random, name: &str, n_arrays: u64) {
         "{name}_goes_on {{\n  s = {state} parameter(0)\n  i = s32[] get-tuple-element(s), index=0"
     )
     .unwrap();
-    let limit = if random.next() % 2 == 0 { N_ROWS } else { limit };
+    let limit = if random.next().is_multiple_of(2) { N_ROWS } else { limit };
     writeln!(text, "  n = s32[] constant({limit})\n  ROOT c = pred[] compare(i, n), direction=LT\n}}\n")
         .unwrap();
 }
