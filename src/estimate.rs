@@ -22,8 +22,8 @@ pub struct Estimate {
     pub total: Bytes,
     /// Who holds the peak.
     pub peak: PeakReport,
-    /// Seconds of one run, by the cost model of the machine.
-    pub seconds: f64,
+    /// What one run costs, by the cost model of the machine.
+    pub run: RunEstimate,
     /// The program as that compiler is expected to have it when it assigns memory, which is what `peak` speaks of.
     pub module: Module,
     /// The expected plan.
@@ -81,7 +81,7 @@ pub fn estimate(module: &Module, compiler: &Compiler, target: &Target) -> Result
         totals,
         total: totals.total.saturating_sub(totals.constants),
         peak: plan::peak_report(&module, &planned.facts, &planned.plan),
-        seconds: RunEstimate::new(&module, &graph, &costs, &machine).seconds,
+        run: RunEstimate::new(&module, &graph, &costs, &machine),
         module,
         planned,
     })

@@ -8,7 +8,7 @@ use crate::estimate::{EstimateError, estimate};
 use crate::first_guess::FirstGuess;
 use crate::ir::{self, Module};
 use crate::memory::{Bytes, Compiler, Target};
-use crate::passes::{self, Context, Pass, PassError, RunOptions};
+use crate::passes::{self, Context, Pass, PassError, Products, RunOptions, Tie};
 
 /// What to aim for.
 #[derive(Clone, Debug, Default)]
@@ -35,6 +35,8 @@ pub struct Price {
     pub total: Bytes,
     /// Seconds of one run.
     pub seconds: f64,
+    /// Arithmetic operations of one run.
+    pub operations: f64,
 }
 
 /// One rewrite that was tried.
@@ -73,6 +75,9 @@ impl Rewritten {
 
 /// Rewrites a module for a compiler and a machine that it compiles for.
 ///
+/// Where the program does not fit a limit although all that is cheap is computed again, matrix products are too, as few
+/// of them as it takes.
+///
 /// # Errors
 /// See [`RewriteError`].
 pub fn rewrite(
@@ -81,136 +86,222 @@ pub fn rewrite(
     target: &Target,
     options: &RewriteOptions,
 ) -> Result<Rewritten, RewriteError> {
-    let price = |module: &Module| -> Result<Price, RewriteError> {
-        let found = estimate(module, compiler, target)?;
-        Ok(Price { total: found.total, seconds: found.seconds })
-    };
     let machine = compiler.on(target);
-    let before = price(&module)?;
-    let mut rewritten = Rewritten { module, before, steps: Vec::new() };
-    for rewrite in rewrites(compiler) {
-        let mut best: Option<(Module, Price)> = None;
-        for &guess in rewrite.orders {
-            let Some(candidate) = rewrite.apply(&rewritten.module, guess, &machine)? else { continue };
-            let price = price(&candidate)?;
-            if best.as_ref().is_none_or(|(_, best)| price.total < best.total) {
-                best = Some((candidate, price));
-            }
+    let search = Search { compiler, target, machine: &machine, limit: options.memory_limit };
+    let before = search.price(&module)?;
+    let flat = search.flatten(&module)?;
+    let mut best: Option<Found> = None;
+    for products in PRODUCTS {
+        let found = search.keep_what_pays(&flat, before, products)?;
+        let fits = search.fits(found.price);
+        if best.as_ref().is_none_or(|best| found.price.total < best.price.total) {
+            best = Some(found);
         }
-        let Some((candidate, to)) = best else { continue };
-        let is_kept = pays(rewritten.after(), to, options.memory_limit);
-        let Rewrite { name, description, .. } = rewrite;
-        rewritten.steps.push(Step { name, description, price: to, is_kept });
-        if is_kept {
-            rewritten.module = candidate;
+        if fits {
+            break;
         }
     }
-    Ok(rewritten)
+    let best = best.expect("the first choice of products is always tried");
+    Ok(Rewritten { module: best.module.unwrap_or(module), before, steps: best.steps })
 }
 
-/// A rewrite, and what goes before and after it so that it applies.
-struct Rewrite {
-    name: &'static str,
-    description: &'static str,
-    /// The orders in which the program may run, of which it takes what helps most.
-    orders: &'static [FirstGuess],
-    /// What makes it apply, and changes nothing for a compiler that inlines and simplifies anyway.
-    before: &'static [Pass],
-    /// Those that bring something. Where they change nothing, there is nothing to try.
-    passes: &'static [Pass],
-    /// What removes what they leave behind.
-    after: &'static [Pass],
-}
-
-/// In the order in which they are tried: what shortens the state of loops first, as what is recomputed within them
-/// depends on it.
-fn rewrites(compiler: &Compiler) -> [Rewrite; 6] {
-    let recomputation: &[Pass] = match compiler.keeps_barriers {
-        true => &[passes::REMAT_BEHIND_BARRIERS],
-        false => &[passes::REMAT_BEHIND_SELECTS],
-    };
-    [
-        Rewrite {
-            name: "loop residuals",
-            description: "a later loop recomputes what an earlier one kept for it row by row",
-            orders: &[FirstGuess::Text],
-            before: FLAT,
-            passes: &[passes::LOOP_RESIDUALS],
-            after: &[passes::WHILE_SIMPLIFIER, passes::TUPLE_SIMPLIFIER, passes::DCE],
-        },
-        Rewrite {
-            name: "loop state in place",
-            description: "a loop writes new rows over the old rows that it has read",
-            orders: &[FirstGuess::Text],
-            before: FLAT,
-            passes: &[passes::LOOP_STATE_IN_PLACE],
-            after: &[passes::WHILE_SIMPLIFIER, passes::TUPLE_SIMPLIFIER, passes::DCE],
-        },
-        Rewrite {
-            name: "conditionals in place",
-            description: "a conditional that changes its operands or hands them back changes them where they are",
-            orders: &[FirstGuess::Text],
-            before: FLAT,
-            passes: &[passes::CONDITIONAL_IN_PLACE],
-            after: &[passes::DCE],
-        },
-        Rewrite {
-            name: "gradients of gathers",
-            description: "a scatter of one element a row becomes a comparison, which is never in memory",
-            orders: &[FirstGuess::Text],
-            before: FLAT,
-            passes: &[passes::SCATTER_TO_SELECT],
-            after: &[passes::DCE],
-        },
-        Rewrite {
-            name: "blocks of rows",
-            description: "a loop computes a wide array a block of rows at a time, and again for its gradient",
-            orders: &[FirstGuess::Text],
-            before: FLAT,
-            passes: &[passes::ROW_BLOCKS],
-            after: &[passes::DCE],
-        },
-        Rewrite {
-            name: "recomputation",
-            description: "cheap values that cross the peak are computed again after it",
-            orders: &FirstGuess::OF_REWRITE,
-            before: FLAT,
-            passes: recomputation,
-            after: &[passes::DCE],
-        },
-    ]
-}
+/// Products that may be computed again, at ever higher prices. The later ones are for programs that do not fit.
+const PRODUCTS: [Products; 4] =
+    [Products::Cheap, Products::AllButEvery(2), Products::AllButEvery(4), Products::AllButEvery(16)];
 
 /// The body of every function in its place.
 const FLAT: &[Pass] = &[passes::CALL_INLINER, passes::TUPLE_SIMPLIFIER, passes::DCE];
 
-impl Rewrite {
+/// Removes what rewrites leave behind.
+const CLEANUP: &[Pass] = &[passes::WHILE_SIMPLIFIER, passes::TUPLE_SIMPLIFIER, passes::DCE];
+
+/// What to rewrite for.
+struct Search<'a> {
+    compiler: &'a Compiler,
+    target: &'a Target,
+    /// The target as the compiler sees it.
+    machine: &'a Target,
+    limit: Option<Bytes>,
+}
+
+/// What came of trying every rewrite.
+struct Found {
+    /// The program, where anything was kept.
+    module: Option<Module>,
+    price: Price,
+    steps: Vec<Step>,
+}
+
+impl Search<'_> {
+    fn price(&self, module: &Module) -> Result<Price, RewriteError> {
+        let found = estimate(module, self.compiler, self.target)?;
+        let operations = found.run.matrix_operations + found.run.vector_operations;
+        Ok(Price { total: found.total, seconds: found.run.seconds, operations })
+    }
+
+    fn fits(&self, price: Price) -> bool {
+        self.limit.is_none_or(|limit| price.total <= limit)
+    }
+
+    fn flatten(&self, module: &Module) -> Result<Module, RewriteError> {
+        let mut flat = module.clone();
+        flat.is_scheduled = false;
+        self.run(&mut flat, FLAT)?;
+        Ok(flat)
+    }
+
+    fn keep_what_pays(
+        &self,
+        flat: &Module,
+        before: Price,
+        products: Products,
+    ) -> Result<Found, RewriteError> {
+        let mut found = Found { module: None, price: before, steps: Vec::new() };
+        for rewrite in self.rewrites(products) {
+            let module = found.module.as_ref().unwrap_or(flat);
+            let Some((candidate, price)) = self.best_way(module, found.price, &rewrite)? else { continue };
+            let is_kept = self.pays(found.price, price);
+            let Rewrite { name, description, .. } = rewrite;
+            found.steps.push(Step { name, description, price, is_kept });
+            if is_kept {
+                (found.module, found.price) = (Some(candidate), price);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The program under the way of a rewrite that needs the fewest bytes of those that pay, or of all if none does.
+    fn best_way(
+        &self,
+        module: &Module,
+        now: Price,
+        rewrite: &Rewrite<'_>,
+    ) -> Result<Option<(Module, Price)>, RewriteError> {
+        let rank = |price: Price| (!self.pays(now, price), price.total);
+        let mut best: Option<(Module, Price)> = None;
+        for &guess in rewrite.orders {
+            for way in &rewrite.ways {
+                let Some(candidate) = self.apply(module, guess, rewrite.name, way)? else { continue };
+                if best.as_ref().is_some_and(|(best, _)| *best == candidate) {
+                    continue;
+                }
+                let price = self.price(&candidate)?;
+                if best.as_ref().is_none_or(|(_, best)| rank(price) < rank(*best)) {
+                    best = Some((candidate, price));
+                }
+            }
+        }
+        Ok(best)
+    }
+
     /// The rewritten program, verified, where something is rewritten.
     fn apply(
         &self,
         module: &Module,
         guess: FirstGuess,
-        machine: &Target,
+        name: &'static str,
+        way: &Way<'_>,
     ) -> Result<Option<Module>, RewriteError> {
-        let context = Context { target: machine };
-        let mut candidate = module.clone();
-        candidate.is_scheduled = false;
-        passes::run(&mut candidate, self.before, &context, RunOptions::default())?;
-        let Some(mut candidate) = guess.order(&candidate, machine)? else { return Ok(None) };
-        let runs = passes::run(&mut candidate, self.passes, &context, RunOptions::default())?;
-        if runs.iter().all(|run| !run.changed) {
+        let Some(mut candidate) = guess.order(module, self.machine)? else { return Ok(None) };
+        if !way(&mut candidate)? {
             return Ok(None);
         }
-        passes::run(&mut candidate, self.after, &context, RunOptions::default())?;
+        self.run(&mut candidate, CLEANUP)?;
         candidate.compact();
         ir::verify(&candidate)
-            .map_err(|errors| PassError::Broke { pass: self.name, message: errors.to_string() })?;
+            .map_err(|errors| PassError::Broke { pass: name, message: errors.to_string() })?;
         match has_same_interface(module, &candidate) {
             true => Ok(Some(candidate)),
-            false => Err(RewriteError::Interface(self.name)),
+            false => Err(RewriteError::Interface(name)),
+        }
+    }
+
+    /// Runs passes, and says whether they changed anything.
+    fn run(&self, module: &mut Module, list: &[Pass]) -> Result<bool, PassError> {
+        let runs = passes::run(module, list, &Context { target: self.machine }, RunOptions::default())?;
+        Ok(runs.iter().any(|run| run.changed))
+    }
+
+    /// Every rewrite, in the order in which they are tried: what shortens the state of loops first, as what is recomputed
+    /// within them depends on it.
+    fn rewrites(&self, products: Products) -> [Rewrite<'_>; 6] {
+        let pass = |pass: Pass| -> Vec<Way<'_>> { vec![Box::new(move |module| self.run(module, &[pass]))] };
+        let residuals: Way<'_> =
+            Box::new(move |module| Ok(passes::recompute_residuals(module, self.machine, products)));
+        let blocks = |share: u64| -> Way<'_> {
+            Box::new(move |module| passes::walk_in_row_blocks(module, self.machine, share))
+        };
+        let tie = if self.compiler.keeps_barriers { Tie::Barrier } else { Tie::Select };
+        let recomputation: Way<'_> =
+            Box::new(move |module| passes::recompute_after_peak(module, self.machine, Some(tie), products));
+        let as_written: &[FirstGuess] = &[FirstGuess::Text];
+        [
+            Rewrite {
+                name: "loop residuals",
+                description: "a later loop recomputes what an earlier one kept for it row by row",
+                orders: as_written,
+                ways: vec![residuals],
+            },
+            Rewrite {
+                name: "loop state in place",
+                description: "a loop writes new rows over the old rows that it has read",
+                orders: as_written,
+                ways: pass(passes::LOOP_STATE_IN_PLACE),
+            },
+            Rewrite {
+                name: "conditionals in place",
+                description: "a conditional that changes its operands or hands them back changes them where they are",
+                orders: as_written,
+                ways: pass(passes::CONDITIONAL_IN_PLACE),
+            },
+            Rewrite {
+                name: "gradients of gathers",
+                description: "a scatter of one element a row becomes a comparison, which is never in memory",
+                orders: as_written,
+                ways: pass(passes::SCATTER_TO_SELECT),
+            },
+            Rewrite {
+                name: "blocks of rows",
+                description: "a loop computes a wide array a block of rows at a time, and again for its gradient",
+                orders: as_written,
+                ways: SHARES_IN_BLOCKS.map(blocks).into(),
+            },
+            Rewrite {
+                name: "recomputation",
+                description: "what crosses the peak and takes little to compute is computed again after it",
+                orders: &FirstGuess::OF_REWRITE,
+                ways: vec![recomputation],
+            },
+        ]
+    }
+
+    /// Whether one price is better than another.
+    fn pays(&self, from: Price, to: Price) -> bool {
+        let saved = 1.0 - to.total.0 as f64 / (from.total.0 as f64).max(1.0);
+        let slower = to.seconds / from.seconds.max(f64::MIN_POSITIVE) - 1.0;
+        let is_noticed = from.total.saturating_sub(to.total).0 >= MIN_SAVED && saved >= MIN_SAVING;
+        match self.fits(from) {
+            true => is_noticed && saved >= slower * BYTES_PER_SECOND,
+            false => to.total < from.total,
         }
     }
 }
+
+/// A rewrite, and the ways to do it, of which that is taken which helps most.
+struct Rewrite<'a> {
+    name: &'static str,
+    description: &'static str,
+    /// The orders in which the program may run.
+    orders: &'a [FirstGuess],
+    ways: Vec<Way<'a>>,
+}
+
+/// Changes a module, and says whether it did.
+type Way<'a> = Box<dyn Fn(&mut Module) -> Result<bool, PassError> + 'a>;
+
+/// Arrays that take one part in so many of what is live at the peak are walked over in blocks: of small ones, too, or
+/// only of the widest, as every loop costs time.
+const SHARES_IN_BLOCKS: [u64; 2] = [64, 8];
 
 /// Whether the caller sees the same parameters and results in both.
 fn has_same_interface(before: &Module, after: &Module) -> bool {
@@ -231,12 +322,3 @@ const MIN_SAVED: u64 = 16 << 10;
 
 /// Seconds, as a share of a run, that are worth as much as a share of the bytes.
 const BYTES_PER_SECOND: f64 = 1.0;
-
-/// Whether one price is better than another.
-fn pays(from: Price, to: Price, limit: Option<Bytes>) -> bool {
-    let saved = 1.0 - to.total.0 as f64 / (from.total.0 as f64).max(1.0);
-    let slower = to.seconds / from.seconds.max(f64::MIN_POSITIVE) - 1.0;
-    let is_too_large = limit.is_some_and(|limit| from.total > limit);
-    let is_noticed = from.total.saturating_sub(to.total).0 >= MIN_SAVED && saved >= MIN_SAVING;
-    if is_too_large { to.total < from.total } else { is_noticed && saved >= slower * BYTES_PER_SECOND }
-}

@@ -59,7 +59,7 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
                 compiler: &compiler.name,
                 target: &target.name,
                 total: found.total,
-                seconds: found.seconds,
+                seconds: found.run.seconds,
                 totals: &found.totals,
             };
             serde_json::to_string_pretty(&file).expect("an estimate has only string keys") + "\n"

@@ -64,41 +64,52 @@ fn write_module(path: Option<&str>, module: &Module) -> Result<(), Failure> {
 fn report(rewritten: &Rewritten, compiler: &Compiler) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
-    table.set_header(vec!["", "memory", "", "time", "", ""]);
+    table.set_header(vec!["", "memory", "", "time", "", "operations", "", ""]);
     table.add_row(row("as it was", rewritten.before, None, ""));
-    let mut last = rewritten.before;
-    for step in rewritten.steps.iter().filter(|step| step.is_kept) {
-        table.add_row(row(step.name, step.price, Some(last), step.description));
-        last = step.price;
+    let mut now = rewritten.before;
+    let mut dropped = String::new();
+    for step in &rewritten.steps {
+        if step.is_kept {
+            table.add_row(row(step.name, step.price, Some(now), step.description));
+            now = step.price;
+        } else {
+            let [bytes, seconds, _] = changes(step.price, now);
+            dropped.push_str(&format!("\nnot worth it: {} ({bytes}, {seconds} time)", step.name));
+        }
     }
-    for column in 1..5 {
-        table.column_mut(column).expect("there are six columns").set_cell_alignment(CellAlignment::Right);
+    for column in 1..7 {
+        table.column_mut(column).expect("there are eight columns").set_cell_alignment(CellAlignment::Right);
     }
     let mut text = format!("{}, as memplan estimates it\n\n{}\n", compiler.description, table.trim_fmt());
-    let dropped: Vec<_> = rewritten.steps.iter().filter(|step| !step.is_kept).collect();
-    if dropped.len() == rewritten.steps.len() {
+    if rewritten.steps.iter().all(|step| !step.is_kept) {
         text.push_str("\nnothing pays: the program is as it was\n");
     }
-    for step in dropped {
-        text.push_str(&format!(
-            "\nnot worth it: {} ({}, {})",
-            step.name,
-            change(step.price.total.0 as f64, last.total.0 as f64),
-            change(step.price.seconds, last.seconds) + " time",
-        ));
-    }
+    text.push_str(&dropped);
     text
 }
 
 fn row(name: &str, price: Price, before: Option<Price>, description: &str) -> Vec<String> {
-    let changes = before.map(|before| {
-        (change(price.total.0 as f64, before.total.0 as f64), change(price.seconds, before.seconds))
-    });
-    let (bytes, seconds) = changes.unwrap_or_default();
-    let time = format!("{:.3} ms", price.seconds * 1e3);
-    vec![name.to_string(), price.total.to_string(), bytes, time, seconds, description.to_string()]
+    let [bytes, seconds, operations] = before.map(|before| changes(price, before)).unwrap_or_default();
+    vec![
+        name.to_string(),
+        price.total.to_string(),
+        bytes,
+        format!("{:.3} ms", price.seconds * 1e3),
+        seconds,
+        format!("{:.2} G", price.operations / 1e9),
+        operations,
+        description.to_string(),
+    ]
 }
 
-fn change(to: f64, from: f64) -> String {
-    if from > 0.0 { format!("{:+.1} %", 100.0 * (to / from - 1.0)) } else { String::new() }
+/// By how much bytes, seconds and operations change.
+fn changes(to: Price, from: Price) -> [String; 3] {
+    let change = |to: f64, from: f64| {
+        if from > 0.0 { format!("{:+.1} %", 100.0 * (to / from - 1.0)) } else { String::new() }
+    };
+    [
+        change(to.total.0 as f64, from.total.0 as f64),
+        change(to.seconds, from.seconds),
+        change(to.operations, from.operations),
+    ]
 }

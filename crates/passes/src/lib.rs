@@ -55,13 +55,13 @@ pub use fusion::{FUSION, FUSION_OF_UPDATES, FusionEdge, FusionReport, Verdict, e
 pub use fusion_inliner::FUSION_INLINER;
 pub use host_offload::HOST_OFFLOAD;
 pub use layout_assignment::LAYOUT_ASSIGNMENT;
-pub use loop_residuals::LOOP_RESIDUALS;
+pub use loop_residuals::{LOOP_RESIDUALS, recompute_residuals};
 pub use loop_state::LOOP_STATE_IN_PLACE;
 pub use optimization_barrier_expander::OPTIMIZATION_BARRIER_EXPANDER;
 pub use pass::{Context, Pass, PassError, PassRun, RunOptions, run};
 pub use pipeline::{LEGALIZE, SIMPLIFY, simplification_pipeline};
-pub use remat::{REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS};
-pub use row_blocks::{ROW_BLOCKS, cut_into_row_blocks};
+pub use remat::{Products, REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, Tie, recompute_after_peak};
+pub use row_blocks::{ROW_BLOCKS, cut_into_row_blocks, walk_in_row_blocks};
 pub use scatter_to_select::SCATTER_TO_SELECT;
 pub use tuple_constant_expander::TUPLE_CONSTANT_EXPANDER;
 pub use tuple_simplifier::TUPLE_SIMPLIFIER;

@@ -33,6 +33,10 @@ pub struct RunEstimate {
     pub seconds: f64,
     /// Seconds of these that the cores wait for transfers.
     pub waiting: f64,
+    /// Operations of matrix products and convolutions, of all types.
+    pub matrix_operations: f64,
+    /// All other arithmetic.
+    pub vector_operations: f64,
 }
 
 impl RunEstimate {
@@ -52,6 +56,8 @@ impl RunEstimate {
             resident_bytes: run.resident,
             seconds: run.seconds,
             waiting: run.waiting,
+            matrix_operations: run.matrix,
+            vector_operations: run.vector,
         }
     }
 
@@ -104,6 +110,9 @@ struct Run {
     waiting: f64,
     /// Seconds that main memory is busy.
     busy: f64,
+    /// Operations.
+    matrix: f64,
+    vector: f64,
 }
 
 impl Run {
@@ -114,6 +123,8 @@ impl Run {
         self.seconds += times * other.seconds;
         self.waiting += times * other.waiting;
         self.busy += times * other.busy;
+        self.matrix += times * other.matrix;
+        self.vector += times * other.vector;
     }
 }
 
@@ -154,6 +165,8 @@ impl Follow<'_> {
                     self.callees(id, runs).for_each(|(callee, times)| inside.add(callee, times));
                     run.bytes += inside.bytes;
                     run.transferred += inside.bytes;
+                    run.matrix += inside.matrix;
+                    run.vector += inside.vector;
                     flying.push_back(Flying { start: id, left: inside.busy.max(inside.seconds) });
                 }
                 Op::CopyDone | Op::AsyncDone(_) => self.wait(&mut run, &mut flying, id),
@@ -182,7 +195,8 @@ impl Follow<'_> {
 
     fn kernel(&self, id: InstructionId) -> Run {
         let work = self.costs.work(id);
-        let mut run = Run::default();
+        let matrix = work.matrix.iter().map(|(_, operations)| operations).sum();
+        let mut run = Run { matrix, vector: work.vector, ..Run::default() };
         let mut memory = 0.0;
         for access in &work.accesses {
             let at = access.operand.map_or(id, |k| self.module.instructions[id].operands[k as usize]);

@@ -6,7 +6,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::find::Pair;
 use crate::cost;
-use crate::remat::{Network, UNCUTTABLE, is_recomputable};
+use crate::remat::{Network, Products, UNCUTTABLE};
 
 /// The bytes kept must shrink by this fraction at least: less is not worth the longer program.
 const MIN_GAIN: f64 = 1.0 / 16.0;
@@ -19,10 +19,11 @@ pub(super) struct Kept {
 }
 
 /// What is best kept, where that is less than now.
-pub(super) fn choose(module: &Module, target: &Target, pair: &Pair) -> Option<Kept> {
+pub(super) fn choose(module: &Module, target: &Target, pair: &Pair, products: Products) -> Option<Kept> {
     let n = pair.n_rows;
     let bytes = |id: InstructionId| cost::result_bytes(module, target, id);
     let now = pair.residuals.iter().fold(0u64, |sum, r| sum.saturating_add(bytes(r.row).saturating_mul(n)));
+    let recomputable = products.recomputable(module, target, pair.producer.body);
     let mut network = Network::default();
     let (source, sink) = (network.add_node(), network.add_node());
     // The value of an instruction is the edge from its node to the next one.
@@ -47,7 +48,7 @@ pub(super) fn choose(module: &Module, target: &Target, pair: &Pair) -> Option<Ke
         capacities.insert(id, width(module, target, pair, id));
         let is_given = pair.producer.element_at(module, id).is_some();
         let is_made = matches!(module.instructions[id].op, Op::Constant(_));
-        if is_given || is_made || !is_recomputable(module, target, id) {
+        if is_given || is_made || !recomputable.contains(id) {
             network.add_edge(source, node, UNCUTTABLE);
             continue;
         }

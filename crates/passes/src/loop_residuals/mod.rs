@@ -26,19 +26,24 @@ mod find;
 
 use memplan_ir::{Module, Names, Users};
 
-use crate::{Context, Pass, PassError};
+use memplan_memory::Target;
+
+use crate::Pass;
+use crate::remat::Products;
 
 /// The pass.
 pub const LOOP_RESIDUALS: Pass = Pass {
     name: "loop-residuals",
     description: "Recompute in a loop what an earlier loop would keep for it row by row",
-    run,
+    run: |module, context| Ok(recompute_residuals(module, context.target, Products::Cheap)),
 };
 
 /// Most times that pairs of loops are looked for. Each time, a loop is part of one pair.
 const MAX_ROUNDS: usize = 4;
 
-fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
+/// Recomputes rows from cheap operations, and as many products as may be: what [`LOOP_RESIDUALS`] does, with its
+/// choice. Says whether anything changed.
+pub fn recompute_residuals(module: &mut Module, target: &Target, products: Products) -> bool {
     let mut names = Names::new(module);
     let mut changed = false;
     for _ in 0..MAX_ROUNDS {
@@ -46,7 +51,7 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
         let pairs = find::pairs(module, &users);
         let choices: Vec<_> = pairs
             .into_iter()
-            .filter_map(|pair| choose::choose(module, context.target, &pair).map(|kept| (pair, kept)))
+            .filter_map(|pair| choose::choose(module, target, &pair, products).map(|kept| (pair, kept)))
             .collect();
         if choices.is_empty() {
             break;
@@ -56,5 +61,5 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
         }
         changed = true;
     }
-    Ok(changed)
+    changed
 }

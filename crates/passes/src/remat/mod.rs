@@ -28,9 +28,9 @@
 
 mod live_bytes;
 mod min_cut;
+mod products;
 mod tie;
 
-use cranelift_entity::SecondaryMap;
 use memplan_analysis::CallGraph;
 use memplan_ir::{ComputationId, InstructionId, Module, Names, Op, Operands};
 use memplan_memory::Target;
@@ -38,16 +38,17 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cost::{self, CostClass, Hero};
 use crate::fusion::{self, Siblings};
-use crate::{Context, Pass, PassError};
+use crate::{Pass, PassError};
 use live_bytes::{LiveBytes, Profile};
 pub(crate) use min_cut::{Network, UNCUTTABLE};
-use tie::Tie;
+pub use products::Products;
+pub use tie::Tie;
 
 /// The pass.
 pub const REMAT: Pass = Pass {
     name: "remat",
     description: "Recompute cheap values after the peak instead of keeping them",
-    run: |module, context| remat(module, context, None),
+    run: |module, context| recompute_after_peak(module, context.target, None, Products::Cheap),
 };
 
 /// The same for a compiler that merges common subexpressions and chooses the order itself, but keeps optimization
@@ -55,14 +56,14 @@ pub const REMAT: Pass = Pass {
 pub const REMAT_BEHIND_BARRIERS: Pass = Pass {
     name: "remat-behind-barriers",
     description: "Recompute cheap values after the peak, behind optimization barriers",
-    run: |module, context| remat(module, context, Some(Tie::Barrier)),
+    run: |module, context| recompute_after_peak(module, context.target, Some(Tie::Barrier), Products::Cheap),
 };
 
 /// The same for a compiler that removes barriers before it merges. It comes last, too.
 pub const REMAT_BEHIND_SELECTS: Pass = Pass {
     name: "remat-behind-selects",
     description: "Recompute cheap values after the peak, from what is selected by a bit that arrives late",
-    run: |module, context| remat(module, context, Some(Tie::Select)),
+    run: |module, context| recompute_after_peak(module, context.target, Some(Tie::Select), Products::Cheap),
 };
 
 /// How often the peak is looked for anew. Training steps settle after three or four times.
@@ -71,18 +72,28 @@ const MAX_ROUNDS: usize = 12;
 /// A round must lower the peak by this fraction at least: less is not worth the longer program.
 const MIN_GAIN: f64 = 1.0 / 512.0;
 
-fn remat(module: &mut Module, context: &Context<'_>, tie: Option<Tie>) -> Result<bool, PassError> {
+/// Recomputes after the peak what is cheap, and as many products as may be: what [`REMAT`] and its siblings do, with
+/// their choices. Says whether anything changed.
+///
+/// # Errors
+/// When the call graph of the module is not sound.
+pub fn recompute_after_peak(
+    module: &mut Module,
+    target: &Target,
+    tie: Option<Tie>,
+    products: Products,
+) -> Result<bool, PassError> {
     let graph = CallGraph::new(module)
         .map_err(|error| PassError::Unsupported { pass: REMAT.name, message: error.to_string() })?;
     let mut names = Names::new(module);
-    let mut attempts: SecondaryMap<ComputationId, Attempt> = SecondaryMap::new();
+    let mut attempts: FxHashMap<ComputationId, Attempt> = FxHashMap::default();
     // Those of rounds that were taken back stand in no computation.
     let mut copies: FxHashSet<InstructionId> = FxHashSet::default();
     let mut changed = false;
     for round in 0..=MAX_ROUNDS {
         let mut is_settled = true;
-        for (computation, profile) in profiles(module, &graph, context.target) {
-            let attempt = &mut attempts[computation];
+        for (computation, profile) in profiles(module, &graph, target) {
+            let attempt = attempts.entry(computation).or_insert_with(|| Attempt::new(products));
             if attempt.is_over {
                 continue;
             }
@@ -91,12 +102,12 @@ fn remat(module: &mut Module, context: &Context<'_>, tie: Option<Tie>) -> Result
             match attempt.undo.take() {
                 Some(undo) if profile.peak as f64 > attempt.peak as f64 * (1.0 - MIN_GAIN) => {
                     undo.apply(module, computation);
-                    if attempt.keeps_dots {
+                    // Where every dot is cheap, the least that crosses may be nothing: all is recomputed at once.
+                    let Some(fewer) = attempt.products.fewer() else {
                         attempt.is_over = true;
                         continue;
-                    }
-                    // Where every dot is cheap, the least that crosses may be nothing: all is recomputed at once.
-                    (attempt.keeps_dots, time) = (true, attempt.time);
+                    };
+                    (attempt.products, time) = (fewer, attempt.time);
                 }
                 undo => {
                     changed |= undo.is_some();
@@ -104,7 +115,7 @@ fn remat(module: &mut Module, context: &Context<'_>, tie: Option<Tie>) -> Result
                 }
             }
             let values = match round < MAX_ROUNDS {
-                true => values_to_recompute(module, context.target, computation, time, attempt.keeps_dots),
+                true => values_to_recompute(module, target, computation, time, attempt.products),
                 false => None,
             };
             attempt.undo =
@@ -135,17 +146,23 @@ pub(crate) fn profiles(module: &Module, graph: &CallGraph, target: &Target) -> V
 }
 
 /// Where the search stands in one computation.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Attempt {
     /// Bytes live at the peak before the last change.
     peak: u64,
     /// Where that was.
     time: usize,
-    /// Whether no dot is recomputed, however cheap.
-    keeps_dots: bool,
+    /// Which products may be recomputed.
+    products: Products,
     /// How to take the last change back.
     undo: Option<Undo>,
     is_over: bool,
+}
+
+impl Attempt {
+    fn new(products: Products) -> Attempt {
+        Attempt { peak: 0, time: 0, products, undo: None, is_over: false }
+    }
 }
 
 /// What a computation was before a change.
@@ -171,11 +188,12 @@ fn values_to_recompute(
     target: &Target,
     computation: ComputationId,
     time: usize,
-    keeps_dots: bool,
+    products: Products,
 ) -> Option<FxHashSet<InstructionId>> {
     let (before, after) = module.computations[computation].instructions.split_at(time);
     let is_before: FxHashSet<InstructionId> = before.iter().copied().collect();
     let invariant = invariant_state(module, computation);
+    let recomputable = products.recomputable(module, target, computation);
     let mut network = Network::default();
     let (source, sink) = (network.add_node(), network.add_node());
     // The value of an instruction is the edge from its node to the next one.
@@ -199,8 +217,7 @@ fn values_to_recompute(
     }
     while let Some(id) = open.pop() {
         let node = node_of(id, &mut network, &mut open);
-        let is_kept_dot = keeps_dots && matches!(module.instructions[id].op, Op::Dot(_));
-        if is_kept_dot || !is_recomputable(module, target, id) {
+        if !recomputable.contains(id) {
             network.add_edge(source, node, UNCUTTABLE);
             continue;
         }
@@ -253,7 +270,7 @@ fn invariant_state(module: &Module, computation: ComputationId) -> FxHashSet<Ins
     }
 }
 
-/// Whether an instruction may be computed again.
+/// Whether an instruction is computed again at no price to speak of.
 pub(crate) fn is_recomputable(module: &Module, target: &Target, id: InstructionId) -> bool {
     let instruction = &module.instructions[id];
     let is_cheap = match cost::class_of(module, id) {

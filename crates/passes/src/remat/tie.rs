@@ -31,7 +31,7 @@ use crate::scalar::Scalar;
 
 /// How copies are tied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tie {
+pub enum Tie {
     /// By optimization barriers.
     Barrier,
     /// By choices.

@@ -13,7 +13,7 @@ use crate::remat;
 
 /// Arrays that take less than this part of what is live at the peak are left whole: cutting them brings less than its
 /// loop costs in launches.
-const MIN_SHARE: u64 = 64;
+pub(super) const MIN_SHARE: u64 = 64;
 
 /// Smaller arrays stay in caches anyway.
 const MIN_BYTES: u64 = 1 << 20;
@@ -23,10 +23,10 @@ const MIN_BYTES: u64 = 1 << 20;
 const BLOCKS: (u64, u64) = (4, 16);
 
 /// The fewest bytes of an array that it is worth cutting.
-pub(super) fn smallest_worthwhile(module: &Module, graph: &CallGraph, target: &Target) -> Bytes {
+pub(super) fn smallest_worthwhile(module: &Module, graph: &CallGraph, target: &Target, share: u64) -> Bytes {
     let profiles = remat::profiles(module, graph, target);
     let peak = profiles.iter().map(|(_, profile)| profile.peak).max().unwrap_or(0);
-    Bytes((peak / MIN_SHARE).max(MIN_BYTES))
+    Bytes((peak / share.max(1)).max(MIN_BYTES))
 }
 
 /// Arrays of at least `smallest` bytes that lie in memory whole, the largest first. What loops over blocks compute is

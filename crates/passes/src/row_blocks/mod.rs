@@ -35,24 +35,29 @@ use memplan_ir::{InstructionId, Module, Names};
 use memplan_memory::{Bytes, Target};
 use rustc_hash::FxHashSet;
 
-use crate::{Context, Pass, PassError};
+use crate::{Pass, PassError};
 use region::{Places, Program};
 
 /// The pass.
 pub const ROW_BLOCKS: Pass = Pass {
     name: "row-blocks",
     description: "Walk over wide arrays in blocks of rows, in loops that compute them again for gradients",
-    run,
+    run: |module, context| walk_in_row_blocks(module, context.target, choose::MIN_SHARE),
 };
 
 /// How often the peak is looked at anew: what was small beside it may be large beside the next one.
 const MAX_ROUNDS: usize = 4;
 
-fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
+/// Cuts arrays that take at least one part in `share` of what is live at the peak: what [`ROW_BLOCKS`] does, with its
+/// choice. Says whether anything changed.
+///
+/// # Errors
+/// When the call graph of the module is not sound.
+pub fn walk_in_row_blocks(module: &mut Module, target: &Target, share: u64) -> Result<bool, PassError> {
     let mut changed = false;
     for _ in 0..MAX_ROUNDS {
-        let smallest = choose::smallest_worthwhile(module, &call_graph(module)?, context.target);
-        if !cut_into_row_blocks(module, context.target, smallest)? {
+        let smallest = choose::smallest_worthwhile(module, &call_graph(module)?, target, share);
+        if !cut_into_row_blocks(module, target, smallest)? {
             break;
         }
         changed = true;
