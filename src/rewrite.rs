@@ -112,8 +112,8 @@ const PRODUCTS: [Products; 4] =
 /// The body of every function in its place.
 const FLAT: &[Pass] = &[passes::CALL_INLINER, passes::TUPLE_SIMPLIFIER, passes::DCE];
 
-/// Removes what rewrites leave behind.
-const CLEANUP: &[Pass] = &[passes::WHILE_SIMPLIFIER, passes::TUPLE_SIMPLIFIER, passes::DCE];
+/// Removes what changes of loops leave behind.
+const LOOP_CLEANUP: &[Pass] = &[passes::WHILE_SIMPLIFIER, passes::TUPLE_SIMPLIFIER, passes::DCE];
 
 /// What to rewrite for.
 struct Search<'a> {
@@ -181,7 +181,7 @@ impl Search<'_> {
         let mut best: Option<(Module, Price)> = None;
         for &guess in rewrite.orders {
             for way in &rewrite.ways {
-                let Some(candidate) = self.apply(module, guess, rewrite.name, way)? else { continue };
+                let Some(candidate) = self.apply(module, guess, rewrite, way)? else { continue };
                 if best.as_ref().is_some_and(|(best, _)| *best == candidate) {
                     continue;
                 }
@@ -199,20 +199,20 @@ impl Search<'_> {
         &self,
         module: &Module,
         guess: FirstGuess,
-        name: &'static str,
+        rewrite: &Rewrite<'_>,
         way: &Way<'_>,
     ) -> Result<Option<Module>, RewriteError> {
         let Some(mut candidate) = guess.order(module, self.machine)? else { return Ok(None) };
         if !way(&mut candidate)? {
             return Ok(None);
         }
-        self.run(&mut candidate, CLEANUP)?;
+        self.run(&mut candidate, rewrite.cleanup)?;
         candidate.compact();
         ir::verify(&candidate)
-            .map_err(|errors| PassError::Broke { pass: name, message: errors.to_string() })?;
+            .map_err(|errors| PassError::Broke { pass: rewrite.name, message: errors.to_string() })?;
         match has_same_interface(module, &candidate) {
             true => Ok(Some(candidate)),
-            false => Err(RewriteError::Interface(name)),
+            false => Err(RewriteError::Interface(rewrite.name)),
         }
     }
 
@@ -241,36 +241,42 @@ impl Search<'_> {
                 description: "a later loop recomputes what an earlier one kept for it row by row",
                 orders: as_written,
                 ways: vec![residuals],
+                cleanup: LOOP_CLEANUP,
             },
             Rewrite {
                 name: "loop state in place",
                 description: "a loop writes new rows over the old rows that it has read",
                 orders: as_written,
                 ways: pass(passes::LOOP_STATE_IN_PLACE),
+                cleanup: LOOP_CLEANUP,
             },
             Rewrite {
                 name: "conditionals in place",
                 description: "a conditional that changes its operands or hands them back changes them where they are",
                 orders: as_written,
                 ways: pass(passes::CONDITIONAL_IN_PLACE),
+                cleanup: &[passes::DCE],
             },
             Rewrite {
                 name: "gradients of gathers",
                 description: "a scatter of one element a row becomes a comparison, which is never in memory",
                 orders: as_written,
                 ways: pass(passes::SCATTER_TO_SELECT),
+                cleanup: &[passes::DCE],
             },
             Rewrite {
                 name: "blocks of rows",
                 description: "a loop computes a wide array a block of rows at a time, and again for its gradient",
                 orders: as_written,
                 ways: SHARES_IN_BLOCKS.map(blocks).into(),
+                cleanup: &[passes::DCE],
             },
             Rewrite {
                 name: "recomputation",
                 description: "what crosses the peak and takes little to compute is computed again after it",
                 orders: &FirstGuess::OF_REWRITE,
                 ways: vec![recomputation],
+                cleanup: &[passes::DCE],
             },
         ]
     }
@@ -294,6 +300,8 @@ struct Rewrite<'a> {
     /// The orders in which the program may run.
     orders: &'a [FirstGuess],
     ways: Vec<Way<'a>>,
+    /// Removes what it leaves behind.
+    cleanup: &'a [Pass],
 }
 
 /// Changes a module, and says whether it did.

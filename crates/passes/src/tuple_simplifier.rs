@@ -9,9 +9,9 @@
 //! ROOT r = f32[4] negate(a)                       ROOT t = (f32[4], s32[]) parameter(0)
 //! ```
 //!
-//! Elements of an optimization barrier that nothing takes out are dropped from it.
+//! Elements of an optimization barrier that nothing takes out are dropped from it, where nothing else reads them either.
 //!
-//! Leaves alone: a tuple that is put together from all elements of a larger one. Requires nothing. *Changed* means
+//! Leaves alone: other elements of a barrier, as what they are computed with runs before all that comes after; a tuple that is put together from all elements of a larger one. Requires nothing. *Changed* means
 //! that an instruction was replaced.
 
 use memplan_ir::{InstructionId, Module, Op, Shape};
@@ -72,7 +72,10 @@ fn without_unused_elements(
     }
     let (shape, shapes) = (r.shape(id).clone(), r.shape(id).as_tuple()?.to_vec());
     let mut elements = r.operands(operand).to_vec();
-    let kept: Vec<usize> = (0..elements.len()).filter(|&i| !unused[i]).collect();
+    let kept: Vec<usize> = (0..elements.len()).filter(|&i| !unused[i] || r.uses(elements[i]) > 1).collect();
+    if kept.len() == elements.len() {
+        return None;
+    }
     let kept_shape = Shape::Tuple(kept.iter().map(|&i| shapes[i].clone()).collect());
     let tuple = r.emit(Op::Tuple, kept.iter().map(|&i| elements[i]).collect::<Vec<_>>(), kept_shape.clone());
     let barrier = r.emit(Op::OptimizationBarrier, [tuple], kept_shape);
