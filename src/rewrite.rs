@@ -170,28 +170,30 @@ impl Search<'_> {
         Ok(found)
     }
 
-    /// The program under the way of a rewrite that needs the fewest bytes of those that pay, or of all if none does.
+    /// The program under the way of a rewrite that needs the fewest bytes of those that pay, or of all if none does. Of
+    /// ways that come as close to it as estimates are right, the last, which is the one to be preferred.
     fn best_way(
         &self,
         module: &Module,
         now: Price,
         rewrite: &Rewrite<'_>,
     ) -> Result<Option<(Module, Price)>, RewriteError> {
-        let rank = |price: Price| (!self.pays(now, price), price.total);
-        let mut best: Option<(Module, Price)> = None;
+        let mut found: Vec<(Module, Price)> = Vec::new();
         for &guess in rewrite.orders {
             for way in &rewrite.ways {
                 let Some(candidate) = self.apply(module, guess, rewrite, way)? else { continue };
-                if best.as_ref().is_some_and(|(best, _)| *best == candidate) {
-                    continue;
-                }
-                let price = self.price(&candidate)?;
-                if best.as_ref().is_none_or(|(_, best)| rank(price) < rank(*best)) {
-                    best = Some((candidate, price));
+                if found.last().is_none_or(|(last, _)| *last != candidate) {
+                    let price = self.price(&candidate)?;
+                    found.push((candidate, price));
                 }
             }
         }
-        Ok(best)
+        let rank = |price: Price| (!self.pays(now, price), !self.fits(price));
+        let Some(&(_, best)) = found.iter().min_by_key(|(_, price)| (rank(*price), price.total)) else {
+            return Ok(None);
+        };
+        let is_close = |price: Price| price.total.0 as f64 <= best.total.0 as f64 * (1.0 + MIN_SAVING);
+        Ok(found.into_iter().rfind(|(_, price)| rank(*price) == rank(best) && is_close(*price)))
     }
 
     /// The rewritten program, verified, where something is rewritten.
@@ -297,8 +299,9 @@ impl Search<'_> {
 struct Rewrite<'a> {
     name: &'static str,
     description: &'static str,
-    /// The orders in which the program may run.
+    /// The orders in which the program may run, the likeliest last.
     orders: &'a [FirstGuess],
+    /// The cheapest last.
     ways: Vec<Way<'a>>,
     /// Removes what it leaves behind.
     cleanup: &'a [Pass],
