@@ -275,7 +275,7 @@ impl Search<'_> {
             },
             Rewrite {
                 name: "recomputation",
-                description: "what crosses the peak and takes little to compute is computed again after it",
+                description: "what crosses the peak is computed again after it",
                 orders: &FirstGuess::OF_REWRITE,
                 ways: vec![recomputation],
                 cleanup: &[passes::DCE],

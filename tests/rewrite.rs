@@ -12,9 +12,10 @@ use crate::support::{evaluate, explain};
 fn rewrite_filetests() {
     insta::glob!("hlo/rewrite/*.hlo", |path| {
         let text = std::fs::read_to_string(path).unwrap();
-        let header = text.lines().find_map(|line| line.strip_prefix("// compiler: "));
-        let compiler = Compiler::find(header.expect("a header `// compiler: `")).unwrap();
-        let rewritten = checked(&hlo::parse(&text).unwrap(), &compiler, None);
+        let header = |key: &str| text.lines().find_map(|line| line.strip_prefix(key));
+        let compiler = Compiler::find(header("// compiler: ").expect("a header `// compiler: `")).unwrap();
+        let limit = header("// memory-limit: ").map(|bytes| Bytes(bytes.parse().unwrap()));
+        let rewritten = checked(&hlo::parse(&text).unwrap(), &compiler, limit);
         insta::with_settings!({
             snapshot_path => "../snapshots",
             prepend_module_to_snapshot => false,

@@ -300,7 +300,9 @@ fn recompute(
     for &user in &instructions[time..] {
         for original in missing_copies(module, user, values, &copies, &position) {
             let mut copy = module.instructions[original].clone();
-            copy.name = names.fresh(&format!("{}.remat", copy.name));
+            // What is copied may be a copy.
+            let stem = copy.name.split(".remat").next().unwrap_or_default();
+            copy.name = names.fresh(&format!("{stem}.remat"));
             copy.operands
                 .iter_mut()
                 .for_each(|operand| *operand = copies.get(operand).copied().unwrap_or(*operand));
