@@ -100,7 +100,8 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
     }
 }
 
-fn failure(error: &CompileError) -> Failure {
+/// How the command ends where a program was not compiled.
+pub fn failure(error: &CompileError) -> Failure {
     match error {
         CompileError::Plan(PlanError::DoesNotFit { .. }) => Failure::DoesNotFit(error.to_string()),
         _ => Failure::input(error),
@@ -138,7 +139,7 @@ fn stages(compiled: &Compiled, timings: bool) -> String {
 }
 
 /// What is asked for, what there is, and who holds the peak.
-fn story(module: &Module, compiled: &Compiled, limit: Bytes) -> String {
+pub fn story(module: &Module, compiled: &Compiled, limit: Bytes) -> String {
     let totals = &compiled.planned.plan.totals;
     let peak = peak_report(module, &compiled.planned.facts, &compiled.planned.plan);
     let mut text = format!(

@@ -1,13 +1,12 @@
 //! How a command ends when it does not succeed: what is shown, and the exit status.
 
 use std::fmt::Write as _;
-use std::process::ExitCode;
 
 use crate::output::say;
 
 /// Why a command failed.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub enum Failure {
     /// The input is wrong. The text is shown as it is.
     Input(String),
     /// The flags contradict each other.
@@ -20,21 +19,32 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// An input error with everything that led to it.
-    pub(crate) fn input(error: &dyn std::error::Error) -> Failure {
+    pub fn input(error: &dyn std::error::Error) -> Failure {
         Failure::Input(chain(error))
     }
 
     /// Shows the failure on standard error and gives the exit status.
-    pub(crate) fn report(&self) -> ExitCode {
-        let (text, status) = match self {
-            Failure::Input(text) => (text, 1),
-            Failure::Usage(text) => (text, 2),
-            Failure::DoesNotFit(text) => (text, 3),
-            Failure::Refuted(text) => (text, 4),
+    pub(crate) fn report(&self) -> u8 {
+        let status = match self {
+            Failure::Input(_) => 1,
+            Failure::Usage(_) => 2,
+            Failure::DoesNotFit(_) => 3,
+            Failure::Refuted(_) => 4,
         };
+        let text = self.text();
         let prefix = if text.starts_with("error") { "" } else { "error: " };
         say(&format!("{prefix}{text}"));
-        ExitCode::from(status)
+        status
+    }
+
+    /// What went wrong, for people.
+    pub fn text(&self) -> &str {
+        match self {
+            Failure::Input(text)
+            | Failure::Usage(text)
+            | Failure::DoesNotFit(text)
+            | Failure::Refuted(text) => text,
+        }
     }
 }
 

@@ -14,7 +14,14 @@ use crate::output::say;
 /// Reads and verifies a module.
 pub(crate) fn read_module(path: &str) -> Result<Module, Failure> {
     let bytes = read(path)?;
-    let name = if path == "-" { "<stdin>" } else { path };
+    parse_module(bytes, if path == "-" { "<stdin>" } else { path })
+}
+
+/// Parses and verifies a module: HLO text or protobuf, told apart by content. Errors point into `name`.
+///
+/// # Errors
+/// [`Failure::Input`], with line, column and a caret where there is a text to point into.
+pub fn parse_module(bytes: Vec<u8>, name: &str) -> Result<Module, Failure> {
     let (module, text) = match String::from_utf8(bytes) {
         Ok(text) if !looks_binary(&text) => {
             let module =
@@ -29,7 +36,10 @@ pub(crate) fn read_module(path: &str) -> Result<Module, Failure> {
 }
 
 /// The target with a name, or from a file.
-pub(crate) fn target(name: &str) -> Result<Target, Failure> {
+///
+/// # Errors
+/// There is no such target, or the file describes none.
+pub fn target(name: &str) -> Result<Target, Failure> {
     target_and_file(name).map(|(target, _)| target)
 }
 

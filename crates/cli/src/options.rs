@@ -32,7 +32,10 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// A number of bytes: plain, or with a binary or decimal unit (`16GiB`, `16GB`, `512 MiB`).
-pub(crate) fn parse_bytes(text: &str) -> Result<Bytes, String> {
+///
+/// # Errors
+/// What is wrong with the text, for people.
+pub fn parse_bytes(text: &str) -> Result<Bytes, String> {
     let text = text.trim();
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = (&text[..split], text[split..].trim());

@@ -1,7 +1,9 @@
 //! `memplan plan`
 
 use clap::{Args, ValueEnum};
-use memplan::plan::{PlanOptions, plan};
+use memplan::ir::Module;
+use memplan::memory::Target;
+use memplan::plan::{PlanOptions, Planned, plan};
 use memplan::{LEGALIZE, check, passes};
 
 use crate::check::{list, proof_line};
@@ -53,20 +55,8 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     let target = target(&args.target)?;
     let mut module = read_module(&args.module)?;
     let per_device = report::per_device(&module, &target);
-    // A new order may need other copies than the old one, and may have them.
-    module.is_scheduled &= args.schedule == ScheduleChoice::Keep;
-    let context = passes::Context { target: &target };
-    passes::run(&mut module, &LEGALIZE, &context, passes::RunOptions::default())
-        .map_err(|error| Failure::input(&error))?;
     let options = PlanOptions { assign: args.pack.assign_options(), ..PlanOptions::default() };
-    let mut planned = plan(&module, &target, &options).map_err(|error| Failure::input(&error))?;
-    planned.apply(&mut module);
-    let proof = check::check(&module, &planned.schedule, &target, &planned.plan).map_err(|violations| {
-        Failure::Input(format!(
-            "error: no plan is right for this module as it is scheduled; `--schedule memory` orders it anew\n{}",
-            list(&violations)
-        ))
-    })?;
+    let (planned, proof) = plan_module(&mut module, &target, args.schedule == ScheduleChoice::Keep, &options)?;
     let program = Program::new(&module, &target, &planned);
     args.emit.write(&program)?;
     let placement = args.pool.placement(&target, &planned.plan);
@@ -80,4 +70,30 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     };
     write_result(args.output.as_deref(), text)?;
     args.pool.verdict(placement.as_ref())
+}
+
+/// Schedules a module, unless it has a schedule that is to be kept, gives every buffer an address, and proves the plan.
+///
+/// # Errors
+/// The module as it is scheduled has no plan.
+pub fn plan_module(
+    module: &mut Module,
+    target: &Target,
+    keep_schedule: bool,
+    options: &PlanOptions,
+) -> Result<(Planned, check::Proof), Failure> {
+    // A new order may need other copies than the old one, and may have them.
+    module.is_scheduled &= keep_schedule;
+    let context = passes::Context { target };
+    passes::run(module, &LEGALIZE, &context, passes::RunOptions::default())
+        .map_err(|error| Failure::input(&error))?;
+    let mut planned = plan(module, target, options).map_err(|error| Failure::input(&error))?;
+    planned.apply(module);
+    let proof = check::check(module, &planned.schedule, target, &planned.plan).map_err(|violations| {
+        Failure::Input(format!(
+            "error: no plan is right for this module as it is scheduled; `--schedule memory` orders it anew\n{}",
+            list(&violations)
+        ))
+    })?;
+    Ok((planned, proof))
 }

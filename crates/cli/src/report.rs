@@ -21,7 +21,7 @@ const NOTEWORTHY_PADDING: u64 = 50;
 const MAX_PADDED_SHAPES: usize = 4;
 
 /// Totals, the picture, the largest buffers at the peak.
-pub(crate) fn render(
+pub fn render(
     module: &Module,
     target: &Target,
     facts: &Facts,
@@ -182,7 +182,7 @@ fn buffers(module: &Module, plan: &MemoryPlan, peak: &PeakReport) -> String {
 }
 
 /// What has a buffer at a position: an array, or the table of a tuple, whose elements may be many.
-pub(crate) fn shape_at(module: &Module, position: &Position) -> String {
+pub fn shape_at(module: &Module, position: &Position) -> String {
     match module.shape(position.instruction).subshape(&position.index) {
         Some(Shape::Tuple(elements)) => format!("table of {}", elements.len()),
         Some(shape) => hlo::shape_text(shape),
@@ -218,7 +218,21 @@ fn place(plan: &MemoryPlan, slice: memplan::memory::Slice) -> String {
 
 /// Framework operation and source line.
 fn origin(module: &Module, instruction: InstructionId) -> String {
-    let Some(metadata) = &module.instructions[instruction].metadata else { return String::new() };
+    let name = shorten(operation(module, instruction), 44);
+    match source_line(module, instruction) {
+        Some(location) => format!("{name} {location}"),
+        None => name,
+    }
+}
+
+/// The framework's name of the operation that an instruction comes from; empty where it says nothing.
+pub fn operation(module: &Module, instruction: InstructionId) -> &str {
+    module.instructions[instruction].metadata.as_ref().map_or("", |metadata| &metadata.op_name)
+}
+
+/// The line of the user's program that an instruction comes from, as `file:line`.
+pub fn source_line(module: &Module, instruction: InstructionId) -> Option<String> {
+    let metadata = module.instructions[instruction].metadata.as_ref()?;
     let frames = &module.config.stack_frames;
     let frame =
         usize::try_from(metadata.stack_frame_id).ok().and_then(|id| frames.frames.get(id.checked_sub(1)?));
@@ -228,13 +242,11 @@ fn origin(module: &Module, instruction: InstructionId) -> String {
         let file = frames.file_names.get(usize::try_from(location.file_name_id).ok()?.checked_sub(1)?)?;
         Some(format!("{file}:{}", location.line))
     });
-    let written = (!metadata.source_file.is_empty())
-        .then(|| format!("{}:{}", metadata.source_file, metadata.source_line));
-    let name = shorten(&metadata.op_name, 44);
-    match location.or(written) {
-        Some(location) => format!("{name} {location}"),
-        None => name,
-    }
+    let written = || {
+        (!metadata.source_file.is_empty())
+            .then(|| format!("{}:{}", metadata.source_file, metadata.source_line))
+    };
+    location.or_else(written)
 }
 
 /// The end of a long name, which says most.

@@ -61,7 +61,7 @@ fn write_module(path: Option<&str>, module: &Module) -> Result<(), Failure> {
 }
 
 /// What each rewrite brings and costs.
-fn report(rewritten: &Rewritten, compiler: &Compiler) -> String {
+pub fn report(rewritten: &Rewritten, compiler: &Compiler) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     table.set_header(vec!["", "memory", "", "time", "", "operations", "", ""]);

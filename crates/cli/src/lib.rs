@@ -1,0 +1,98 @@
+//! The `memplan` command as a library: [`main`] is all of it, and the rest is what the Python package shows in the same
+//! words, errors with their carets and reports.
+
+#![allow(clippy::print_stdout, reason = "this is the one crate whose results go to standard output")]
+
+mod check;
+mod compile;
+mod defragment;
+mod emit;
+mod estimate;
+mod failure;
+mod input;
+mod ipu_report;
+mod opt;
+mod options;
+mod output;
+mod pack;
+mod picture;
+mod plan;
+mod pool;
+mod progress;
+mod replay;
+mod report;
+mod rewrite;
+mod run;
+mod targets;
+
+use std::ffi::OsString;
+
+use clap::{Parser, Subcommand};
+
+pub use compile::{failure as compile_failure, story as too_large};
+pub use failure::Failure;
+pub use input::{parse_module, target};
+pub use options::parse_bytes;
+pub use plan::plan_module;
+pub use report::{operation, render as report, shape_at, source_line};
+pub use rewrite::report as rewrite_report;
+
+/// Plans the memory of tensor programs: reads HLO from JAX and XLA, gives every buffer an address, proves the answer.
+#[derive(Parser)]
+#[command(name = "memplan", version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Say where the memory of a program goes, and give every buffer an address
+    Plan(plan::PlanArgs),
+    /// Optimize, fuse, schedule, plan and prove a program for a machine
+    Compile(compile::CompileArgs),
+    /// Say what another compiler, such as XLA, will need for a program
+    Estimate(estimate::EstimateArgs),
+    /// Prove that a plan is right for a module
+    Check(check::CheckArgs),
+    /// Parse, verify and rewrite HLO
+    Opt(opt::OptArgs),
+    /// Rewrite a program so that XLA itself needs less memory for it
+    Rewrite(rewrite::RewriteArgs),
+    /// Place buffers with known lifetimes (CSV) at addresses, and prove how good that is
+    Pack(pack::PackArgs),
+    /// Evaluate a program, with separate buffers or inside the memory of its plan
+    Run(run::RunArgs),
+    /// Replay allocations and frees, of a trace or of a program's values, as a GPU runtime would serve them
+    Replay(replay::ReplayArgs),
+    /// List the machines that can be planned for
+    Targets(targets::TargetsArgs),
+}
+
+/// Runs the command with its arguments, of which the first is its own name, and gives the exit status.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Whoever reads it may have gone away, which is not our failure.
+            let _ = error.print();
+            return error.exit_code().try_into().unwrap_or(2);
+        }
+    };
+    let result = match cli.verb {
+        Verb::Plan(args) => plan::run(&args),
+        Verb::Compile(args) => compile::run(&args),
+        Verb::Estimate(args) => estimate::run(&args),
+        Verb::Check(args) => check::run(&args),
+        Verb::Opt(args) => opt::run(&args),
+        Verb::Rewrite(args) => rewrite::run(&args),
+        Verb::Pack(args) => pack::run(&args),
+        Verb::Run(args) => run::run(&args),
+        Verb::Replay(args) => replay::run(&args),
+        Verb::Targets(args) => targets::run(&args),
+    };
+    match result {
+        Ok(()) => 0,
+        Err(failure) => failure.report(),
+    }
+}

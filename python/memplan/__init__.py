@@ -1,0 +1,41 @@
+"""Memory planning for JAX programs: what a program will need, and a rewritten one that needs less.
+
+``memplan.jit`` is ``jax.jit`` for programs that need much memory; ``memplan.estimate`` and ``memplan.fits`` say what
+XLA will need on a machine, without it; ``memplan.plan`` and ``memplan.compile`` give every buffer an address.
+"""
+
+from memplan._api import check, compile, estimate, fits, pack, plan, rewrite
+from memplan._jit import jit
+from memplan._lowering import FallbackWarning
+from memplan._memplan import VERSION as __version__
+from memplan._memplan import DoesNotFit, Error, InputError, Module, Refuted
+from memplan._programs import read
+from memplan._results import Estimate, Fit, Holder, Packing, Plan, Proof, Rewritten, Step, Totals
+
+__all__ = [
+    "DoesNotFit",
+    "Error",
+    "Estimate",
+    "FallbackWarning",
+    "Fit",
+    "Holder",
+    "InputError",
+    "Module",
+    "Packing",
+    "Plan",
+    "Proof",
+    "Refuted",
+    "Rewritten",
+    "Step",
+    "Totals",
+    "__version__",
+    "check",
+    "compile",
+    "estimate",
+    "fits",
+    "jit",
+    "pack",
+    "plan",
+    "read",
+    "rewrite",
+]

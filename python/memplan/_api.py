@@ -1,0 +1,137 @@
+"""Questions about programs: what they need, whether they fit, where everything lives."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from memplan import _memplan
+from memplan._programs import Program, read
+from memplan._results import Estimate, Fit, Packing, Plan, Proof, Rewritten
+from memplan._targets import at_hand, bytes_of, compiler_for
+
+
+def estimate(program: Program, *args: Any, target: str | None = None, **kwargs: Any) -> Estimate:
+    """What XLA will need for a program on a machine, which need not be here.
+
+    ``program`` is whatever ``memplan.read`` takes: a function with its arguments, a stage of JAX, HLO or StableHLO, a
+    path. ``target`` is a name from ``memplan targets`` or a TOML file; by default, the device at hand.
+    """
+    machine = target or at_hand()
+    compiler = compiler_for(machine)
+    return Estimate(_memplan.estimate(read(program, *args, target=machine, **kwargs), compiler, machine), compiler)
+
+
+def fits(
+    program: Program,
+    *args: Any,
+    target: str | None = None,
+    memory_limit: int | str | None = None,
+    **kwargs: Any,
+) -> Fit:
+    """Whether a program fits a machine when XLA compiles it: true or false, and printed, a story.
+
+    ``memory_limit`` (bytes, or a text as ``"16GiB"``) is by default what the machine has.
+    """
+    found = estimate(program, *args, target=target, **kwargs)
+    limit = bytes_of(memory_limit)
+    if limit is None:
+        _, _, limit = _memplan.target(found.target if target is None else target)
+    if limit is None:
+        raise _memplan.InputError(f"how much memory `{found.target}` has is not known: say memory_limit=...")
+    return Fit(found.total <= limit, found.total, limit, found)
+
+
+def plan(
+    program: Program,
+    *args: Any,
+    target: str | None = None,
+    schedule: Literal["keep", "memory"] = "keep",
+    **kwargs: Any,
+) -> Plan:
+    """An address for every buffer of a program as it stands, proved right.
+
+    A program that has a schedule keeps it, unless ``schedule`` is ``"memory"``: then one is made that needs little.
+    """
+    machine = target or at_hand()
+    return Plan(_memplan.plan(read(program, *args, target=machine, **kwargs), machine, schedule == "keep"))
+
+
+def compile(
+    program: Program,
+    *args: Any,
+    target: str | None = None,
+    memory_limit: int | str | None = None,
+    **kwargs: Any,
+) -> Plan:
+    """A program optimized, fused, scheduled, planned and proved for a machine.
+
+    Raises ``memplan.DoesNotFit`` where it needs more than ``memory_limit``.
+    """
+    machine = target or at_hand()
+    module = read(program, *args, target=machine, **kwargs)
+    return Plan(_memplan.compile(module, machine, bytes_of(memory_limit)))
+
+
+def rewrite(
+    program: Program,
+    *args: Any,
+    target: str | None = None,
+    memory_limit: int | str | None = None,
+    **kwargs: Any,
+) -> Rewritten:
+    """A program rewritten so that XLA needs less memory for it on a machine: same parameters, results and numbers."""
+    machine = target or at_hand()
+    module = read(program, *args, target=machine, **kwargs)
+    return Rewritten(_memplan.rewrite(module, compiler_for(machine), machine, bytes_of(memory_limit)))
+
+
+def check(program: Program, plan: Plan | str | os.PathLike[str], *, target: str | None = None) -> Proof:
+    """Proves a plan right for a program, by code that shares nothing with the planner.
+
+    ``plan`` is a ``memplan.Plan``, a plan file as text, or a path to one; ``target`` is needed only where the plan is
+    for a machine that is not built in. Raises ``memplan.Refuted`` where it is wrong.
+    """
+    if isinstance(plan, Plan):
+        text = plan.to_json()
+    elif isinstance(plan, str) and plan.lstrip().startswith("{"):
+        text = plan
+    else:
+        text = Path(plan).read_text(encoding="utf-8")
+    return Proof(*_memplan.check(read(program), text, target))
+
+
+def pack(
+    lower: ArrayLike,
+    upper: ArrayLike,
+    size: ArrayLike,
+    *,
+    alignment: ArrayLike | None = None,
+    fixed: ArrayLike | None = None,
+    capacity: int | str | None = None,
+    seconds: float | None = None,
+) -> Packing:
+    """Gives intervals offsets, such that those that are live at one time share no byte.
+
+    Interval ``i`` needs ``size[i]`` bytes during ``[lower[i], upper[i])``, at a multiple of ``alignment[i]``; where
+    ``fixed[i]`` is not negative, it stays at that offset. With a ``capacity`` the question is whether it fits; without,
+    the lowest height that is found in ``seconds`` (10 by default) is the answer.
+    """
+    begins, ends, sizes = (_column(column, np.uint64) for column in (lower, upper, size))
+    alignments = None if alignment is None else np.broadcast_to(_column(alignment, np.uint64), begins.shape)
+    offsets = None if fixed is None else _column(fixed, np.int64)
+    answer = _memplan.pack(begins, ends, sizes, alignments, offsets, bytes_of(capacity), seconds)
+    return Packing(*cast(Any, answer))
+
+
+def _column(values: ArrayLike, kind: type) -> Any:
+    """Whole numbers, unchanged."""
+    given: Any = np.asarray(values)
+    column: Any = given.astype(kind, copy=False)
+    if not np.array_equal(column, given) or (kind is np.uint64 and np.any(given < 0)):
+        raise _memplan.InputError("sizes, times and offsets are whole numbers, from 0 to 2^64")
+    return column

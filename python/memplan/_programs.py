@@ -1,0 +1,91 @@
+"""Programs in all the forms in which people have them."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from memplan import _xla
+from memplan._memplan import InputError, Module
+from memplan._targets import platform_of
+
+if TYPE_CHECKING:
+    import jax
+
+#: HLO or StableHLO as text or bytes, a path to such a file, a stage of JAX, or a function (with its arguments).
+Program: TypeAlias = (
+    "Module | str | bytes | os.PathLike[str] | jax.stages.Lowered | jax.stages.Compiled | Callable[..., Any]"
+)
+
+
+def read(program: Program, *args: Any, target: str | None = None, **kwargs: Any) -> Module:
+    """The program, read and verified.
+
+    Functions are lowered with ``args`` and ``kwargs``, arrays or ``jax.ShapeDtypeStruct``s, for the platform of
+    ``target``, whether or not such a device is here.
+    """
+    if not callable(program) and (args or kwargs):
+        raise TypeError("only functions take arguments")
+    if isinstance(program, Module):
+        return program
+    if isinstance(program, (bytes, bytearray, memoryview)):
+        return _from_bytes(bytes(program), "<bytes>")
+    if isinstance(program, str):
+        return _from_text(program, "<text>") if "\n" in program or "{" in program else _from_file(program)
+    if isinstance(program, os.PathLike):
+        return _from_file(program)
+    if hasattr(program, "compiler_ir"):
+        return _xla.from_lowered(program)
+    if hasattr(program, "runtime_executable"):
+        return _xla.from_compiled(program)
+    if hasattr(program, "jaxpr"):  # jax.stages.Traced
+        return _xla.from_lowered(_lower(program, target))
+    if callable(program):
+        traceable: Any = program if hasattr(program, "trace") else _jit(program)
+        return _xla.from_lowered(_lower(traceable.trace(*args, **kwargs), target))
+    raise TypeError(f"a program is no {type(program).__name__}")
+
+
+def _jit(fun: Callable[..., Any]) -> Any:
+    import jax
+
+    return jax.jit(fun)
+
+
+def _lower(traced: Any, target: str | None) -> Any:
+    """A program that JAX has traced, for the platform of a target."""
+    platform = platform_of(target) if target is not None else None
+    return traced.lower(lowering_platforms=(platform,)) if platform else traced.lower()
+
+
+def _from_file(path: str | os.PathLike[str]) -> Module:
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read `{os.fspath(path)}`: {error.strerror}") from error
+    return _from_bytes(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data, os.fspath(path))
+
+
+def _from_bytes(data: bytes, name: str) -> Module:
+    if data.startswith(_xla.MLIR_MAGIC):
+        return _from_stablehlo(data, name)
+    # StableHLO's text names its dialect or its functions; HLO's has neither.
+    if any(word in data[:4096] for word in (b"stablehlo.", b"func.func", b"vhlo.")):
+        return _from_stablehlo(data.decode(), name)
+    return Module.parse(data, name)
+
+
+def _from_text(text: str, name: str) -> Module:
+    return _from_bytes(text.encode(), name)
+
+
+def _from_stablehlo(program: bytes | str, name: str) -> Module:
+    try:
+        return _xla.from_stablehlo(program, name)
+    except ImportError as error:
+        raise InputError(f"{name} is StableHLO, which jaxlib reads, and there is none") from error
+    except RuntimeError as error:
+        raise InputError(f"{name}: {error}") from error

@@ -1,0 +1,342 @@
+"""What memplan answers: plans, estimates, rewrites and packings, for people, for notebooks and for programs."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass, fields
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memplan import _html, _memplan
+from memplan._memplan import Module
+
+
+def readable(count: float) -> str:
+    """A number of bytes with a unit, as the command writes it."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if value < 1024 or unit == "PiB":
+            return f"{int(count)} B" if unit == "B" else f"{value:.2f} {unit}"
+        value /= 1024
+    raise AssertionError("the last unit takes everything")
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Bytes of a program by kind, under the names of the plan file."""
+
+    #: What the caller passes.
+    arguments: int
+    #: What the caller gets.
+    outputs: int
+    #: Outputs that live in donated arguments.
+    aliased: int
+    #: Constants too large to be part of the code.
+    constants: int
+    #: The arena for everything else.
+    temp: int
+    #: ``arguments + outputs - aliased + constants + temp``.
+    total: int
+    #: Most bytes live at one moment.
+    peak_live: int
+    #: Most bytes of the arena live at one moment: no packing of this schedule uses less.
+    temp_lower_bound: int
+    #: ``temp - temp_lower_bound``.
+    fragmentation: int
+    #: Bytes that exist only because of layouts.
+    padding: int
+
+
+@dataclass(frozen=True)
+class Holder:
+    """An array that is live at the peak."""
+
+    bytes: int
+    #: The instruction that makes it, and where in its result it is.
+    instruction: str
+    index: tuple[int, ...]
+    opcode: str
+    shape: str
+    #: The framework's name of the operation, and the line of the user's program, where the module says so.
+    operation: str
+    source: str | None
+    #: ``argument``, ``output``, ``constant`` or ``temp``, and the offset there.
+    kind: str
+    offset: int
+    #: It is live in the instants ``[start, end)``.
+    start: int
+    end: int
+    #: Who still needs it.
+    kept_by: str
+
+
+class Peak(NamedTuple):
+    """When most bytes are live."""
+
+    #: The instant, an index into the curve.
+    time: int
+    bytes: int
+    #: What runs then.
+    instruction: str
+
+
+class Buffers(NamedTuple):
+    """Slices of allocations and the times at which they are in use: arrays of one length."""
+
+    allocation: NDArray[np.uint64]
+    offset: NDArray[np.uint64]
+    size: NDArray[np.uint64]
+    #: In use in the instants ``[start, end)``.
+    start: NDArray[np.uint64]
+    end: NDArray[np.uint64]
+
+
+class Allocation(NamedTuple):
+    """A region of memory that is asked for once."""
+
+    #: ``argument``, ``output``, ``constant`` or ``temp``.
+    kind: str
+    #: The memory: 0 is the main one.
+    space: int
+    size: int
+    alignment: int
+    #: Which parameter of the program it is; arguments only.
+    parameter: int | None
+
+
+class Space(NamedTuple):
+    """A memory of the machine, and what the program needs of it."""
+
+    number: int
+    name: str
+    #: Bytes that a program may use; None where that is not known.
+    usable: int | None
+    needed: int
+
+
+class Plan:
+    """A program with an address for every buffer."""
+
+    def __init__(self, native: _memplan.Planned) -> None:
+        self._native = native
+
+    @property
+    def target(self) -> str:
+        """The machine it is for."""
+        return self._native.target
+
+    @functools.cached_property
+    def module(self) -> Module:
+        """The program that the plan describes, in the order in which it runs."""
+        return self._native.module
+
+    @functools.cached_property
+    def totals(self) -> Totals:
+        """Bytes by kind."""
+        return Totals(**self._native.totals)
+
+    @property
+    def total(self) -> int:
+        """Bytes that the program needs."""
+        return self.totals.total
+
+    @functools.cached_property
+    def peak(self) -> Peak:
+        """When most bytes are live."""
+        return Peak(*self._native.peak)
+
+    @functools.cached_property
+    def curve(self) -> NDArray[np.uint64]:
+        """Bytes live at every instant of the program."""
+        return self._native.curve
+
+    @functools.cached_property
+    def holders(self) -> list[Holder]:
+        """What is live at the peak, the largest first."""
+        names = {field.name for field in fields(Holder)}
+        rows = ({key: row[key] for key in names} for row in self._native.holders())
+        return [Holder(**{**row, "index": tuple(row["index"])}) for row in rows]
+
+    @functools.cached_property
+    def buffers(self) -> Buffers:
+        """Where everything lives, and when."""
+        return Buffers(*self._native.buffers)
+
+    @functools.cached_property
+    def allocations(self) -> list[Allocation]:
+        """The regions that ``buffers`` are slices of, by index."""
+        return [Allocation(*row) for row in self._native.allocations]
+
+    @functools.cached_property
+    def spaces(self) -> list[Space]:
+        """The memories that are used."""
+        return [Space(*row) for row in self._native.spaces]
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """A row for every buffer, with names, for ``pandas.DataFrame.from_records``."""
+        return self._native.records()
+
+    def to_json(self) -> str:
+        """The plan file, which ``memplan.check`` and the command read."""
+        return self._native.to_json()
+
+    def __str__(self) -> str:
+        return str(self._native)
+
+    def __repr__(self) -> str:
+        return f"<memplan.{type(self).__name__} of `{self.module.name}` for {self.target}: {readable(self.total)}>"
+
+    def _repr_html_(self) -> str:
+        return _html.plan(self)
+
+
+class Estimate(Plan):
+    """What a compiler will need for a program."""
+
+    def __init__(self, native: _memplan.Planned, compiler: str) -> None:
+        super().__init__(native)
+        #: Whose estimate it is.
+        self.compiler = compiler
+
+    @property
+    def total(self) -> int:
+        """Bytes that the program needs: arguments, outputs that are not aliased, and temporaries."""
+        return self.totals.total - self.totals.constants
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of one run, by the cost model of the machine."""
+        return self._native.seconds or 0.0
+
+    def __str__(self) -> str:
+        return f"expected of {self.compiler}\n{super().__str__()}"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Whether a program fits a machine: true or false, with a story."""
+
+    fits: bool
+    #: Bytes that it needs, and may use.
+    needed: int
+    limit: int
+    estimate: Estimate
+
+    def __bool__(self) -> bool:
+        return self.fits
+
+    def __str__(self) -> str:
+        of = f"{readable(self.needed)} of {readable(self.limit)} of {self.estimate.target}"
+        if self.fits:
+            return f"fits: {of}, {readable(self.limit - self.needed)} to spare"
+        lines = [f"does not fit: {of}, {readable(self.needed - self.limit)} too much", "largest at the peak:"]
+        for holder in self.estimate.holders[:5]:
+            where = " ".join(filter(None, (holder.operation, holder.source)))
+            lines.append(f"{readable(holder.bytes):>14}  {holder.shape} {where or holder.instruction}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What the checker looked at to prove a plan right."""
+
+    computations: int
+    instructions: int
+    #: Reads that found their value whole.
+    reads: int
+    writes: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """A rewrite that was tried."""
+
+    name: str
+    description: str
+    #: What the program needs with it.
+    bytes: int
+    seconds: float
+    is_kept: bool
+
+
+class Price(NamedTuple):
+    """What a program costs, as memplan estimates it."""
+
+    bytes: int
+    seconds: float
+
+
+class Rewritten:
+    """A program rewritten so that a compiler needs less memory for it: same parameters, results and numbers."""
+
+    def __init__(self, native: _memplan.Rewritten) -> None:
+        self._native = native
+
+    @functools.cached_property
+    def module(self) -> Module:
+        """The program as it is now."""
+        return self._native.module
+
+    @property
+    def compiler(self) -> str:
+        """Who compiles it further."""
+        return self._native.compiler
+
+    @property
+    def target(self) -> str:
+        """The machine it is for."""
+        return self._native.target
+
+    @property
+    def before(self) -> Price:
+        """What the program as it was is expected to need."""
+        return Price(*self._native.before)
+
+    @property
+    def after(self) -> Price:
+        """What it is expected to need now."""
+        return Price(*self._native.after)
+
+    @functools.cached_property
+    def steps(self) -> list[Step]:
+        """Every rewrite that would change something, kept or not."""
+        return [Step(*row) for row in self._native.steps]
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether any rewrite was kept."""
+        return any(step.is_kept for step in self.steps)
+
+    def __str__(self) -> str:
+        return str(self._native)
+
+    def __repr__(self) -> str:
+        return f"<memplan.Rewritten: {readable(self.before.bytes)} -> {readable(self.after.bytes)}>"
+
+    def _repr_html_(self) -> str:
+        return _html.rewritten(self)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where every interval goes, and what is known about that."""
+
+    offsets: NDArray[np.uint64]
+    #: ``infeasible`` is proved; ``unknown`` means that the time was up.
+    status: Literal["packed", "infeasible", "unknown"]
+    #: One past the highest byte used.
+    height: int
+    #: No packing is lower.
+    lower_bound: int
+    #: Whether the height is proved to be the least.
+    optimal: bool
+    seconds: float
+    #: Decisions that the search tried.
+    nodes: int
+
+    def to_json(self) -> str:
+        """The figures, as the command writes them."""
+        return json.dumps({f.name: getattr(self, f.name) for f in fields(self) if f.name != "offsets"})

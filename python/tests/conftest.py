@@ -1,0 +1,30 @@
+"""JAX on two CPU devices, and the shared programs where they are."""
+
+import os
+from pathlib import Path
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def shared_folder() -> Path | None:
+    """What lies beside the checkout, or where MEMPLAN_SHARED says: it may be missing, but not where said."""
+    said = os.environ.get("MEMPLAN_SHARED")
+    folder = Path(said) if said else REPOSITORY.parent / "shared"
+    if folder.is_dir():
+        return folder
+    if said:
+        pytest.fail(f"MEMPLAN_SHARED is {said}, and there is no such folder", pytrace=False)
+    return None
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    folder = shared_folder()
+    if folder is None:
+        pytest.skip("no shared files beside the checkout; MEMPLAN_SHARED says where they are")
+    return folder

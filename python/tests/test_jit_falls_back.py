@@ -1,0 +1,92 @@
+"""What cannot be rewritten runs as it is written, and says why, once."""
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+from programs import saves, weights
+from test_jit import assert_close
+
+import memplan
+from memplan import _memplan, _xla
+
+X, W = weights(0, 2048, 8), weights(1, 64, 8)
+
+
+def test_callback() -> None:
+    def f(x: Any) -> Any:
+        y = jax.pure_callback(lambda a: np.asarray(a) * 2, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+        return saves(y, W)
+
+    ours = memplan.jit(f)
+    with pytest.warns(memplan.FallbackWarning, match="talks to the host.*callback"):
+        assert_close(ours(X), saves(2 * X, W))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours(X[:1024])
+
+
+def test_side_effects_keep_their_order() -> None:
+    seen: list[int] = []
+
+    def f(x: Any) -> Any:
+        for i in range(3):
+            io_callback(lambda i: seen.append(int(i)), None, i, ordered=True)
+        return saves(x, W)
+
+    with pytest.warns(memplan.FallbackWarning, match="side effects"):
+        jax.block_until_ready(memplan.jit(f)(X))
+    jax.effects_barrier()
+    assert seen == [0, 1, 2]
+
+
+def test_debug_print(capfd: pytest.CaptureFixture[str]) -> None:
+    def f(x: Any) -> Any:
+        jax.debug.print("sum {}", x.sum())
+        return saves(x, W)
+
+    with pytest.warns(memplan.FallbackWarning, match="side effects"):
+        memplan.jit(f)(jnp.zeros((128, 8))).block_until_ready()
+    jax.effects_barrier()
+    assert "sum 0.0" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("where", [(_memplan, "rewrite"), (_xla, "to_stablehlo"), (_xla, "from_lowered")])
+def test_an_error_of_ours(where: tuple[Any, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr(*where, broken)
+    ours = memplan.jit(saves)
+    with pytest.warns(memplan.FallbackWarning, match="RuntimeError: no such thing"):
+        assert_close(ours(X, W), saves(X, W))
+
+
+def test_a_program_with_other_parameters_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = _xla.from_lowered(jax.jit(lambda a: a + a).lower(X))
+    monkeypatch.setattr(_xla, "to_stablehlo", lambda _, real=_xla.to_stablehlo: real(other))
+    with pytest.warns(memplan.FallbackWarning, match="the rewritten program takes"):
+        assert_close(memplan.jit(saves)(X, W), saves(X, W))
+
+
+def test_errors_of_the_user_are_theirs() -> None:
+    with pytest.raises(ZeroDivisionError):
+        memplan.jit(lambda x: x / (1 // 0))(X)
+    with pytest.raises(jax.errors.ConcretizationTypeError):
+        memplan.jit(lambda x: x if x.sum() > 0 else -x)(X)
+    with pytest.raises(TypeError):
+        memplan.jit(saves)(X)
+
+
+def test_report() -> None:
+    reports: list[memplan.Rewritten] = []
+    memplan.jit(saves, report=reports.append)(X, W)
+    (report,) = reports
+    assert report.compiler == "xla-cpu" and report.target == "cpu"
+    assert report.is_changed and report.after.bytes < report.before.bytes
+    assert "loop residuals" in str(report)
+    assert "<table>" in report._repr_html_()
