@@ -113,7 +113,8 @@ def _target(context: Any) -> str | None:
     backend = context.module_context.backend
     if backend is None or backend.platform not in context.module_context.platforms[0]:
         return None
-    return _targets.of_device(backend.local_devices()[0])
+    # Of devices that programs are compiled for without having them, none is local.
+    return _targets.of_device((backend.local_devices() or backend.devices())[0])
 
 
 def _call(context: Any, args: Sequence[Any], program: bytes, name: str) -> list[Any]:

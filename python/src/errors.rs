@@ -5,9 +5,24 @@ use pyo3::PyErr;
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 
-create_exception!(memplan, Error, PyException, "Something that memplan could not do; the text says what and where.");
-create_exception!(memplan, InputError, Error, "The input is wrong: file, line and column, with a caret where there is text.");
-create_exception!(memplan, DoesNotFit, Error, "The program does not fit into the memory asked for; the text says by how much, and what holds the peak.");
+create_exception!(
+    memplan,
+    Error,
+    PyException,
+    "Something that memplan could not do; the text says what and where."
+);
+create_exception!(
+    memplan,
+    InputError,
+    Error,
+    "The input is wrong: file, line and column, with a caret where there is text."
+);
+create_exception!(
+    memplan,
+    DoesNotFit,
+    Error,
+    "The program does not fit into the memory asked for; the text says by how much, and what holds the peak."
+);
 create_exception!(memplan, Refuted, Error, "A plan is wrong for its module.");
 
 /// The exception for a failure of the command.

@@ -49,8 +49,9 @@ mod _memplan {
     #[pyfunction]
     fn target(name: &str) -> PyResult<(String, Option<String>, Option<u64>)> {
         let target = crate::planned::target(name)?;
-        let is_for =
-            |compiler: &Compiler| Target::find(&compiler.target).is_ok_and(|usual| usual.family == target.family);
+        let is_for = |compiler: &Compiler| {
+            Target::find(&compiler.target).is_ok_and(|usual| usual.family == target.family)
+        };
         let compiler = Compiler::built_in().into_iter().find(is_for).map(|compiler| compiler.name);
         let usable = target.spaces.first().and_then(|space| space.usable()).map(|bytes| bytes.0);
         Ok((target.name, compiler, usable))

@@ -63,5 +63,4 @@ impl Module {
 }
 
 /// Operations that talk to the host.
-const HOST: [ir::Opcode; 4] =
-    [ir::Opcode::Send, ir::Opcode::Recv, ir::Opcode::Infeed, ir::Opcode::Outfeed];
+const HOST: [ir::Opcode; 4] = [ir::Opcode::Send, ir::Opcode::Recv, ir::Opcode::Infeed, ir::Opcode::Outfeed];

@@ -287,8 +287,8 @@ pub(crate) fn compile(
         let totals = compiled.planned.plan.totals;
         Ok((Planned::new(module, machine, compiled.planned, totals, None), story))
     };
-    let (planned, story) =
-        work::run(py, "compiling", job)?.map_err(|error: CompileError| exception(&memplan_cli::compile_failure(&error)))?;
+    let (planned, story) = work::run(py, "compiling", job)?
+        .map_err(|error: CompileError| exception(&memplan_cli::compile_failure(&error)))?;
     match story {
         Some(story) => Err(DoesNotFit::new_err(story)),
         None => Ok(planned),
@@ -305,8 +305,9 @@ pub(crate) fn check(
     target_name: Option<&str>,
 ) -> PyResult<(usize, usize, usize, usize)> {
     let module = Arc::clone(&module.0);
-    let file: PlanFile = serde_json::from_str(&plan)
-        .map_err(|error| InputError::new_err(format!("{}:{}: not a plan: {error}", error.line(), error.column())))?;
+    let file: PlanFile = serde_json::from_str(&plan).map_err(|error| {
+        InputError::new_err(format!("{}:{}: not a plan: {error}", error.line(), error.column()))
+    })?;
     let machine = target(target_name.unwrap_or(&file.target))?;
     let job = move || {
         let (schedule, plan) = file.resolve(&module).map_err(|error| error.to_string())?;

@@ -52,9 +52,8 @@ impl Rewritten {
     /// Every rewrite that would change something: name, description, bytes and seconds with it, and whether it was kept.
     #[getter]
     fn steps(&self) -> Vec<(&'static str, &'static str, u64, f64, bool)> {
-        let row = |step: &Step| {
-            (step.name, step.description, step.price.total.0, step.price.seconds, step.is_kept)
-        };
+        let row =
+            |step: &Step| (step.name, step.description, step.price.total.0, step.price.seconds, step.is_kept);
         self.rewritten.steps.iter().map(row).collect()
     }
 

@@ -76,15 +76,19 @@ def mlp_adam() -> Case:
     return adam(loss), (*adam_state(params), weights(9, 512, 64), jnp.arange(512) % 10), {"donate_argnums": (0, 1, 2)}
 
 
+def normalized(x: Any) -> Any:
+    return (x - x.mean(-1, keepdims=True)) * lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
+
+
 def layer(x: Any, p: Any, mask: bool = True) -> Any:
     length, width = x.shape[-2:]
-    y = (x - x.mean(-1, keepdims=True)) * lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
+    y = normalized(x)
     q, k, v = (y @ p[n] for n in "qkv")
     scores = jnp.einsum("btd,bsd->bts", q, k) / np.sqrt(width)
     if mask:
         scores = jnp.where(jnp.tril(jnp.ones((length, length), bool)), scores, -1e9)
     x = x + jnp.einsum("bts,bsd->btd", jax.nn.softmax(scores), v) @ p["o"]
-    return x + jax.nn.gelu(x @ p["a"]) @ p["b"]
+    return x + jax.nn.gelu(normalized(x) @ p["a"]) @ p["b"]
 
 
 def layer_weights(width: int, *lead: int) -> dict[str, jax.Array]:
@@ -121,12 +125,13 @@ def encoder_decoder() -> Case:
     params = {"encoder": layer_weights(32, 3), "decoder": layer_weights(32, 3), "cross": weights(4, 3, 32, 32)}
 
     def loss(params: Any, source: Any, target: Any) -> Any:
-        memory, _ = lax.scan(lambda x, p: (layer(x, p, mask=False), None), source, params["encoder"])
+        x, _ = lax.scan(lambda x, p: (layer(x, p, mask=False), None), source, params["encoder"])
+        memory = normalized(x)
 
         def decode(x: Any, p: Any) -> Any:
             x = layer(x, p[0])
-            attention = jax.nn.softmax(jnp.einsum("btd,bsd->bts", x @ p[1], memory))
-            return x + jnp.einsum("bts,bsd->btd", attention, memory), None
+            scores = jnp.einsum("btd,bsd->bts", normalized(x) @ p[1], memory) / np.sqrt(32)
+            return x + jnp.einsum("bts,bsd->btd", jax.nn.softmax(scores), memory), None
 
         x, _ = lax.scan(decode, target, (params["decoder"], params["cross"]))
         return jnp.mean((x - target) ** 2)

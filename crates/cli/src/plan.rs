@@ -56,7 +56,8 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     let mut module = read_module(&args.module)?;
     let per_device = report::per_device(&module, &target);
     let options = PlanOptions { assign: args.pack.assign_options(), ..PlanOptions::default() };
-    let (planned, proof) = plan_module(&mut module, &target, args.schedule == ScheduleChoice::Keep, &options)?;
+    let (planned, proof) =
+        plan_module(&mut module, &target, args.schedule == ScheduleChoice::Keep, &options)?;
     let program = Program::new(&module, &target, &planned);
     args.emit.write(&program)?;
     let placement = args.pool.placement(&target, &planned.plan);
