@@ -36,7 +36,7 @@ import memplan
 
 PYTHON = Path(__file__).parents[1]
 sys.path.insert(0, str(PYTHON / "tests"))
-from programs import PROGRAMS  # noqa: E402
+from programs import PROGRAMS
 
 
 def device() -> Any:

@@ -241,7 +241,7 @@ pub(crate) fn estimate(
     let module = Arc::clone(&module.0);
     let job = move || {
         let found = memplan::estimate(&module, &compiler, &machine)?;
-        Ok(Planned::new(found.module, machine, found.planned, found.totals, Some(found.seconds)))
+        Ok(Planned::new(found.module, machine, found.planned, found.totals, Some(found.run.seconds)))
     };
     work::run(py, "estimating", job)?.map_err(|error: memplan::EstimateError| input(&error))
 }

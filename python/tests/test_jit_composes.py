@@ -240,7 +240,8 @@ def test_two_devices(axis: Any) -> None:
     assert_close(found, wanted)
     assert found[0].sharding == wanted[0].sharding
     assert args[0].is_deleted()
-    was, now = (f.lower(jax.device_put(weights(0, 64, 64), whole), args[1]).compile().memory_analysis() for f in (plain, ours))
+    again = jax.device_put(weights(0, 64, 64), whole), args[1]
+    was, now = (f.lower(*again).compile().memory_analysis() for f in (plain, ours))
     assert was.alias_size_in_bytes == now.alias_size_in_bytes
 
 
