@@ -3,14 +3,15 @@
 //! The program goes through the same stages as there (simplify, fuse, copy, schedule, assign), each with that compiler's
 //! rules, which are data ([`Compiler`]). What comes out is no plan for anybody to run, but the bytes of one.
 
-use crate::analysis::{CallGraph, CallGraphError, Costs, RunEstimate, calls_sequentially};
+use crate::analysis::{CallGraph, CallGraphError, RunEstimate, calls_sequentially};
 use crate::ir::{self, Module, Op};
 use crate::memory::{Bytes, Compiler, Scheduler, Target, Totals};
 use crate::pack;
 use crate::passes::{self, Context, Pass, PassError, RunOptions};
 use crate::plan::fast_memory::{self, FastMemoryOptions};
 use crate::plan::{
-    self, AssignOptions, Method, PeakReport, PlanError, PlanOptions, Planned, ScheduleOptions, Sharing,
+    self, AssignOptions, Method, PeakReport, PlanError, PlanOptions, Planned, ProgramCost, ScheduleOptions,
+    Sharing,
 };
 
 /// What a compiler will need for a program.
@@ -75,13 +76,12 @@ pub fn estimate(module: &Module, compiler: &Compiler, target: &Target) -> Result
         planned = plan::plan(&module, &machine, &options)?;
     }
     let graph = CallGraph::new(&module)?;
-    let costs = Costs::new(&module, &graph, &planned.facts.in_place, &machine);
     let totals = with_code(planned.plan.totals, compiler.code.of(n_kernels(&module, &graph)));
     Ok(Estimate {
         totals,
         total: totals.total.saturating_sub(totals.constants),
         peak: plan::peak_report(&module, &planned.facts, &planned.plan),
-        run: RunEstimate::new(&module, &graph, &costs, &machine),
+        run: ProgramCost::new(&module, &planned.facts, &machine).run,
         module,
         planned,
     })

@@ -6,6 +6,7 @@ use memplan::codegen::ipu::{IpuOptions, TileDocument, plan_tiles};
 use memplan::codegen::layout::{ProgramLayout, layout};
 use memplan::hlo;
 use memplan::memory::{PlanFile, Target, TargetField};
+use memplan::plan::ProgramCost;
 use schemars::{Schema, schema_for};
 use serde_json::Value;
 
@@ -68,7 +69,10 @@ fn plan_files_agree_with_the_schema() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/hlo/plan/{case}.hlo"));
         let mut module = hlo::parse(&std::fs::read_to_string(path).unwrap()).unwrap();
         let planned = plan_and_prove(&mut module, &Target::find("toy").unwrap()).unwrap();
-        let file = PlanFile::new(&module, &planned.schedule, &planned.plan);
+        let mut file = PlanFile::new(&module, &planned.schedule, &planned.plan);
+        let cost = ProgramCost::new(&module, &planned.facts, &Target::find("toy").unwrap());
+        cost.note(&module, &planned.facts, &mut file);
+        assert!(file.schedule.iter().any(|entry| entry.runs == Some(1.0)), "{case}: the entry runs once");
         let value = serde_json::to_value(&file).unwrap();
         assert_eq!(disagreement(&schema, &schema, &value), None, "{case}");
         let read: PlanFile = serde_json::from_value(value.clone()).unwrap();

@@ -16,7 +16,7 @@ mod trip_count;
 
 pub use buffers::{BufferId, Buffers, aliased_values, buffers, given_parameters, in_place_values};
 pub use call_graph::{CallGraph, CallGraphError, Context, calls_sequentially};
-pub use cost::{Access, Costs, Durations, Machine, RunEstimate, Work, operations};
+pub use cost::{Access, Costs, Durations, KernelCosts, Machine, RunEstimate, Work, operations};
 pub use dataflow::{Dataflow, Value, ValueId, ValueKind, dataflow, only_passes_on};
 pub use facts::Facts;
 pub use in_place::{InPlace, InPlacePair, is_elementwise};

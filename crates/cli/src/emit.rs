@@ -4,13 +4,14 @@ use std::cell::OnceCell;
 use std::str::FromStr;
 
 use clap::Args;
+use memplan::analysis::RunEstimate;
 use memplan::codegen::ipu::TileDocument;
 use memplan::codegen::layout::{ProgramLayout, layout};
 use memplan::codegen::{c_header, write_constants};
 use memplan::hlo;
 use memplan::ir::Module;
 use memplan::memory::{PlanFile, Target};
-use memplan::plan::Planned;
+use memplan::plan::{Planned, ProgramCost};
 
 use crate::failure::Failure;
 use crate::ipu_report::{Chips, summary};
@@ -21,6 +22,7 @@ pub(crate) struct EmitArgs {
     /// Write something else too; may be given several times. KIND is
     /// hlo: the module that the plan describes;
     /// plan: the plan, as JSON;
+    /// costs: what each instruction costs by the cost model, as tab-separated values;
     /// layout: spaces, buffers, launches and transfers with addresses, as a text if FILE ends in .txt, else as JSON;
     /// c-header: offsets, sizes and totals as constants for C and C++;
     /// constants: the bytes of constants, at the offsets that layout and c-header give;
@@ -40,15 +42,17 @@ struct Emit {
 enum Kind {
     Hlo,
     Plan,
+    Costs,
     Layout,
     CHeader,
     Constants,
     Tiles,
 }
 
-const KINDS: [(&str, Kind); 6] = [
+const KINDS: [(&str, Kind); 7] = [
     ("hlo", Kind::Hlo),
     ("plan", Kind::Plan),
+    ("costs", Kind::Costs),
     ("layout", Kind::Layout),
     ("c-header", Kind::CHeader),
     ("constants", Kind::Constants),
@@ -78,23 +82,49 @@ pub(crate) struct Program<'a> {
     /// The tiles, of a machine that has some.
     pub(crate) tiles: Option<&'a Chips>,
     layout: OnceCell<ProgramLayout>,
+    cost: OnceCell<ProgramCost>,
 }
 
 impl<'a> Program<'a> {
     pub(crate) fn new(module: &'a Module, target: &'a Target, planned: &'a Planned) -> Program<'a> {
-        Program { module, target, planned, tiles: None, layout: OnceCell::new() }
+        Program { module, target, planned, tiles: None, layout: OnceCell::new(), cost: OnceCell::new() }
     }
 
     /// The plan file.
     pub(crate) fn plan_json(&self) -> String {
         let mut file = PlanFile::new(self.module, &self.planned.schedule, &self.planned.plan);
         file.tiles = self.tiles.map(|chips| summary(self.module, chips));
+        self.cost().note(self.module, &self.planned.facts, &mut file);
         json(&file)
     }
 
     fn layout(&self) -> &ProgramLayout {
         let Planned { facts, plan, .. } = self.planned;
         self.layout.get_or_init(|| layout(self.module, facts, self.target, plan))
+    }
+
+    fn cost(&self) -> &ProgramCost {
+        self.cost.get_or_init(|| ProgramCost::new(self.module, &self.planned.facts, self.target))
+    }
+
+    /// A row for every instruction of every computation that runs in sequence.
+    fn costs(&self) -> String {
+        let mut text = String::from(
+            "computation\tinstruction\truns\tseconds\tmain_memory_bytes\tmatrix_operations\tvector_operations\n",
+        );
+        let (module, cost) = (self.module, self.cost());
+        for &computation in self.planned.facts.graph.sequential() {
+            let (name, runs) = (&module.computations[computation].name, cost.runs(computation));
+            for (id, instruction) in module.instructions_of(computation) {
+                let RunEstimate { seconds, main_memory_bytes, matrix_operations, vector_operations, .. } =
+                    cost.kernels.of(id);
+                text.push_str(&format!(
+                    "{name}\t{}\t{runs}\t{seconds:e}\t{main_memory_bytes}\t{matrix_operations}\t{vector_operations}\n",
+                    instruction.name
+                ));
+            }
+        }
+        text
     }
 
     fn constants(&self) -> Result<Vec<u8>, Failure> {
@@ -108,6 +138,7 @@ impl<'a> Program<'a> {
         let text = match emit.kind {
             Kind::Hlo => hlo::print(self.module),
             Kind::Plan => self.plan_json(),
+            Kind::Costs => self.costs(),
             Kind::Layout if emit.path.ends_with(".txt") => self.layout().to_string(),
             Kind::Layout => json(self.layout()),
             Kind::CHeader => c_header(self.layout()),

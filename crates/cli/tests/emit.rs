@@ -9,8 +9,15 @@ fn every_kind_from_both_verbs() {
     let module = repository(MODULE).display().to_string();
     for verb in ["plan", "compile"] {
         let folder = tempfile::tempdir().unwrap();
-        let emits =
-            ["hlo=a.hlo", "plan=a.json", "layout=a.txt", "layout=b.json", "c-header=a.h", "constants=a.bin"];
+        let emits = [
+            "hlo=a.hlo",
+            "plan=a.json",
+            "layout=a.txt",
+            "layout=b.json",
+            "c-header=a.h",
+            "constants=a.bin",
+            "costs=a.tsv",
+        ];
         let mut args = vec![verb, &module, "--target", "tpu-v5e", "-o", "report.txt"];
         args.extend(emits.iter().flat_map(|emit| ["--emit", emit]));
         let output = memplan(folder.path(), &args);
@@ -25,6 +32,18 @@ fn every_kind_from_both_verbs() {
         assert_eq!(json("a.json")["fingerprint"], json("b.json")["fingerprint"]);
         assert_eq!(json("a.json")["totals"], json("b.json")["totals"]);
         assert_eq!(read("a.bin").len() as u64, json("b.json")["constants_file"].as_u64().unwrap());
+        // The seconds of all runs come to those of the program, transfers aside.
+        let costs = read("a.tsv");
+        let seconds: f64 = costs
+            .lines()
+            .skip(1)
+            .map(|row| {
+                let cells: Vec<&str> = row.split('\t').collect();
+                cells[2].parse::<f64>().unwrap() * cells[3].parse::<f64>().unwrap()
+            })
+            .sum();
+        let total = json("a.json")["cost"]["seconds"].as_f64().unwrap();
+        assert!(seconds > 0.0 && seconds <= total * (1.0 + 1e-9), "{verb}: {seconds} of {total}");
         // And it is proved from the files alone.
         assert!(memplan(folder.path(), &["check", "a.hlo", "a.json"]).status.success(), "{verb}");
         let names = std::fs::read_dir(folder.path()).unwrap().count();
@@ -37,7 +56,7 @@ fn unknown_kinds_and_missing_files_are_wrong_usage() {
     let folder = tempfile::tempdir().unwrap();
     let module = repository(MODULE).display().to_string();
     for (emit, expected) in [
-        ("ptx=a", "there is no kind `ptx`; the kinds are hlo, plan, layout, c-header, constants"),
+        ("ptx=a", "there is no kind `ptx`; the kinds are hlo, plan, costs, layout, c-header, constants"),
         ("layout", "expected KIND=FILE; the kinds are hlo, plan"),
         ("layout=", "the file is missing after `=`"),
     ] {

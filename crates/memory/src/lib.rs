@@ -24,7 +24,7 @@ pub use compiler::{CodeSize, Compiler, CompilerError, Scheduler};
 pub use fusion_rules::{ContractionRules, FusionGoal, FusionRules};
 pub use kernel_scratch::KernelScratch;
 pub use plan::{Allocation, AllocationId, AllocationKind, MemoryPlan, Slice, SpaceTotals, Totals};
-pub use plan_file::{KindName, PlanFile, PlanFileError};
+pub use plan_file::{CostEntry, KindName, PlanFile, PlanFileError};
 pub use target::{Family, FastMemory, MemorySpace, MemorySpaceId, Rates, Target, Transfer};
 pub use target_fields::TargetField;
 pub use target_file::TargetError;

@@ -30,6 +30,9 @@ pub struct PlanFile {
     pub totals: Totals,
     /// Memory spaces that are used.
     pub spaces: Vec<SpaceTotals>,
+    /// What one run costs, by the cost model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<CostEntry>,
     /// Order of execution of every computation that has one.
     pub schedule: Vec<ComputationSchedule>,
     /// Allocations.
@@ -50,6 +53,23 @@ pub struct PlanFile {
 pub struct ComputationSchedule {
     pub computation: String,
     pub instructions: Vec<String>,
+    /// How often it runs in one run of the program, by the cost model: ten times in a loop that cannot be counted.
+    /// Nothing is said of computations that are part of one kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runs: Option<f64>,
+}
+
+/// What one run of a program costs, by the cost model.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CostEntry {
+    /// From begin to end.
+    pub seconds: f64,
+    /// Bytes that move to and from main memory.
+    pub main_memory_bytes: f64,
+    /// Operations of matrix products and convolutions; a multiplication with its addition counts two.
+    pub matrix_operations: f64,
+    /// Other operations, each worth one addition.
+    pub vector_operations: f64,
 }
 
 /// One allocation.
@@ -202,10 +222,12 @@ impl PlanFile {
             target: plan.target.clone(),
             totals: plan.totals,
             spaces: plan.spaces.clone(),
+            cost: None,
             schedule: sequences
                 .map(|(id, computation)| ComputationSchedule {
                     computation: computation.name.to_string(),
                     instructions: schedule.sequence(id).iter().copied().map(name).collect(),
+                    runs: None,
                 })
                 .collect(),
             allocations: plan

@@ -5,6 +5,7 @@
 //! [`MemoryPlan`](memplan_memory::MemoryPlan): plain data that `memplan-check` proves right.
 
 mod assign;
+mod cost;
 mod error;
 pub mod fast_memory;
 mod holes;
@@ -16,6 +17,7 @@ mod schedule;
 mod storage;
 
 pub use assign::{AssignOptions, Sharing, assign};
+pub use cost::ProgramCost;
 pub use error::PlanError;
 pub use lifetimes::{Lifetime, lifetimes};
 pub use load::Load;

@@ -31,7 +31,7 @@ use crate::{CallGraph, InPlace, trip_count};
 
 pub use machine::Machine;
 use reads::Interior;
-pub use run::{Durations, RunEstimate};
+pub use run::{Durations, KernelCosts, RunEstimate};
 
 /// Runs of a loop whose number of iterations is not known. XLA's memory planner weighs a level of loops by 5; a loop
 /// that somebody wrote as a loop rather than unrolled it runs more often than that.

@@ -49,21 +49,35 @@ impl RunEstimate {
             let run = follow.computation(computation, &runs);
             runs[computation] = run;
         }
-        let run = &runs[module.entry];
-        RunEstimate {
-            main_memory_bytes: run.bytes,
-            transferred_bytes: run.transferred,
-            resident_bytes: run.resident,
-            seconds: run.seconds,
-            waiting: run.waiting,
-            matrix_operations: run.matrix,
-            vector_operations: run.vector,
-        }
+        RunEstimate::from(&runs[module.entry])
     }
 
     /// Bytes that main memory moves in each call but the first, where the runtime leaves what is resident in its place.
     pub fn steady_bytes(&self) -> f64 {
         self.main_memory_bytes - self.resident_bytes
+    }
+}
+
+/// What one run of each instruction costs by itself: what it calls is not counted, and transfers cost where they are
+/// waited for, which is no instruction's own.
+#[derive(Clone, Debug)]
+pub struct KernelCosts(SecondaryMap<InstructionId, RunEstimate>);
+
+impl KernelCosts {
+    /// Finds the cost of every instruction of every sequential computation, in time linear in the module.
+    pub fn new(module: &Module, graph: &CallGraph, costs: &Costs, target: &Target) -> KernelCosts {
+        let follow = Follow { module, graph, costs, target, machine: Machine::new(target) };
+        let mut kernels = SecondaryMap::new();
+        let instructions = graph.sequential().iter().flat_map(|&c| &module.computations[c].instructions);
+        for &id in instructions.filter(|&&id| !calls_sequentially(&module.instructions[id].op)) {
+            kernels[id] = RunEstimate::from(&follow.kernel(id));
+        }
+        KernelCosts(kernels)
+    }
+
+    /// One run of an instruction; nothing for what is not in a sequential computation.
+    pub fn of(&self, id: InstructionId) -> &RunEstimate {
+        &self.0[id]
     }
 }
 
@@ -113,6 +127,20 @@ struct Run {
     /// Operations.
     matrix: f64,
     vector: f64,
+}
+
+impl From<&Run> for RunEstimate {
+    fn from(run: &Run) -> RunEstimate {
+        RunEstimate {
+            main_memory_bytes: run.bytes,
+            transferred_bytes: run.transferred,
+            resident_bytes: run.resident,
+            seconds: run.seconds,
+            waiting: run.waiting,
+            matrix_operations: run.matrix,
+            vector_operations: run.vector,
+        }
+    }
 }
 
 impl Run {
@@ -195,7 +223,7 @@ impl Follow<'_> {
 
     fn kernel(&self, id: InstructionId) -> Run {
         let work = self.costs.work(id);
-        let matrix = work.matrix.iter().map(|(_, operations)| operations).sum();
+        let matrix = work.matrix.iter().fold(0.0, |sum, (_, operations)| sum + operations);
         let mut run = Run { matrix, vector: work.vector, ..Run::default() };
         let mut memory = 0.0;
         for access in &work.accesses {

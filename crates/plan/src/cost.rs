@@ -1,0 +1,47 @@
+//! What a planned program costs, by the cost model.
+
+use memplan_analysis::{Costs, Facts, KernelCosts, RunEstimate};
+use memplan_ir::{ComputationId, Module};
+use memplan_memory::{CostEntry, PlanFile, Target};
+use rustc_hash::FxHashSet;
+
+/// What one run of a program costs, and each of its instructions.
+#[derive(Clone, Debug)]
+pub struct ProgramCost {
+    /// One run of the program.
+    pub run: RunEstimate,
+    /// One run of each instruction.
+    pub kernels: KernelCosts,
+    costs: Costs,
+}
+
+impl ProgramCost {
+    /// Follows a run of a scheduled module, in time linear in the module.
+    pub fn new(module: &Module, facts: &Facts, target: &Target) -> ProgramCost {
+        let costs = Costs::new(module, &facts.graph, &facts.in_place, target);
+        ProgramCost {
+            run: RunEstimate::new(module, &facts.graph, &costs, target),
+            kernels: KernelCosts::new(module, &facts.graph, &costs, target),
+            costs,
+        }
+    }
+
+    /// How often a computation runs in one run of the program: see [`Costs::frequency`].
+    pub fn runs(&self, computation: ComputationId) -> f64 {
+        self.costs.frequency(computation)
+    }
+
+    /// Adds the cost to the file of the plan. Linear in the schedule.
+    pub fn note(&self, module: &Module, facts: &Facts, file: &mut PlanFile) {
+        let RunEstimate { seconds, main_memory_bytes, matrix_operations, vector_operations, .. } = self.run;
+        file.cost = Some(CostEntry { seconds, main_memory_bytes, matrix_operations, vector_operations });
+        let run: FxHashSet<ComputationId> = facts.graph.sequential().iter().copied().collect();
+        // The file has the computations that have a schedule, in the module's order.
+        let mut entries = file.schedule.iter_mut().peekable();
+        for (id, computation) in &module.computations {
+            if let Some(entry) = entries.next_if(|entry| *entry.computation == *computation.name) {
+                entry.runs = run.contains(&id).then(|| self.runs(id));
+            }
+        }
+    }
+}
