@@ -57,7 +57,8 @@ def calls() -> None:
 
 
 def compile_times(names: list[str]) -> None:
-    """Seconds from a function to an executable, and what of that is not XLA's."""
+    """CPU seconds of all threads from a function to an executable, and what of that is not XLA's. They depend less than
+    time does on what else the machine is busy with."""
     shared = Path(os.environ.get("MEMPLAN_SHARED", Path(__file__).parents[3] / "shared"))
     spec = importlib.util.spec_from_file_location("programs", shared / "tools" / "programs.py")
     assert spec is not None and spec.loader is not None
@@ -69,11 +70,11 @@ def compile_times(names: list[str]) -> None:
         fun, args, options = programs.PROGRAMS[name]()
         row = []
         for jit in (jax.jit, memplan.jit):
-            start = time.perf_counter()
+            start = time.process_time()
             lowered = jit(fun, **options).lower(*args)
-            lowered_at = time.perf_counter()
+            lowered_at = time.process_time()
             lowered.compile()
-            row += [lowered_at - start, time.perf_counter() - lowered_at]
+            row += [lowered_at - start, time.process_time() - lowered_at]
             jax.clear_caches()
         cells = [name, *(f"{seconds:.2f}" for seconds in row), f"{(row[2] - row[0]) / row[1]:+.3f}"]
         print("| " + " | ".join(cells) + " |", flush=True)

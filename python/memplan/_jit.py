@@ -67,7 +67,6 @@ def jit(
 def _as_one_primitive(fun: Callable[..., Any], job: Job) -> Callable[..., Any]:
     """A function that does what ``fun`` does, by the primitive."""
     import jax
-    from jax.extend.core import jaxpr_as_fun
 
     @functools.wraps(fun)
     def traced(*args: Any, **kwargs: Any) -> Any:
@@ -83,15 +82,7 @@ def _as_one_primitive(fun: Callable[..., Any], job: Job) -> Callable[..., Any]:
 
         dynamic = [leaf for traced, leaf in zip(is_traced, leaves, strict=True) if traced]
         closed, shape = jax.make_jaxpr(flat, return_shape=True)(*dynamic)
-        bind = jaxpr_as_fun(closed)
-        if closed.effects:
-            # Names of mapped axes are of a transformation around it, and nothing that people need to know of.
-            effects = [str(effect) for effect in closed.effects if type(effect).__name__ != "NamedAxisEffect"]
-            if effects:
-                job.fall_back("it has side effects (" + ", ".join(sorted(effects)) + ")")
-        elif dynamic and closed.eqns:
-            bind = functools.partial(_bind, closed, job)
-        return jax.tree.unflatten(jax.tree.structure(shape), bind(*dynamic))
+        return jax.tree.unflatten(jax.tree.structure(shape), _bind(closed, job, *dynamic))
 
     with contextlib.suppress(TypeError, ValueError):
         # `jax.jit` finds static and donated arguments by it.
@@ -106,7 +97,23 @@ def _is_static(node: Any) -> bool:
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(node))
 
 
-def _bind(closed: Any, job: Job, *args: Any) -> list[Any]:
+def _bind(closed: Any, job: Job, *args: Any) -> Any:
+    """The results of a program, by the primitive if it can stand for it."""
+    # Names of mapped axes are of a transformation around it, and nothing that people need to know of.
+    effects = [str(effect) for effect in closed.effects if type(effect).__name__ != "NamedAxisEffect"]
+    if effects:
+        job.fall_back("it has side effects (" + ", ".join(sorted(effects)) + ")")
+    if not closed.effects and args and closed.eqns:
+        try:
+            return _bind_computed(closed, job, *args)
+        except Exception as error:
+            job.fall_back(f"{type(error).__name__}: {error}")
+    from jax.extend.core import jaxpr_as_fun
+
+    return jaxpr_as_fun(closed)(*args)
+
+
+def _bind_computed(closed: Any, job: Job, *args: Any) -> list[Any]:
     """The results of a program. Only what it computes goes through the primitive: arguments that it does not read and
     results that are arguments stay outside, where ``jax.jit`` sees that they need no memory."""
     from jax.extend.core import ClosedJaxpr, Literal
@@ -119,7 +126,7 @@ def _bind(closed: Any, job: Job, *args: Any) -> list[Any]:
     jaxpr = jaxpr.replace(constvars=[], invars=list(inputs))
     jaxpr, is_read = partial_eval.dce_jaxpr(jaxpr, is_computed)
     read = [value for value, needed in zip(inputs.values(), is_read, strict=True) if needed]
-    computed = iter(_primitive().bind(*read, jaxpr=ClosedJaxpr(jaxpr, ()), job=job))
+    computed = iter(_primitive().bind(*read, jaxpr=ClosedJaxpr(jaxpr, ()), job=job) if jaxpr.eqns else ())
     return [
         next(computed) if is_new else out.val if isinstance(out, Literal) else inputs[out]
         for out, is_new in zip(closed.jaxpr.outvars, is_computed, strict=True)

@@ -17,7 +17,8 @@ pub(crate) struct Module(pub(crate) Arc<ir::Module>);
 impl Module {
     /// Reads HLO text or protobuf, told apart by content. Errors point into `name`.
     #[staticmethod]
-    fn parse(py: Python<'_>, data: Vec<u8>, name: String) -> PyResult<Module> {
+    fn parse(py: Python<'_>, data: &[u8], name: String) -> PyResult<Module> {
+        let data = data.to_vec();
         let module = work::run(py, "reading", move || memplan_cli::parse_module(data, &name))?;
         Ok(Module(Arc::new(module.map_err(|failure| exception(&failure))?)))
     }

@@ -222,13 +222,6 @@ except KeyboardInterrupt:
     assert time.monotonic() - start < 20
 
 
-def test_progress_is_silent_without_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
-    random = np.random.default_rng(0)
-    lower = random.integers(0, 1 << 12, 5000)
-    memplan.pack(lower, lower + random.integers(1, 500, 5000), random.integers(1, 1 << 20, 5000), seconds=1.5)
-    assert capfd.readouterr() == ("", "")
-
-
 def test_command() -> None:
     def memplan_command(*args: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, "-m", "memplan", *args], capture_output=True, text=True)
