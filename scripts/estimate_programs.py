@@ -224,6 +224,58 @@ def beam_search():
     return jax.jit(search), (Shape((batch, beams, 256), F32), Shape((256, words), F32))
 
 
+def graph_network():
+    nodes, edges, width = 4096, 32768, 64
+    def loss(p, batch):
+        x, sources, targets = batch
+        for q in p['layers']:
+            messages = jax.nn.relu(jnp.concatenate([x[sources], x[targets]], -1) @ q['message'])
+            x = x + jax.ops.segment_sum(messages, targets, nodes) @ q['update']
+        return ((x @ p['head']) ** 2).mean()
+    of = lambda *extents: Shape(extents, F32)
+    layer = dict(message=of(2 * width, width), update=of(width, width))
+    return loss, dict(layers=[layer] * 3, head=of(width, 8)), (of(nodes, width), *(Shape((edges,), S32),) * 2)
+
+
+def gaussian_regression():
+    def predict(x, y, at, scale):
+        kernel = lambda a, b: jnp.exp(-(((a[:, None] - b[None]) / scale) ** 2).sum(-1))
+        factor = jnp.linalg.cholesky(kernel(x, x) + .1 * jnp.eye(len(x)))
+        across = kernel(at, x)
+        solved = jax.scipy.linalg.solve_triangular(factor, across.T, lower=True)
+        return across @ jax.scipy.linalg.cho_solve((factor, True), y), 1 - (solved ** 2).sum(0)
+    of = lambda *extents: Shape(extents, F32)
+    return jax.jit(predict), (of(1024, 8), of(1024), of(512, 8), of(8))
+
+
+def separable_convolutions():
+    def convolve(x, kernel, groups=1):
+        dimensions = ('NHWC', 'HWIO', 'NHWC')
+        return lax.conv_general_dilated(x, kernel, (1, 1), 'SAME', dimension_numbers=dimensions, feature_group_count=groups)
+    def loss(p, x):
+        for q in p['layers']:
+            y = convolve(convolve(x, q['each'], x.shape[-1]), q['across'])
+            y = (y - y.mean((0, 1, 2))) * lax.rsqrt(y.var((0, 1, 2)) + 1e-5)
+            x = x + jax.nn.relu(y * q['gain'])
+        return (x.mean((1, 2)) @ p['head']).var()
+    of = lambda *extents: Shape(extents, F32)
+    layer = dict(each=of(3, 3, 1, 64), across=of(1, 1, 64, 64), gain=of(64))
+    return loss, dict(layers=[layer] * 3, head=of(64, 10)), of(16, 32, 32, 64)
+
+
+def policy_gradient():
+    def loss(p, start):
+        def step(state, noise):
+            hidden = jnp.tanh(state @ p['in'])
+            action = jnp.tanh(hidden @ p['out']) + .1 * noise
+            state = state + .05 * jnp.sin(state + action @ p['moves'])
+            return state, (state ** 2).sum(-1)
+        noise = jax.random.normal(jax.random.key(0), (128, start.shape[0], 8))
+        return lax.scan(step, start, noise)[1].mean()
+    of = lambda *extents: Shape(extents, F32)
+    return loss, {'in': of(32, 128), 'out': of(128, 8), 'moves': of(8, 32)}, of(256, 32)
+
+
 PROGRAMS = {
     'accumulated_gradients': accumulated,
     'autoencoder': lambda: training(*autoencoder()),
@@ -234,7 +286,11 @@ PROGRAMS = {
     'encoder_decoder_bf16': lambda: training(*encoder_decoder(BF16)),
     'encoder_decoder_f32': lambda: training(*encoder_decoder(F32)),
     'gated_recurrence': lambda: training(*gated_recurrence()),
+    'gaussian_regression': gaussian_regression,
+    'graph_network': lambda: training(*graph_network()),
     'mixer': lambda: training(*mixer()),
+    'policy_gradient': lambda: training(*policy_gradient()),
+    'separable_convolutions': lambda: training(*separable_convolutions()),
     'state_space': lambda: descent(*state_space()),
     'vision_transformer': lambda: training(*vision_transformer()),
 }

@@ -1,7 +1,7 @@
 //! Turning groups of instructions into fusion instructions.
 
 use memplan_ir::{
-    ComputationId, Fusion, FusionKind, Instruction, InstructionId, Module, Names, Op, Operands, Shape,
+    ComputationId, Fusion, FusionKind, Instruction, InstructionId, Module, Names, Op, Opcode, Operands, Shape,
 };
 use memplan_memory::Target;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -35,11 +35,14 @@ pub(super) fn emit(
             continue;
         }
         inside.extend(kernel.members.iter().filter(|member| !kernel.roots.contains(member)));
-        let fused = fused_computation(module, target, kernel, names);
+        let opcode = kernel.opcode(module);
+        let members = Members { roots: &kernel.roots, all: &kernel.members };
+        let fused = fused_computation(module, target, members, opcode, names);
+        let kind = kind_of(target, kernel);
         match kernel.roots[..] {
-            [root] => replace(module, target, kernel, root, fused, names),
+            [root] => replace(module, &kind, root, fused, names),
             _ => {
-                replace_several(module, target, computation, kernel, fused, names);
+                replace_several(module, &kind, computation, &kernel.roots, fused, names);
                 has_several_results = true;
             }
         }
@@ -52,6 +55,43 @@ pub(super) fn emit(
     changed
 }
 
+/// Replaces the root of each group by a fusion of all its members. Members may be in several groups; other instructions
+/// are left to dead code elimination.
+pub(crate) fn emit_in_place<'a>(
+    module: &mut Module,
+    target: &Target,
+    groups: impl Iterator<Item = Members<'a>>,
+    kind: &Kind,
+    names: &mut Names,
+) {
+    // All are copied before the first is replaced: a root may be a member elsewhere.
+    let fused: Vec<(InstructionId, Fused)> = groups
+        .map(|members| {
+            let root = members.roots[0];
+            let opcode = module.instructions[root].opcode();
+            (root, fused_computation(module, target, members, opcode, names))
+        })
+        .collect();
+    for (root, fused) in fused {
+        replace(module, kind, root, fused, names);
+    }
+}
+
+/// What a fusion is made of.
+#[derive(Clone, Copy)]
+pub(crate) struct Members<'a> {
+    /// The instructions whose results it writes, last in the text first.
+    pub(crate) roots: &'a [InstructionId],
+    /// All instructions, users before operands.
+    pub(crate) all: &'a [InstructionId],
+}
+
+/// The kind that XLA gives a fusion, and the name of the code generator where the target says one.
+pub(crate) struct Kind {
+    pub(crate) kind: FusionKind,
+    pub(crate) config: Option<Box<[u8]>>,
+}
+
 /// A computation of a kernel's members, and what it must be called with.
 struct Fused {
     computation: ComputationId,
@@ -60,16 +100,22 @@ struct Fused {
 }
 
 /// Copies a kernel's members into a new computation.
-fn fused_computation(module: &mut Module, target: &Target, kernel: &Kernel, names: &mut Names) -> Fused {
-    let opcode = kernel.opcode(module).to_string().replace('-', "_");
+fn fused_computation(
+    module: &mut Module,
+    target: &Target,
+    members: Members<'_>,
+    opcode: Opcode,
+    names: &mut Names,
+) -> Fused {
+    let opcode = opcode.to_string().replace('-', "_");
     let fused = module.add_computation(names.fresh(&format!("fused_{opcode}")));
-    let parent = module.instructions[kernel.roots[0]].parent;
+    let parent = module.instructions[members.roots[0]].parent;
     module.computations[fused].execution_thread = module.computations[parent].execution_thread.clone();
     let mut inner: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
     let mut operands = Operands::new();
-    let is_member: FxHashSet<InstructionId> = kernel.members.iter().copied().collect();
+    let is_member: FxHashSet<InstructionId> = members.all.iter().copied().collect();
     // Parameters first, in the order in which the members read them.
-    for &member in kernel.members.iter().rev() {
+    for &member in members.all.iter().rev() {
         for i in 0..module.instructions[member].operands.len() {
             let operand = module.instructions[member].operands[i];
             if is_member.contains(&operand) || inner.contains_key(&operand) {
@@ -92,17 +138,17 @@ fn fused_computation(module: &mut Module, target: &Target, kernel: &Kernel, name
             inner.insert(operand, id);
         }
     }
-    for &member in kernel.members.iter().rev() {
+    for &member in members.all.iter().rev() {
         let mut copy = module.instructions[member].clone();
         copy.parent = fused;
         // Parameters, or members that stand before.
         copy.operands.iter_mut().for_each(|operand| *operand = inner[operand]);
         inner.insert(member, module.add_instruction(copy));
     }
-    module.computations[fused].root = match kernel.roots[..] {
+    module.computations[fused].root = match members.roots[..] {
         [root] => inner[&root],
         _ => {
-            let roots: Vec<InstructionId> = kernel.roots.iter().rev().map(|root| inner[root]).collect();
+            let roots: Vec<InstructionId> = members.roots.iter().rev().map(|root| inner[root]).collect();
             add_flat_tuple(module, fused, &roots, names)
         }
     };
@@ -135,22 +181,14 @@ fn add_flat_tuple(
 }
 
 /// Calls a kernel with one result where its root stood.
-fn replace(
-    module: &mut Module,
-    target: &Target,
-    kernel: &Kernel,
-    root: InstructionId,
-    fused: Fused,
-    names: &mut Names,
-) {
-    let (kind, config) = kind_of(target, kernel);
-    let name = names.fresh(&format!("{}_fusion", stem_of(kind, &fused.opcode)));
+fn replace(module: &mut Module, kind: &Kind, root: InstructionId, fused: Fused, names: &mut Names) {
+    let name = names.fresh(&format!("{}_fusion", stem_of(kind.kind, &fused.opcode)));
     let instruction = &mut module.instructions[root];
     instruction.name = name;
-    instruction.op = Op::Fusion(Box::new(Fusion { kind, output_operand_aliasing: Vec::new() }));
+    instruction.op = Op::Fusion(Box::new(Fusion { kind: kind.kind, output_operand_aliasing: Vec::new() }));
     instruction.operands = fused.operands;
     instruction.called = SmallVec::from_iter([fused.computation]);
-    instruction.backend_config = config;
+    instruction.backend_config = kind.config.clone();
     // How exact it is, the operation inside says.
     if let Some(extras) = &mut instruction.extras {
         extras.result_accuracy = None;
@@ -160,13 +198,13 @@ fn replace(
 /// Calls a kernel with several results, and makes each root an element of them. The call stands nowhere yet.
 fn replace_several(
     module: &mut Module,
-    target: &Target,
+    kind: &Kind,
     parent: ComputationId,
-    kernel: &Kernel,
+    roots: &[InstructionId],
     fused: Fused,
     names: &mut Names,
 ) {
-    let first = *kernel.roots.last().expect("a kernel has a root");
+    let first = *roots.last().expect("a kernel has a root");
     let shape = module.instructions[module.computations[fused.computation].root].shape;
     let call = Instruction {
         shape,
@@ -175,7 +213,7 @@ fn replace_several(
     };
     let call = module.instructions.push(call);
     let mut index = 0;
-    for &root in kernel.roots.iter().rev() {
+    for &root in roots.iter().rev() {
         let Some(elements) = module.shape(root).as_tuple().map(<[Shape]>::to_vec) else {
             become_element(module, root, call, index);
             index += 1;
@@ -194,7 +232,7 @@ fn replace_several(
         (instruction.op, instruction.operands) = (Op::Tuple, arrays);
         instruction.called.clear();
     }
-    replace(module, target, kernel, call, fused, names);
+    replace(module, kind, call, fused, names);
 }
 
 fn become_element(module: &mut Module, id: InstructionId, of: InstructionId, index: u32) {
@@ -205,20 +243,19 @@ fn become_element(module: &mut Module, id: InstructionId, of: InstructionId, ind
     instruction.backend_config = None;
 }
 
-/// The kind that XLA gives such a fusion, and the name of the code generator where the target says one.
-fn kind_of(target: &Target, kernel: &Kernel) -> (FusionKind, Option<Box<[u8]>>) {
+fn kind_of(target: &Target, kernel: &Kernel) -> Kind {
+    let plain = |kind| Kind { kind, config: None };
     let contraction = match kernel.hero {
-        None => return (FusionKind::Loop, None),
-        Some((_, Hero::Update)) => return (FusionKind::Loop, None),
-        Some((_, Hero::Reduction)) => return (FusionKind::Input, None),
+        None | Some((_, Hero::Update)) => return plain(FusionKind::Loop),
+        Some((_, Hero::Reduction)) => return plain(FusionKind::Input),
         Some((_, Hero::Dot)) => &target.fusion.dot,
         Some((_, Hero::Convolution)) => &target.fusion.convolution,
     };
     match contraction.kernel.as_str() {
-        "" => (FusionKind::Output, None),
+        "" => plain(FusionKind::Output),
         name => {
             let config = format!(r#"{{"fusion_backend_config":{{"kind":"{name}"}}}}"#);
-            (FusionKind::Custom, Some(config.into_bytes().into()))
+            Kind { kind: FusionKind::Custom, config: Some(config.into_bytes().into()) }
         }
     }
 }

@@ -26,6 +26,7 @@ use memplan_analysis::CallGraph;
 use memplan_ir::{Module, Names, layouts_agree};
 use memplan_memory::Target;
 
+pub(crate) use emit::{Kind, Members, emit_in_place};
 pub(crate) use kernels::{Grouping, Siblings, group};
 pub use report::{FusionEdge, FusionReport, Verdict};
 

@@ -6,10 +6,23 @@
 
 mod convolution_canonicalization;
 mod convolution_padding;
+mod dot_decomposer;
 mod float_normalization;
+mod fusions;
+mod instruction_fusion;
+mod library_fusion;
+mod reciprocals;
+mod reshape_decomposer;
 mod stable_sort_expander;
+mod transposed_state;
 
 pub use convolution_canonicalization::CONVOLUTION_CANONICALIZATION;
 pub use convolution_padding::CONVOLUTION_PADDING_LEGALIZATION;
+pub use dot_decomposer::{DOT_DECOMPOSER, TRANSPOSE_FOLDING};
 pub use float_normalization::FLOAT_NORMALIZATION;
+pub use instruction_fusion::INSTRUCTION_FUSION;
+pub use library_fusion::LIBRARY_FUSION;
+pub use reciprocals::RECIPROCALS;
+pub use reshape_decomposer::RESHAPE_DECOMPOSER;
 pub use stable_sort_expander::STABLE_SORT_EXPANDER;
+pub use transposed_state::TRANSPOSED_STATE;
