@@ -11,7 +11,7 @@ use crate::passes::{self, Context, Pass, PassError, RunOptions};
 use crate::plan::fast_memory::{self, FastMemoryOptions};
 use crate::plan::{
     self, AssignOptions, Method, PeakReport, PlanError, PlanOptions, Planned, ProgramCost, ScheduleOptions,
-    Sharing,
+    Sharing, TakeOver,
 };
 
 /// What a compiler will need for a program.
@@ -104,12 +104,13 @@ fn plan_options(compiler: &Compiler) -> PlanOptions {
         Scheduler::BreadthFirst => Method::BreadthFirst,
     };
     let methods = compiler.schedulers.iter().map(method).collect();
+    let take_over = if compiler.same_shapes { TakeOver::SameShapes } else { TakeOver::SingleValues };
     PlanOptions {
         reschedule: false,
         schedule: ScheduleOptions { budget: 0, methods, ..ScheduleOptions::default() },
         assign: AssignOptions {
             pack: pack::Options::as_xla(),
-            sharing: Sharing::AsXla,
+            sharing: Sharing::AsXla(take_over),
             ..AssignOptions::default()
         },
     }

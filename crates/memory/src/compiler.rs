@@ -23,6 +23,9 @@ pub struct Compiler {
     pub passes: Vec<String>,
     /// The ways in which it orders a program, of which it takes the best.
     pub schedulers: Vec<Scheduler>,
+    /// Whether a result takes over the memory of an operand only where both have one shape.
+    #[serde(default)]
+    pub same_shapes: bool,
     /// Whether it keeps values near the cores, on machines that have memory there.
     #[serde(default)]
     pub fast_memory: bool,

@@ -42,8 +42,8 @@ pub enum Sharing {
     /// Whatever can: both ways of taking over operands, and results and donated parameters as scratch.
     #[default]
     Most,
-    /// What XLA lets share: buffers of a single value take over operands.
-    AsXla,
+    /// What XLA lets share: buffers of a single value take over operands, under a rule.
+    AsXla(TakeOver),
 }
 
 impl AssignOptions {
@@ -90,8 +90,8 @@ pub(crate) fn assign_below(
     options: &AssignOptions,
     limit: Option<Bytes>,
 ) -> Result<Option<MemoryPlan>, PlanError> {
-    if options.sharing == Sharing::AsXla {
-        return assign_with(module, facts, target, options, TakeOver::SingleValues, limit);
+    if let Sharing::AsXla(policy) = options.sharing {
+        return assign_with(module, facts, target, options, policy, limit);
     }
     let plan = assign_with(module, facts, target, options, TakeOver::Any, limit)?;
     if plan.as_ref().is_some_and(|plan| plan.totals.fragmentation == Bytes::ZERO) {

@@ -77,6 +77,8 @@ pub enum TakeOver {
     Any,
     /// Only those whose buffers have one value each, as XLA does it.
     SingleValues,
+    /// Of these, only results of the same shape as the operand, as XLA does it on CPUs.
+    SameShapes,
 }
 
 /// Decides which values share storage. Close to linear in positions and live ranges.
@@ -133,6 +135,7 @@ impl<'a> Build<'a> {
             return;
         }
         let facts = self.facts;
+        let instruction_shape = self.module.shape(id);
         let time = facts.line.time(id);
         for position in facts.flow.positions.of(id) {
             let Some(result) = facts.flow.value_at(position) else { continue };
@@ -146,7 +149,9 @@ impl<'a> Build<'a> {
                 let Some(source) = facts.flow.value_of(operand) else { continue };
                 let from = self.storages.of(source);
                 let dies = facts.live.of(source).end == time + 1 && !self.is_needed_after(id, source);
-                if !dies || !self.may_overwrite(id, from, output) {
+                let fits = self.policy != TakeOver::SameShapes
+                    || instruction_shape.subshape(output) == Some(self.module.shape(operand));
+                if !dies || !fits || !self.may_overwrite(id, from, output) {
                     continue;
                 }
                 if !self.holds_result(id, result, from)
