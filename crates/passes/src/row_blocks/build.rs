@@ -4,6 +4,10 @@
 //!   state   counter, what the loop reads (whole), results
 //!   body    slices of what it reads -> the region's instructions on a block -> updates of results, sums
 //! ```
+//!
+//! Results begin as a scalar everywhere, which comes through an optimization barrier with what the loop reads. Without
+//! it, all loops would begin with one and the same array; a compiler copies it for each of them, and may do so in one
+//! kernel at the beginning of the program (XLA's GPU compiler does).
 
 use memplan_ir::{
     ArrayShape, BinaryOp, ComparisonDirection, ComputationId, Dimensions, ElementType, Instruction,
@@ -65,9 +69,12 @@ impl LoopBuilder<'_> {
         let zero = self.constant(self.computation, Scalar::integer(ElementType::S32, 0), &note);
         let mut init = vec![zero];
         init.extend(inputs.iter().map(|id| stands_for.get(id).copied().unwrap_or(*id)));
-        for &result in &stage.results {
-            let start = self.start_of(result);
-            init.push(start);
+        let starts: Vec<InstructionId> = stage.results.iter().map(|&result| self.start_of(result)).collect();
+        let starts = self.after(starts, &init[1..], &note);
+        for (&result, &start) in stage.results.iter().zip(&starts) {
+            let (shape, note) =
+                (self.carried_shape(result), self.module.instructions[result].metadata.clone());
+            init.push(self.broadcast(self.computation, start, shape, &note));
         }
         let elements: Vec<Shape> = init.iter().map(|&id| self.module.shape(id).clone()).collect();
         let state = Shape::tuple(elements);
@@ -83,25 +90,41 @@ impl LoopBuilder<'_> {
         results.map(|(i, &result)| (result, self.result_of(id, first + i, result))).collect()
     }
 
-    /// What a result is before the first block: nothing for rows, as all of them will be written.
+    /// What every element of a result is before the first block: anything for rows, as all of them will be written.
     fn start_of(&mut self, result: InstructionId) -> InstructionId {
         let note = self.module.instructions[result].metadata.clone();
         let shape = self.carried_shape(result);
         match (self.region.treatments[&result].outcome, &self.module.instructions[result].op) {
             (Outcome::Sum(_), Op::Reduce { .. }) => {
-                let mut start = self.module.instructions[result].operands[1];
+                let start = self.module.instructions[result].operands[1];
                 let given = self.module.shape(start).as_array().expect("a reduction starts with a scalar");
-                if given.element_type != shape.element_type {
-                    let scalar = Shape::scalar(shape.element_type);
-                    start = self.add(self.computation, Op::Convert, &[start], scalar, &note);
+                if given.element_type == shape.element_type {
+                    return start;
                 }
-                self.broadcast(self.computation, start, shape, &note)
+                let scalar = Shape::scalar(shape.element_type);
+                self.add(self.computation, Op::Convert, &[start], scalar, &note)
             }
-            _ => {
-                let zero = self.constant(self.computation, Scalar::integer(shape.element_type, 0), &note);
-                self.broadcast(self.computation, zero, shape, &note)
-            }
+            _ => self.constant(self.computation, Scalar::integer(shape.element_type, 0), &note),
         }
+    }
+
+    /// Scalars that are there when arrays are.
+    fn after(
+        &mut self,
+        mut scalars: Vec<InstructionId>,
+        arrays: &[InstructionId],
+        note: &Note,
+    ) -> Vec<InstructionId> {
+        let all: Vec<InstructionId> = scalars.iter().chain(arrays).copied().collect();
+        let shape = Shape::Tuple(all.iter().map(|&id| self.module.shape(id).clone()).collect());
+        let tuple = self.add(self.computation, Op::Tuple, &all, shape.clone(), note);
+        let barrier = self.add(self.computation, Op::OptimizationBarrier, &[tuple], shape, note);
+        for (index, scalar) in scalars.iter_mut().enumerate() {
+            let (op, shape) =
+                (Op::GetTupleElement { index: index as u32 }, self.module.shape(*scalar).clone());
+            *scalar = self.add(self.computation, op, &[barrier], shape, note);
+        }
+        scalars
     }
 
     /// The shape in which a loop carries a result: sums of narrow floating-point numbers are carried in `f32`, so that
