@@ -36,7 +36,7 @@ def ask_xla(python, backends):
                     name = os.path.basename(row['file']).split('.')[0]
                     known.append({'program': name, 'backend': backend, 'total': row['total']})
     with open(TRUTH, 'w') as out:
-        writer = csv.DictWriter(out, ['program', 'backend', 'total'], delimiter='\t')
+        writer = csv.DictWriter(out, ['program', 'backend', 'total'], delimiter='\t', lineterminator='\n')
         writer.writeheader()
         writer.writerows(sorted(known, key=lambda row: (row['program'], row['backend'])))
 
