@@ -3,26 +3,31 @@
 use memplan_analysis::CallGraph;
 use memplan_ir::{Instruction, InstructionId, Layout, Module, Names, Op, Shape};
 use memplan_memory::Target;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::as_asked;
+use super::{as_asked, layouts_asked_for, sequential_instructions};
 use crate::spell_out::{spell_out_tuples, tuple_leaves};
 
-/// Copies operands of library calls into the layouts that the calls ask for. Returns whether any was needed.
-pub(super) fn copy_operands_of_library_calls(
+/// Copies operands of library calls into the layouts that the calls ask for, and results out of those in which the calls
+/// return them. Returns whether any was needed. For results it is rare: what a call returns has the call's layout unless
+/// it has to lie like others, as in a loop.
+pub(super) fn copy_around_library_calls(
     module: &mut Module,
     target: &Target,
     graph: &CallGraph,
+    mut returned: FxHashMap<InstructionId, Shape>,
     names: &mut Names,
 ) -> bool {
+    let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
     let mut changed = false;
     for &computation in graph.sequential() {
-        // New instructions are appended to the computation, so rebuilding the list in order puts them before their user.
+        // New instructions are appended to the computation, so rebuilding the list in order puts them in their place.
         for id in std::mem::take(&mut module.computations[computation].instructions) {
-            let asked = match &module.instructions[id].op {
-                Op::CustomCall(call) => call.operand_layout_constraints.clone().unwrap_or_default(),
-                _ => Vec::new(),
-            };
+            if !copies.is_empty() {
+                let operands = module.instructions[id].operands.iter_mut();
+                operands.for_each(|operand| *operand = copies.get(operand).copied().unwrap_or(*operand));
+            }
+            let asked = layouts_asked_for(module, id).unwrap_or_default().to_vec();
             for (number, mut shape) in asked.into_iter().enumerate() {
                 as_asked(&mut shape, target);
                 let operand = module.instructions[id].operands[number];
@@ -32,9 +37,33 @@ pub(super) fn copy_operands_of_library_calls(
                 }
             }
             module.computations[computation].instructions.push(id);
+            if let Some(returned) = returned.remove(&id)
+                && let Some(chosen) = other_layout(&returned, module.shape(id))
+            {
+                module.instructions[id].shape = module.intern(returned);
+                copies.insert(id, copy_into(module, id, chosen, names));
+                changed = true;
+            }
         }
+        let root = &mut module.computations[computation].root;
+        *root = copies.get(root).copied().unwrap_or(*root);
     }
     changed
+}
+
+/// The arrays that library calls with layouts of their own return, in the layouts in which they return them.
+pub(super) fn results_of_library_calls(
+    module: &Module,
+    target: &Target,
+    graph: &CallGraph,
+) -> FxHashMap<InstructionId, Shape> {
+    let calls = sequential_instructions(module, graph).filter(|&id| layouts_asked_for(module, id).is_some());
+    let asked = |id| {
+        let mut shape = module.shape(id).clone();
+        as_asked(&mut shape, target);
+        (id, shape)
+    };
+    calls.map(asked).filter(|(_, shape)| matches!(shape, Shape::Array(_))).collect()
 }
 
 /// Copies parts of the program's result into the layouts of a shape. Returns whether any was needed.

@@ -51,14 +51,14 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
     let flow = dataflow(module, &graph);
     let mut choice = Choice::new(module, target, &graph, &flow);
     choice.fix_interface(&program);
-    choice.fix_library_calls();
     choice.walk_backward();
     choice.walk_forward();
     let layouts = choice.layouts;
+    let returned = insist::results_of_library_calls(module, target, &graph);
     let mut changed = apply(module, &graph, &flow, &layouts);
     changed |= release_unequal(module, &program, target);
     let mut names = Names::new(module);
-    changed |= insist::copy_operands_of_library_calls(module, target, &graph, &mut names);
+    changed |= insist::copy_around_library_calls(module, target, &graph, returned, &mut names);
     changed |= insist::copy_results(module, &program.result, &mut names);
     changed |= module.config.entry_computation_layout.replace(program.clone()) != Some(program);
     if changed {
@@ -172,7 +172,9 @@ impl<'a> Choice<'a> {
         }
         let in_place = InPlace::new(module);
         for id in sequential_instructions(module, graph) {
-            for (source, result) in in_place_values(module, flow, &in_place, id) {
+            // A library call that takes operands as it says gets a copy where they lie otherwise.
+            let pairs = in_place_values(module, flow, &in_place, id);
+            for (source, result) in pairs.filter(|_| layouts_asked_for(module, id).is_none()) {
                 sets.union(source.as_u32(), result.as_u32());
             }
             // Only the extents change, even where a result that is dynamic needs more room.
@@ -188,21 +190,21 @@ impl<'a> Choice<'a> {
         Choice { module, target, graph, flow, layouts: Layouts { class_of, of_class } }
     }
 
-    /// Parameters first: where one is returned, it is the result that is copied.
+    /// Parameters first: where one is returned, it is the result that is copied. So it is where a library call makes it.
     fn fix_interface(&mut self, program: &ProgramShape) {
         let entry = self.module.entry_computation();
         for (&parameter, shape) in entry.parameters.iter().zip(&program.parameters) {
             self.fix(parameter, shape);
         }
+        self.fix_library_calls();
         self.fix(entry.root, &program.result);
     }
 
     /// A call of a library takes operands as it says, and returns results as it says.
     fn fix_library_calls(&mut self) {
         for id in sequential_instructions(self.module, self.graph) {
+            let Some(constraints) = layouts_asked_for(self.module, id) else { continue };
             let instruction = &self.module.instructions[id];
-            let Op::CustomCall(call) = &instruction.op else { continue };
-            let Some(constraints) = &call.operand_layout_constraints else { continue };
             for (&operand, constraint) in instruction.operands.iter().zip(constraints) {
                 self.fix_as_asked(operand, constraint);
             }
@@ -311,6 +313,14 @@ impl<'a> Choice<'a> {
         let Shape::Array(array) = self.module.shape(id) else { return None };
         let layout = self.layouts.at(self.flow, self.flow.positions.root(id))?;
         Some(ArrayShape { layout: Some(layout.clone()), ..array.clone() })
+    }
+}
+
+/// The layouts in which a library call takes its operands, if it says so.
+fn layouts_asked_for(module: &Module, id: InstructionId) -> Option<&[Shape]> {
+    match &module.instructions[id].op {
+        Op::CustomCall(call) => call.operand_layout_constraints.as_deref(),
+        _ => None,
     }
 }
 
