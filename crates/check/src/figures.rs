@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use crate::Violation;
 use crate::facts::{Facts, Report};
-use crate::live::Peaks;
+use crate::live::{Peak, Peaks};
 
 /// Totals against allocations and shapes.
 pub(crate) fn check_totals(facts: &Facts<'_>, report: &mut Report) {
@@ -86,20 +86,25 @@ fn check_space(facts: &Facts<'_>, claimed: &SpaceTotals, report: &mut Report) {
     same("capacity", capacity(claimed.capacity), capacity(described.capacity));
 }
 
-/// Peaks against a replay of the schedule: the plan may claim less than what is live at once, but not more. An arena
-/// cannot be smaller than what is in it, and that is what the bound says.
+/// Peaks against a replay of the schedule. An arena cannot be smaller than what is in it at once, and that is what its
+/// bound says.
 pub(crate) fn check_peaks(facts: &Facts<'_>, peaks: &Peaks, report: &mut Report) {
     let totals = &facts.plan.totals;
     let main = (MemorySpaceId::MAIN, totals.temp_lower_bound);
     let spaces = facts.plan.spaces.iter().map(|space| (space.space, space.temp_lower_bound));
     for (space, claimed) in std::iter::once(main).chain(spaces.filter(|&(space, _)| space != main.0)) {
-        let found = peaks.temp.get(&space).copied().unwrap_or_default();
-        if claimed > found {
-            report.add(Violation::BoundTooHigh { space, claimed, found });
+        let Peak { least, most } = peaks.temp.get(&space).copied().unwrap_or_default();
+        if claimed > most {
+            report.add(Violation::BoundTooHigh { space, claimed, found: most });
+        } else if claimed < least {
+            report.add(Violation::BoundTooLow { space, claimed, found: least });
         }
     }
-    if totals.peak_live > peaks.live {
-        report.add(Violation::PeakTooHigh { claimed: totals.peak_live, found: peaks.live });
+    let Peak { least, most } = peaks.live;
+    if totals.peak_live > most {
+        report.add(Violation::PeakTooHigh { claimed: totals.peak_live, found: most });
+    } else if totals.peak_live < least {
+        report.add(Violation::PeakTooLow { claimed: totals.peak_live, found: least });
     }
 }
 

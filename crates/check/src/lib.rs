@@ -16,8 +16,8 @@
 //! * what the program leaves for its next call (`cross_program_prefetch_index`) is there from before its copy starts to
 //!   the end;
 //! * results end where the caller looks for them, aliased ones in their parameter;
-//! * totals, figures of memory spaces and padding are those of allocations and shapes, and no more bytes are said to be
-//!   live at once than a replay of the schedule finds.
+//! * totals, figures of memory spaces and padding are those of allocations and shapes, and as many bytes are said to be
+//!   live at once as a replay of the schedule finds.
 //!
 //! The method is that of register allocation checkers (regalloc2's `checker.rs` is the one to read), with byte ranges
 //! for registers. What makes it linear is that slices belong to positions, not to calls: each computation is walked

@@ -21,9 +21,17 @@ use crate::structure::runs_callees;
 /// Most bytes live at one instant.
 pub(crate) struct Peaks {
     /// Of everything but the scratch of kernels.
-    pub(crate) live: Bytes,
+    pub(crate) live: Peak,
     /// Of what is in the arena of each space, scratch included.
-    pub(crate) temp: BTreeMap<MemorySpaceId, Bytes>,
+    pub(crate) temp: BTreeMap<MemorySpaceId, Peak>,
+}
+
+/// Most bytes live at one instant. Where one value takes the place of another of more bytes, or is passed on with more
+/// padding, the larger may count for as long as either is needed, or each for its own time.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Peak {
+    pub(crate) least: Bytes,
+    pub(crate) most: Bytes,
 }
 
 /// Replays a right plan. `None` where a computation is called from several places, since then it has no place in one
@@ -63,11 +71,11 @@ fn peaks(facts: &Facts<'_>, line: &Line, spans: &[Span]) -> Peaks {
     for (&id, slices) in &facts.plan.scratch {
         let time = line.times[id];
         for slice in slices {
-            arena(slice.allocation, &|load| load.add(time, time + 1, slice.size.0.into()));
+            arena(slice.allocation, &|load| load.add(time, time + 1, slice.size));
         }
     }
     for allocation in allocations.values().filter(|a| a.kind == AllocationKind::Constant) {
-        live.add(0, instants as u32, allocation.size.0.into());
+        live.add(0, instants as u32, allocation.size);
     }
     Peaks { live: live.peak(), temp: temp.into_iter().map(|(space, load)| (space, load.peak())).collect() }
 }
@@ -256,7 +264,7 @@ impl Touches<'_, '_> {
     fn hold(&mut self, instruction: InstructionId, start: u32, end: u32) {
         for position in self.facts.positions.of(instruction) {
             if let Some(Slice { allocation, offset, size }) = self.writable(position) {
-                self.held.push(Span { place: (allocation, offset), start, end, size });
+                self.held.push(Span { place: (allocation, offset), start, end, size, least: size });
             }
         }
     }
@@ -280,7 +288,7 @@ impl Touches<'_, '_> {
                     span.end = span.end.max(time + 1);
                 }
                 None => {
-                    spans.push(Span { place, start: time, end: time + 1, size });
+                    spans.push(Span { place, start: time, end: time + 1, size, least: size });
                     passed = Bytes::ZERO;
                 }
             }
@@ -297,37 +305,49 @@ struct Span {
     place: (AllocationId, Bytes),
     start: u32,
     end: u32,
+    /// The most bytes that anything there has meanwhile.
     size: Bytes,
+    /// What was written.
+    least: Bytes,
 }
 
-/// Bytes live at every instant, as differences to the instant before.
-struct Load(Vec<i128>);
+/// Bytes live at every instant, as differences to the instant before: at least, and at most.
+struct Load([Vec<i128>; 2]);
 
 impl Load {
     fn new(instants: usize) -> Load {
-        Load(vec![0; instants + 1])
+        Load([vec![0; instants + 1], vec![0; instants + 1]])
     }
 
-    fn add(&mut self, start: u32, end: u32, bytes: i128) {
-        self.0[start as usize] += bytes;
-        self.0[end as usize] -= bytes;
+    fn add(&mut self, start: u32, end: u32, bytes: Bytes) {
+        self.add_each(start, end, [bytes.0.into(); 2]);
+    }
+
+    fn add_each(&mut self, start: u32, end: u32, bytes: [i128; 2]) {
+        for (load, bytes) in self.0.iter_mut().zip(bytes) {
+            load[start as usize] += bytes;
+            load[end as usize] -= bytes;
+        }
     }
 
     /// Adds a span, and counts what it shares with the one that lasts longest of those before at its place once.
     fn add_span(&mut self, span: &Span, before: Option<&Span>) {
-        self.add(span.start, span.end, span.size.0.into());
+        self.add_each(span.start, span.end, [span.least.0.into(), span.size.0.into()]);
         if let Some(before) = before.filter(|before| before.end > span.start) {
-            let shared = span.size.min(before.size);
-            self.add(span.start, span.end.min(before.end), -i128::from(shared.0));
+            let shared = [span.least.min(before.least), span.size.min(before.size)];
+            self.add_each(span.start, span.end.min(before.end), shared.map(|bytes| -i128::from(bytes.0)));
         }
     }
 
-    fn peak(&self) -> Bytes {
-        let mut live = 0;
-        let most = self.0.iter().map(|change| {
-            live += change;
-            live
+    fn peak(&self) -> Peak {
+        let [least, most] = self.0.each_ref().map(|load| {
+            let mut live = 0;
+            let all = load.iter().map(|change| {
+                live += change;
+                live
+            });
+            Bytes(all.max().unwrap_or(0).clamp(0, u64::MAX.into()) as u64)
         });
-        Bytes(most.max().unwrap_or(0).clamp(0, u64::MAX.into()) as u64)
+        Peak { least, most }
     }
 }

@@ -176,9 +176,15 @@ pub enum Violation {
     /// More bytes are said to be live at once than there are: a smaller arena might do.
     #[error("the plan says that at least {claimed:#} bytes of {space} are needed at once; it is {found:#}")]
     BoundTooHigh { space: MemorySpaceId, claimed: Bytes, found: Bytes },
+    /// Fewer bytes are said to be live at once than there are: the arena would look further from its bound than it is.
+    #[error("the plan says that only {claimed:#} bytes of {space} are needed at once; it is {found:#}")]
+    BoundTooLow { space: MemorySpaceId, claimed: Bytes, found: Bytes },
     /// More bytes are said to be live at the peak than there are.
     #[error("the plan says that {claimed:#} bytes are live at its peak; it is {found:#}")]
     PeakTooHigh { claimed: Bytes, found: Bytes },
+    /// Fewer bytes are said to be live at the peak than there are.
+    #[error("the plan says that only {claimed:#} bytes are live at its peak; it is {found:#}")]
+    PeakTooLow { claimed: Bytes, found: Bytes },
     /// A memory space that is used has no figures, or has them twice.
     #[error("the plan lists {space} {found} times")]
     SpaceListed { space: MemorySpaceId, found: usize },
