@@ -15,7 +15,9 @@
 //! Values that meet in a phi must share a buffer; that is [`Buffers`](crate::Buffers).
 
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap, entity_impl, packed_option::PackedOption};
-use memplan_ir::{ComputationId, InstructionId, Module, Op, PositionId, Positions, ShapeIndex};
+use memplan_ir::{
+    ComputationId, InstructionId, Module, Op, OutputOperandAlias, PositionId, Positions, ShapeIndex,
+};
 use petgraph::unionfind::UnionFind;
 
 use crate::CallGraph;
@@ -166,12 +168,12 @@ impl Flow<'_> {
             }
             Op::While => self.connect_while(id),
             Op::Conditional => self.connect_conditional(id),
-            Op::AsyncStart(_) => {
+            Op::AsyncStart(start) => {
                 let sources = self.child(root, 0);
                 for (i, &source) in instruction.operands.iter().enumerate() {
                     let at = self.child(sources, i);
                     let from = self.positions.root(source);
-                    self.join(at, from);
+                    self.join_sources(at, from, i, &start.output_operand_aliasing);
                 }
                 if let Some(&wrapped) = instruction.called.first() {
                     self.pass_arguments(wrapped, &instruction.operands);
@@ -289,6 +291,33 @@ impl Flow<'_> {
         for (a, b) in self.positions.subtree(a).zip(self.positions.subtree(b)) {
             self.classes.union(a.as_u32(), b.as_u32());
         }
+    }
+
+    /// The part of a start's result that stands for operand `number` shows what is there: the operand, or, where the
+    /// operation works in place, its result.
+    fn join_sources(
+        &mut self,
+        at: PositionId,
+        from: PositionId,
+        number: usize,
+        aliases: &[OutputOperandAlias],
+    ) {
+        let id = self.positions.instruction(at);
+        let whole = ShapeIndex::from([0, number as u32]);
+        let aliased: Vec<_> = aliases
+            .iter()
+            .filter(|alias| alias.operand as usize == number)
+            .filter_map(|alias| {
+                let part = self.positions.find(id, &whole.join(&alias.operand_index))?;
+                Some((part, self.positions.find(id, &alias.output_index)?))
+            })
+            .collect();
+        for (at, from) in self.positions.subtree(at).zip(self.positions.subtree(from)) {
+            if !aliased.iter().any(|&(part, _)| self.positions.subtree(part).any(|p| p == at)) {
+                self.classes.union(at.as_u32(), from.as_u32());
+            }
+        }
+        aliased.into_iter().for_each(|(part, result)| self.join(part, result));
     }
 
     fn same(&mut self, a: PositionId, b: PositionId) -> bool {

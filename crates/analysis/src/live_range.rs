@@ -21,8 +21,9 @@
 //!   in it is live only if it is needed later.
 
 use cranelift_entity::SecondaryMap;
-use memplan_ir::{Module, Op, PositionId};
+use memplan_ir::{InstructionId, Module, Op, OutputOperandAlias, PositionId};
 use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
 
 use crate::{CallGraph, Dataflow, Time, Timeline, ValueId, ValueKind, given_parameters, only_passes_on};
 
@@ -123,7 +124,7 @@ impl Live<'_> {
     }
 
     /// Where the loop begins whose body or condition `parameter` belongs to.
-    fn loop_begin(&self, parameter: memplan_ir::InstructionId) -> Time {
+    fn loop_begin(&self, parameter: InstructionId) -> Time {
         let computation = self.module.instructions[parameter].parent;
         self.graph.caller(computation).map_or(0, |caller| self.line.begin(caller))
     }
@@ -207,7 +208,8 @@ impl Live<'_> {
         }
     }
 
-    /// What the wrapped computation of an asynchronous operation touches is needed until the operation is done.
+    /// What the wrapped computation of an asynchronous operation touches is needed until the operation is done. An
+    /// operand that it overwrites is the result from then on.
     fn extend_async(&mut self) {
         for &id in &self.line.instructions {
             let instruction = &self.module.instructions[id];
@@ -219,13 +221,28 @@ impl Live<'_> {
                 start = self.module.instructions[start].operands[0];
             }
             let end = self.line.time(id) + 1;
+            let overwritten = self.overwritten_by(start);
             for inner in self.line.begin(start)..self.line.time(start) {
-                self.extend_all(self.line.instructions[inner as usize], end);
+                for position in self.flow.positions.of(self.line.instructions[inner as usize]) {
+                    if !self.flow.value_at(position).is_some_and(|value| overwritten.contains(&value)) {
+                        self.extend(position, end);
+                    }
+                }
             }
         }
     }
 
-    fn extend_all(&mut self, instruction: memplan_ir::InstructionId, end: Time) {
+    /// The values that an asynchronous operation is declared to overwrite.
+    fn overwritten_by(&self, start: InstructionId) -> SmallVec<[ValueId; 1]> {
+        let start = &self.module.instructions[start];
+        let Op::AsyncStart(attributes) = &start.op else { return SmallVec::new() };
+        let operand = |alias: &OutputOperandAlias| {
+            self.flow.find(*start.operands.get(alias.operand as usize)?, &alias.operand_index)
+        };
+        attributes.output_operand_aliasing.iter().filter_map(operand).collect()
+    }
+
+    fn extend_all(&mut self, instruction: InstructionId, end: Time) {
         for position in self.flow.positions.of(instruction) {
             self.extend(position, end);
         }

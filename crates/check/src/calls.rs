@@ -15,6 +15,7 @@ use memplan_memory::{Bytes, Slice};
 
 use crate::Violation;
 use crate::bytes::Holder;
+use crate::in_place;
 use crate::walk::{Flight, Passing, Walk};
 
 impl Walk<'_, '_> {
@@ -119,6 +120,7 @@ impl Walk<'_, '_> {
             return self.malformed(id, "its result has no part {1}");
         };
         self.bind(id, result, &[(callee, 0)]);
+        self.rename_overwritten(id);
         for (position, part) in facts.parts_of(id) {
             if self.name(position) != Holder::Nothing {
                 continue;
@@ -140,6 +142,21 @@ impl Walk<'_, '_> {
             }
         }
         self.take_off(facts.positions.root(id), flight);
+    }
+
+    /// Where an asynchronous operation works in place, what stands for its operand is its result from then on.
+    fn rename_overwritten(&mut self, id: InstructionId) {
+        let facts = self.facts();
+        for alias in in_place::declared(&facts.module.instructions[id].op) {
+            let operand = ShapeIndex::from([0, alias.operand]).join(&alias.operand_index);
+            let find = |index: &ShapeIndex| facts.positions.find(id, index);
+            let parts = find(&operand).zip(find(&alias.output_index));
+            // That both have one structure and one place was checked with the aliases.
+            for (operand, result) in parts.and_then(|(o, r)| facts.pair(o, r)).into_iter().flatten() {
+                let name = self.name(result);
+                self.set_name(operand, name);
+            }
+        }
     }
 
     /// A called computation that was walked.

@@ -40,6 +40,8 @@ pub(crate) struct Facts<'a> {
     constants: FxHashMap<(AllocationId, u64), PositionId>,
     /// Argument allocations that the program may overwrite.
     donated: FxHashSet<AllocationId>,
+    /// What starts each computation that runs asynchronously.
+    pub(crate) starts: FxHashMap<ComputationId, InstructionId>,
 }
 
 /// One part of a shape.
@@ -99,6 +101,7 @@ impl<'a> Facts<'a> {
             tables,
             constants: FxHashMap::default(),
             donated: FxHashSet::default(),
+            starts: starts(module),
         };
         facts.place_positions(report);
         facts.number_tables();
@@ -323,6 +326,12 @@ impl<'a> Facts<'a> {
         };
         self.plan.allocations.iter().filter(|(_, a)| is_donated(&a.kind)).map(|(id, _)| id).collect()
     }
+}
+
+/// The instruction that starts each computation that runs asynchronously.
+fn starts(module: &Module) -> FxHashMap<ComputationId, InstructionId> {
+    let starts = module.instructions.iter().filter(|(_, i)| matches!(i.op, Op::AsyncStart(_)));
+    starts.filter_map(|(id, instruction)| Some((*instruction.called.first()?, id))).collect()
 }
 
 /// The parts of a shape in preorder. `ways` has the ways in which arrays lie, in the order of their numbers.

@@ -16,7 +16,8 @@
 //! element *k* when it is *k*'s turn, and stores it elsewhere.
 //!
 //! One step more is common: `dynamic-update-slice(p, f(dynamic-slice(p, i)), i)` reads from `p` only what it replaces,
-//! at the place where it replaces it. Such a [`Reach::Window`] is safe when both slices have the same start and size.
+//! at the place where it replaces it. Such a [`Reach::Window`] is safe when both slices have the same start and size. A
+//! slice whose start is part of the operation cuts out a window too.
 
 use memplan_ir::{
     ArrayShape, ComputationId, Instruction, InstructionId, Literal, Module, Op, OutputOperandAlias, Shape,
@@ -38,7 +39,7 @@ pub(crate) enum Reach {
     Inside(usize),
     /// Element *k* depends on element *k*.
     Same,
-    /// Element *k* depends on element *k* of the window that this dynamic-slice cuts out of it.
+    /// Element *k* depends on element *k* of the window that this slice or dynamic-slice cuts out of it.
     Window(InstructionId),
     /// It is the tuple of arrays that a scatter updates, of which it is this one.
     Updated(u32),
@@ -108,6 +109,23 @@ pub(crate) fn may_overwrite(
             Op::RaggedAllToAll(_) => operand == 1 && output.is_root(),
             op => is_elementwise(op) && index.is_root() && output.is_root(),
         }
+}
+
+/// Whether the start of an asynchronous operation declares the pair for `id`, the last instruction that it runs.
+pub(crate) fn start_declares(
+    module: &Module,
+    start: InstructionId,
+    id: InstructionId,
+    operand: usize,
+    index: &ShapeIndex,
+    output: &ShapeIndex,
+) -> bool {
+    let operand = module.instructions[id].operands.get(operand).map(|&o| &module.instructions[o].op);
+    let Some(Op::Parameter { number }) = operand else { return false };
+    let output = ShapeIndex::from([1]).join(output);
+    declared(&module.instructions[start].op)
+        .iter()
+        .any(|alias| is_pair(alias, *number as usize, index, &output))
 }
 
 /// The in-place pairs that an instruction declares.
@@ -388,6 +406,9 @@ fn step(
             }
         }
         Op::DynamicSlice { .. } if first == Reach::Same && all_no(&operands[1..]) => Reach::Window(id),
+        Op::Slice { dimensions } if first == Reach::Same && dimensions.iter().all(|d| d.stride == 1) => {
+            Reach::Window(id)
+        }
         Op::DynamicUpdateSlice if operands.len() > 2 && all_no(&operands[2..]) => {
             let update_fits = match operands[1] {
                 Reach::No => true,
@@ -484,22 +505,37 @@ fn is_updated_in_place(module: &Module, mut base: InstructionId) -> bool {
     }
 }
 
-/// Whether a dynamic-update-slice puts its update where a dynamic-slice cut out a piece of the same size.
-fn replaces(module: &Module, update: InstructionId, slice: InstructionId) -> bool {
-    let [update, slice] = [(update, 2, 1), (slice, 1, usize::MAX)].map(|(id, starts, piece)| {
-        let instruction = &module.instructions[id];
-        let piece = instruction.operands.get(piece).copied().unwrap_or(id);
-        (
-            module.shape(instruction.operands[0]).as_array(),
-            module.shape(piece).as_array(),
-            &instruction.operands[starts..],
-        )
-    });
-    let same = |a: Option<&ArrayShape>, b: Option<&ArrayShape>| matches!((a, b), (Some(a), Some(b)) if same_order(a, b));
-    same(update.0, slice.0)
-        && same(update.1, slice.1)
-        && update.2.len() == slice.2.len()
-        && update.2.iter().zip(slice.2).all(|(&a, &b)| a == b || same_scalar(module, a, b))
+/// Whether a dynamic-update-slice puts its update where a slice or dynamic-slice cut out a piece of the same size.
+fn replaces(module: &Module, update: InstructionId, window: InstructionId) -> bool {
+    let (update, cut) = (&module.instructions[update].operands, &module.instructions[window]);
+    let (Some(&source), [array, piece, starts @ ..]) = (cut.operands.first(), &update[..]) else {
+        return false;
+    };
+    let same =
+        |a: InstructionId, b: InstructionId| match (module.shape(a).as_array(), module.shape(b).as_array()) {
+            (Some(a), Some(b)) => same_order(a, b),
+            _ => false,
+        };
+    let same_starts = match &cut.op {
+        Op::Slice { dimensions } => {
+            let known: Vec<Option<i64>> = starts.iter().map(|&start| number(module, start)).collect();
+            known == dimensions.iter().map(|d| Some(d.start)).collect::<Vec<_>>()
+        }
+        _ => {
+            let others = &cut.operands[1..];
+            starts.len() == others.len()
+                && starts.iter().zip(others).all(|(&a, &b)| a == b || same_scalar(module, a, b))
+        }
+    };
+    same_starts && same(*array, source) && same(*piece, window)
+}
+
+/// The number that a constant is.
+fn number(module: &Module, id: InstructionId) -> Option<i64> {
+    match &module.instructions[id].op {
+        Op::Constant(literal) => literal.as_array()?.as_integer(),
+        _ => None,
+    }
 }
 
 /// Whether two start indices are constants of the same number.

@@ -424,7 +424,8 @@ impl Lower<'_> {
         self.rows_domain(extents, rows)
     }
 
-    /// The clamped starts of a dynamic slice: operands from `first` on, scalars or one vector.
+    /// The clamped starts of a dynamic slice: operands from `first` on, scalars or one vector. Scalars that are constants
+    /// are known here, so that such a slice has the indices of one whose starts are part of the operation.
     pub(crate) fn starts(
         &mut self,
         name: Name,
@@ -448,12 +449,22 @@ impl Lower<'_> {
             (0..extents.len()).map(|k| (operand(k), scalar)).collect()
         };
         let is_unsigned = shape.element_type.is_unsigned();
-        let starts = self.many(wanted)?;
+        let known = |k: usize| match &module.instructions[*operands.get(k)?].op {
+            Op::Constant(literal) if shape.rank() == 0 => literal.as_array()?.as_integer(),
+            _ => None,
+        };
+        let unknown = wanted.into_iter().enumerate().filter(|&(k, _)| known(k).is_none());
+        let mut computed = self.many(unknown.map(|(_, wanted)| wanted))?.into_iter();
         let limits = extents.iter().zip(sizes).map(|(extent, size)| extent - size);
-        Ok(starts
-            .iter()
-            .zip(limits)
-            .map(|(&start, limit)| self.clamped_start(start, limit, is_unsigned))
+        Ok(limits
+            .enumerate()
+            .map(|(k, limit)| match known(k) {
+                Some(start) => Ix::Constant(start.clamp(0, limit.max(0))),
+                None => {
+                    let start = computed.next().expect("every start is known or computed");
+                    self.clamped_start(start, limit, is_unsigned)
+                }
+            })
             .collect())
     }
 

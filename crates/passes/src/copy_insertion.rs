@@ -29,7 +29,8 @@ mod results;
 mod updates;
 
 use memplan_analysis::{
-    CallGraph, Dataflow, InPlace, ValueId, ValueKind, dataflow, given_parameters, only_passes_on,
+    CallGraph, Dataflow, InPlace, ValueId, ValueKind, dataflow, given_parameters, in_place_values,
+    only_passes_on,
 };
 use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Names, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -253,7 +254,8 @@ impl<'a> Separate<'a> {
                 let is_constant = matches!(self.module.instructions[definition].op, Op::Constant(_));
                 // The state of a loop is the loop's own in its body and condition, but not in what those call.
                 let is_own_state = kind == ValueKind::LoopPhi && self.is_loop_computation();
-                let comes_from_caller = is_parameter && !is_entry && !is_own_state;
+                let is_own = is_own_state || self.is_overwritten_by_start(value);
+                let comes_from_caller = is_parameter && !is_entry && !is_own;
                 let class = self.classes.len();
                 self.classes.push(ClassData {
                     first_writer: (!is_parameter).then_some(node),
@@ -284,6 +286,13 @@ impl<'a> Separate<'a> {
     fn is_loop_computation(&self) -> bool {
         let caller = self.graph.caller(self.computation);
         caller.is_some_and(|caller| self.module.instructions[caller].op == Op::While)
+    }
+
+    /// Whether the start of this computation declares that a value is overwritten: it has copied what others need.
+    fn is_overwritten_by_start(&self, value: ValueId) -> bool {
+        let Some(start) = self.graph.caller(self.computation) else { return false };
+        matches!(self.module.instructions[start].op, Op::AsyncStart(_))
+            && in_place_values(self.module, self.flow, self.in_place, start).any(|(old, _)| old == value)
     }
 
     /// Replaces operand `number` of `user` by a copy of it.

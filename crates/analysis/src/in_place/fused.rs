@@ -1,6 +1,6 @@
 //! What a fused computation does to its parameters: which it updates in place, and which it reads element by element.
 
-use memplan_ir::{ArrayShape, ComputationId, InstructionId, Literal, Module, Op, Shape, ShapeIndex};
+use memplan_ir::{ArrayLiteral, ArrayShape, ComputationId, InstructionId, Module, Op, Shape, ShapeIndex};
 use rustc_hash::FxHashMap;
 
 use super::lie::{same_order, storage_bits, tiles};
@@ -133,8 +133,8 @@ pub(super) fn pointwise_uses(
 enum Reach {
     /// Its element at a place is computed from the parameter's element there.
     Point,
-    /// Its element at a place is computed from the element there of a window of the parameter, which this dynamic-slice
-    /// cuts out.
+    /// Its element at a place is computed from the element there of a window of the parameter, which this slice or
+    /// dynamic-slice cuts out.
     Window(InstructionId),
     /// It is made by a scatter of several arrays that updates the parameter as another result.
     Beside,
@@ -233,6 +233,11 @@ impl Walk<'_> {
                 let is_window = self.of(operands[0])? == Reach::Point && !self.is_reached(&operands[1..]);
                 is_window.then_some(Reach::Window(id))
             }
+            Op::Slice { dimensions } => {
+                let is_window =
+                    self.of(operands[0])? == Reach::Point && dimensions.iter().all(|d| d.stride == 1);
+                is_window.then_some(Reach::Window(id))
+            }
             Op::DynamicUpdateSlice if !self.is_reached(&operands[2..]) => {
                 match (self.of(operands[0]), self.of(operands[1])) {
                     (Some(Reach::Point), None) if lies_like(&operands[0]) => Some(Reach::Point),
@@ -306,19 +311,32 @@ fn is_updated_parameter(module: &Module, mut base: InstructionId) -> bool {
     }
 }
 
-/// Whether a dynamic-update-slice puts its update where a dynamic-slice cut out a piece of the same size:
+/// Whether a dynamic-update-slice puts its update where a slice or dynamic-slice cut out a piece of the same size:
 /// `dynamic-update-slice(p, f(dynamic-slice(p, i)), i)` with an elementwise `f`.
 fn replaces(module: &Module, update: InstructionId, slice: InstructionId) -> bool {
-    let (written, cut) = (&module.instructions[update].operands, &module.instructions[slice].operands);
+    let (written, cut) = (&module.instructions[update].operands, &module.instructions[slice]);
     let constant = |id: InstructionId| match &module.instructions[id].op {
-        Op::Constant(literal @ Literal::Array(_)) => Some(literal),
+        Op::Constant(literal) => literal.as_array(),
         _ => None,
     };
-    let same_start = |(&a, &b): (&InstructionId, &InstructionId)| {
-        a == b || (constant(a).is_some() && constant(a) == constant(b))
+    let starts = &written[2..];
+    let same_starts = match &cut.op {
+        // A slice is in bounds, so starts that are equal are not clamped.
+        Op::Slice { dimensions } => {
+            starts.len() == dimensions.len()
+                && starts.iter().zip(dimensions).all(|(&start, dimension)| {
+                    constant(start).and_then(ArrayLiteral::as_integer) == Some(dimension.start)
+                })
+        }
+        _ => {
+            starts.len() == cut.operands.len() - 1
+                && starts
+                    .iter()
+                    .zip(&cut.operands[1..])
+                    .all(|(&a, &b)| a == b || (constant(a).is_some() && constant(a) == constant(b)))
+        }
     };
-    same_order(module.shape(written[0]), module.shape(cut[0]))
+    same_starts
+        && same_order(module.shape(written[0]), module.shape(cut.operands[0]))
         && same_order(module.shape(written[1]), module.shape(slice))
-        && cut.len() + 1 == written.len()
-        && cut[1..].iter().zip(&written[2..]).all(same_start)
 }

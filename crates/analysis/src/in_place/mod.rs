@@ -4,7 +4,9 @@ mod fused;
 mod lie;
 
 use cranelift_entity::SecondaryMap;
-use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Op, Shape, ShapeIndex, UnaryOp};
+use memplan_ir::{
+    ComputationId, Instruction, InstructionId, Module, Op, OutputOperandAlias, Shape, ShapeIndex, UnaryOp,
+};
 use smallvec::SmallVec;
 
 use self::fused::{PointwiseUse, Updated, leaf_at, pointwise_uses, updated_in_place};
@@ -28,12 +30,18 @@ pub struct InPlace {
     fused: SecondaryMap<ComputationId, Vec<Updated>>,
     /// For each fused computation and parameter: whether it is only read at the index that is being written.
     pointwise: SecondaryMap<ComputationId, Vec<Option<PointwiseUse>>>,
+    /// For each computation that runs asynchronously: what its start declares.
+    started: SecondaryMap<ComputationId, Vec<InPlacePair>>,
 }
 
 impl InPlace {
     /// Looks into every fused computation. Linear in the module.
     pub fn new(module: &Module) -> InPlace {
-        let mut facts = InPlace { fused: SecondaryMap::new(), pointwise: SecondaryMap::new() };
+        let mut facts = InPlace {
+            fused: SecondaryMap::new(),
+            pointwise: SecondaryMap::new(),
+            started: SecondaryMap::new(),
+        };
         // Callees precede callers, so a nested fusion is known before the one around it.
         for computation in module.computations.values() {
             for &instruction in &computation.instructions {
@@ -44,6 +52,10 @@ impl InPlace {
                     let uses = pointwise_uses(module, fused, &facts);
                     facts.fused[fused] = updated_in_place(module, fused, &facts, &uses);
                     facts.pointwise[fused] = uses;
+                }
+                if let (Op::AsyncStart(start), &[wrapped]) = (&instruction.op, instruction.called.as_slice())
+                {
+                    facts.started[wrapped] = declared(&start.output_operand_aliasing).collect();
                 }
             }
         }
@@ -70,7 +82,29 @@ impl InPlace {
         pairs.iter().flat_map(arrays).collect()
     }
 
+    /// The pairs that an instruction has by itself, and those that it has because it is what an asynchronous operation
+    /// runs: the start declares them, and what it runs carries them out.
     fn declared_and_found(&self, module: &Module, id: InstructionId) -> SmallVec<[InPlacePair; 1]> {
+        let mut pairs = self.own_pairs(module, id);
+        let instruction = &module.instructions[id];
+        let started = &self.started[instruction.parent];
+        if started.is_empty() || module.computations[instruction.parent].root != id {
+            return pairs;
+        }
+        for pair in started {
+            let parameter = module.computations[instruction.parent].parameters.get(pair.operand as usize);
+            let operand = instruction.operands.iter().position(|operand| Some(operand) == parameter);
+            let output_index = pair.output_index.strip_prefix(&ShapeIndex::from([1]));
+            if let (Some(operand), Some(output_index)) = (operand, output_index)
+                && pairs.iter().all(|known| known.output_index != output_index)
+            {
+                pairs.push(InPlacePair { operand: operand as u32, output_index, ..pair.clone() });
+            }
+        }
+        pairs
+    }
+
+    fn own_pairs(&self, module: &Module, id: InstructionId) -> SmallVec<[InPlacePair; 1]> {
         let instruction = &module.instructions[id];
         let pair = |operand: u32, operand_index: ShapeIndex, output_index: ShapeIndex| InPlacePair {
             operand,
@@ -78,9 +112,6 @@ impl InPlace {
             output_index,
         };
         let root = ShapeIndex::root;
-        let declared = |aliases: &[memplan_ir::OutputOperandAlias]| {
-            aliases.iter().map(|a| pair(a.operand, a.operand_index.clone(), a.output_index.clone())).collect()
-        };
         match &instruction.op {
             // An update in another layout moves everything, and what becomes dynamic needs room for its extents.
             Op::DynamicUpdateSlice | Op::SetDimensionSize { .. } => {
@@ -106,10 +137,11 @@ impl InPlace {
             Op::CollectivePermuteStart(_) if instruction.operands.len() == 4 => {
                 SmallVec::from_iter([pair(1, root(), [1].into())])
             }
-            Op::CustomCall(call) => declared(&call.output_operand_aliasing),
-            Op::AsyncStart(start) => declared(&start.output_operand_aliasing),
+            Op::CustomCall(call) => declared(&call.output_operand_aliasing).collect(),
+            Op::AsyncStart(start) => declared(&start.output_operand_aliasing).collect(),
             Op::Fusion(fusion) => {
-                let mut pairs: SmallVec<[InPlacePair; 1]> = declared(&fusion.output_operand_aliasing);
+                let mut pairs: SmallVec<[InPlacePair; 1]> =
+                    declared(&fusion.output_operand_aliasing).collect();
                 for found in instruction.called.first().map_or(&[][..], |&fused| &self.fused[fused]) {
                     // One leaf cannot live in two operands, nor one operand hold two leaves: what is declared wins.
                     let taken = pairs
@@ -179,6 +211,14 @@ impl InPlace {
             _ => output.is_root() && is_elementwise(instruction),
         }
     }
+}
+
+fn declared(aliases: &[OutputOperandAlias]) -> impl Iterator<Item = InPlacePair> + '_ {
+    aliases.iter().map(|alias| InPlacePair {
+        operand: alias.operand,
+        operand_index: alias.operand_index.clone(),
+        output_index: alias.output_index.clone(),
+    })
 }
 
 /// Whether a fusion's operand and result lie as its computation calls them: what is known of the inside holds for the

@@ -121,6 +121,14 @@ impl Walk<'_, '_> {
         }
     }
 
+    /// The start of the asynchronous operation that an instruction carries out.
+    fn start_of(&self, id: InstructionId) -> Option<InstructionId> {
+        let facts = self.facts();
+        let parent = facts.module.instructions[id].parent;
+        let start = *facts.starts.get(&parent)?;
+        (facts.module.computations[parent].root == id).then_some(start)
+    }
+
     /// No result shares bytes with another, nor with an operand unless it may take its place.
     fn check_disjoint(&mut self, id: InstructionId, reads: &mut [Read], writes: &mut [Write]) {
         let facts = self.facts();
@@ -156,15 +164,14 @@ impl Walk<'_, '_> {
                     self.violation(Violation::ScratchOverlaps { at, slice, other: operand() });
                     continue;
                 };
+                let (index, output) =
+                    (facts.positions.shape_index(read.position), facts.positions.shape_index(position));
+                let (module, memo) = (facts.module, &mut self.proving.memo);
                 let may = slice == read.slice
-                    && in_place::may_overwrite(
-                        facts.module,
-                        &mut self.proving.memo,
-                        id,
-                        read.operand,
-                        facts.positions.shape_index(read.position),
-                        facts.positions.shape_index(position),
-                    );
+                    && (in_place::may_overwrite(module, memo, id, read.operand, index, output)
+                        || self.start_of(id).is_some_and(|start| {
+                            in_place::start_declares(module, start, id, read.operand, index, output)
+                        }));
                 if !may {
                     let at = facts.place(position);
                     self.violation(Violation::OverwritesOperand {

@@ -12,16 +12,36 @@ use super::{Body, Combiners, GenerateOptions, Kind, callees, shape};
 
 /// Something to call, and what it takes.
 pub(super) enum Callee {
-    Call { computation: ComputationId, parameters: Vec<Kind>, is_asynchronous: bool },
-    While { body: ComputationId, condition: ComputationId, state: Vec<Kind> },
-    Conditional { branches: Vec<ComputationId>, parameters: Vec<Kind> },
-    Fusion { computation: ComputationId, parameters: Vec<Kind>, kind: FusionKind },
+    Call {
+        computation: ComputationId,
+        parameters: Vec<Kind>,
+    },
+    /// A call that is started and done later; perhaps one that overwrites its first operand.
+    Start {
+        computation: ComputationId,
+        parameters: Vec<Kind>,
+        overwrites: bool,
+    },
+    While {
+        body: ComputationId,
+        condition: ComputationId,
+        state: Vec<Kind>,
+    },
+    Conditional {
+        branches: Vec<ComputationId>,
+        parameters: Vec<Kind>,
+    },
+    Fusion {
+        computation: ComputationId,
+        parameters: Vec<Kind>,
+        kind: FusionKind,
+    },
 }
 
 impl Callee {
     /// Whether it is started and done later: such a computation belongs to one start.
     pub(super) fn is_asynchronous(&self) -> bool {
-        matches!(self, Callee::Call { is_asynchronous: true, .. })
+        matches!(self, Callee::Start { .. })
     }
 }
 
@@ -73,8 +93,21 @@ fn called(
         parameters.push(kind);
     }
     body.fill(&inner, options.steps / 3)?;
-    let (root, _) = body.result()?;
-    Ok(Callee::Call { computation: body.computation.finish(root)?, parameters, is_asynchronous })
+    let overwrites =
+        is_asynchronous && options.unusual && !parameters[0].1.is_empty() && body.random.one_in(2);
+    let root = match overwrites {
+        true => {
+            let first = body.pool[0];
+            let row = body.of_kind(&(S32, Vec::new()))?;
+            body.write_slice(first, &parameters[0], row)?
+        }
+        false => body.result()?.0,
+    };
+    let computation = body.computation.finish(root)?;
+    Ok(match is_asynchronous {
+        true => Callee::Start { computation, parameters, overwrites },
+        false => Callee::Call { computation, parameters },
+    })
 }
 
 fn conditional(
@@ -182,12 +215,13 @@ impl Body<'_, '_> {
     /// Calls a computation with arguments from the pool.
     pub(super) fn call(&mut self, callee: &Callee) -> Result<(), BuildError> {
         let result = match callee {
-            Callee::Call { computation, parameters, is_asynchronous } => {
+            Callee::Call { computation, parameters } => {
                 let arguments = self.arguments(parameters)?;
-                match is_asynchronous {
-                    true => self.call_asynchronously(*computation, arguments)?,
-                    false => self.computation.call(*computation, arguments)?,
-                }
+                self.computation.call(*computation, arguments)?
+            }
+            Callee::Start { computation, parameters, overwrites } => {
+                let arguments = self.arguments(parameters)?;
+                self.call_asynchronously(*computation, arguments, *overwrites)?
             }
             Callee::Fusion { computation, parameters, kind } => {
                 let arguments = self.arguments(parameters)?;

@@ -3,7 +3,7 @@
 use memplan_ir::ElementType::{F32, Pred, S32};
 use memplan_ir::{
     Async, BinaryOp, BuildError, ComparisonDirection, DotDimensions, InstructionId, Literal, Op,
-    PaddingDimension, ScatterDimensions, SliceDimension, UnaryOp,
+    OutputOperandAlias, PaddingDimension, ScatterDimensions, ShapeIndex, SliceDimension, UnaryOp,
 };
 
 use super::Body;
@@ -233,13 +233,23 @@ impl Body<'_, '_> {
         self.computation.op(Op::CopyDone, [start]).map(Some)
     }
 
-    /// A call that is started here and done a few steps later.
+    /// A call that is started here and done a few steps later. It may be one that overwrites its first operand.
     pub(super) fn call_asynchronously(
         &mut self,
         callee: memplan_ir::ComputationId,
         arguments: Vec<InstructionId>,
+        overwrites: bool,
     ) -> Result<InstructionId, BuildError> {
-        let start = self.computation.op_calling(Op::AsyncStart(Box::default()), arguments, [callee])?;
+        let mut start = Box::<Async>::default();
+        if overwrites {
+            let (output_index, operand_index) = ([1].into(), ShapeIndex::root());
+            start.output_operand_aliasing.push(OutputOperandAlias {
+                output_index,
+                operand: 0,
+                operand_index,
+            });
+        }
+        let start = self.computation.op_calling(Op::AsyncStart(start), arguments, [callee])?;
         for _ in 0..self.random.below(3) {
             let added = self.binary()?;
             self.pool.extend(added);

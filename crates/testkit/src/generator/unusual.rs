@@ -3,7 +3,8 @@
 
 use memplan_ir::ElementType::{F32, S32};
 use memplan_ir::{
-    BinaryOp, BuildError, Fusion, FusionKind, InstructionId, Literal, ModuleBuilder, Op, Shape, UnaryOp,
+    BinaryOp, BuildError, Fusion, FusionKind, InstructionId, Literal, ModuleBuilder, Op, Shape,
+    SliceDimension, UnaryOp,
 };
 
 use crate::Random;
@@ -24,7 +25,7 @@ pub(super) fn fused_update(module: &mut ModuleBuilder, random: &mut Random) -> R
     let starts = |first: InstructionId| std::iter::once(first).chain(vec![zero; base.1.len() - 1]);
     let mut outputs = vec![fused.dynamic_update_slice(p, u, starts(i))?];
     for _ in 0..random.below(3) {
-        let output = match random.below(6) {
+        let output = match random.below(7) {
             0 => fused.dynamic_slice(p, starts(i), piece.1.clone())?,
             1 => fused.unary(UnaryOp::Negate, p)?,
             2 => fused.transpose(p, (0..base.1.len() as i64).rev())?,
@@ -36,6 +37,12 @@ pub(super) fn fused_update(module: &mut ModuleBuilder, random: &mut Random) -> R
                 let cut = fused.dynamic_slice(p, starts(i), piece.1.clone())?;
                 let negated = fused.unary(UnaryOp::Negate, cut)?;
                 fused.dynamic_update_slice(p, negated, starts(i))?
+            }
+            5 => {
+                let whole = |&limit: &i64| SliceDimension { start: 0, limit, stride: 1 };
+                let cut = fused.slice(p, piece.1.iter().map(whole))?;
+                let negated = fused.unary(UnaryOp::Negate, cut)?;
+                fused.dynamic_update_slice(p, negated, starts(zero))?
             }
             _ => {
                 let next = fused.binary(BinaryOp::Add, i, i)?;
