@@ -1,7 +1,7 @@
 """What a warmed call of ``memplan.jit`` takes beside one of ``jax.jit``, and what building adds to XLA's compile time.
 
-    python overhead.py calls
-    python overhead.py compile [NAME...]       # training steps of the shared corpus, on XLA's CPU compiler
+python overhead.py calls
+python overhead.py compile [NAME...]       # training steps of the shared corpus, on XLA's CPU compiler
 """
 
 from __future__ import annotations

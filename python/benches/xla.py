@@ -61,9 +61,7 @@ def main() -> None:
             m = jit(fun, **options).lower(*specs).compile().memory_analysis()
             assert m is not None
             row[f"aliased_{way}"] = m.alias_size_in_bytes
-            row[way] = (
-                m.argument_size_in_bytes + m.output_size_in_bytes - m.alias_size_in_bytes + m.temp_size_in_bytes
-            )
+            row[way] = m.argument_size_in_bytes + m.output_size_in_bytes - m.alias_size_in_bytes + m.temp_size_in_bytes
         print(json.dumps(row), flush=True)
 
 

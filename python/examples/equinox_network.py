@@ -1,6 +1,6 @@
 """An equinox network: models are pytrees with functions in them, so the arrays are what `memplan.jit` is given.
 
-    python equinox_network.py
+python equinox_network.py
 """
 
 import equinox as eqx

@@ -1,6 +1,6 @@
 """A flax language model: what a training step will need on machines that are not here, and the step itself with less.
 
-    python flax_transformer.py
+python flax_transformer.py
 """
 
 import flax.linen as nn

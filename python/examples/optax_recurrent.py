@@ -1,6 +1,6 @@
 """A recurrent network trained with optax: gradients of long loops keep every step, unless they are computed again.
 
-    python optax_recurrent.py
+python optax_recurrent.py
 """
 
 import jax

@@ -20,9 +20,7 @@ class FallbackWarning(UserWarning):
 class Job:
     """What is asked for of one function, and what was said about it."""
 
-    def __init__(
-        self, name: str, memory_limit: int | None, report: Callable[[Rewritten], object] | None
-    ) -> None:
+    def __init__(self, name: str, memory_limit: int | None, report: Callable[[Rewritten], object] | None) -> None:
         self.name = name
         self.memory_limit = memory_limit
         self.report = report
@@ -136,7 +134,5 @@ def _call(context: Any, args: Sequence[Any], program: bytes, name: str) -> list[
         if attribute in main.attributes:
             del main.attributes[attribute]
     module_context = context.module_context
-    callee = mlir.merge_mlir_modules(
-        module_context.module, name, module, dst_symtab=module_context.symbol_table
-    )
+    callee = mlir.merge_mlir_modules(module_context.module, name, module, dst_symtab=module_context.symbol_table)
     return list(func.CallOp(results, mlir.ir.FlatSymbolRefAttr.get(callee), args).results)

@@ -213,7 +213,7 @@ try:
 except KeyboardInterrupt:
     print("interrupted")
 """
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     time.sleep(0.5)
     start = time.monotonic()
@@ -224,7 +224,8 @@ except KeyboardInterrupt:
 
 def test_command() -> None:
     def memplan_command(*args: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-m", "memplan", *args], capture_output=True, text=True)
+        line = [sys.executable, "-m", "memplan", *args]
+        return subprocess.run(line, capture_output=True, text=True, cwd=REPOSITORY)
 
     assert memplan_command("--version").stdout == f"memplan {memplan.__version__}\n"
     assert memplan.__version__ == "0.1.0"
@@ -249,4 +250,4 @@ except memplan.InputError as error:
 else:
     raise AssertionError
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=REPOSITORY)

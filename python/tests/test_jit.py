@@ -23,9 +23,7 @@ MOST_MEMORY, SMALL = 1.05, 64 << 10
 
 def total(compiled: Any) -> int:
     m = compiled.memory_analysis()
-    return (
-        m.argument_size_in_bytes + m.output_size_in_bytes - m.alias_size_in_bytes + m.temp_size_in_bytes
-    )
+    return m.argument_size_in_bytes + m.output_size_in_bytes - m.alias_size_in_bytes + m.temp_size_in_bytes
 
 
 def assert_close(found: Any, wanted: Any) -> None:
