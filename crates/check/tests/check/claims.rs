@@ -90,7 +90,8 @@ const FIGURES: &[Mutation] = &[
 
 fn claim_bound(case: &mut Case, more: i64) {
     let totals = &mut case.plan.totals;
-    totals.temp_lower_bound.0 = totals.temp_lower_bound.0.strict_add_signed(more);
+    totals.temp_lower_bound.0 =
+        totals.temp_lower_bound.0.checked_add_signed(more).expect("the bound is not 0");
     totals.fragmentation = totals.temp.saturating_sub(totals.temp_lower_bound);
     case.plan.spaces[0].temp_lower_bound = totals.temp_lower_bound;
 }
