@@ -96,7 +96,8 @@ def expected(text, compiler):
 
 
 def cycles(text):
-    """libtpu's estimated cycles of one run; a loop runs as often as the constant in its condition says."""
+    """libtpu's estimated cycles of one run; a loop runs as often as the constant in its condition says,
+    and of branches the mean counts."""
     inside, name, entry = {}, None, None
     for line in text.splitlines():
         if begin := re.match(r"(ENTRY )?%?([\w.\-]+) \(.*\{\s*$", line):
@@ -115,6 +116,9 @@ def cycles(text):
             if loop := re.search(r" while\(.*?condition=%?([\w.\-]+), body=%?([\w.\-]+)", line):
                 bounds = re.findall(r"s32\[\]\S* constant\((\d+)\)", "".join(inside[loop[1]]))
                 total += of(loop[2]) * max(map(int, bounds), default=10)
+            elif branches := re.search(r" conditional\(.*?branch_computations=\{(.*?)\}", line):
+                names = [name.strip().lstrip("%") for name in branches[1].split(",")]
+                total += sum(map(of, names)) / len(names)
             elif call := re.search(r" call\(.*?to_apply=%?([\w.\-]+)", line):
                 total += of(call[1])
         return total

@@ -8,7 +8,7 @@ use crate::ir::{self, Module, Op};
 use crate::memory::{Bytes, Compiler, Scheduler, Target, Totals};
 use crate::pack;
 use crate::passes::{self, Context, Pass, PassError, RunOptions};
-use crate::plan::fast_memory::{self, FastMemoryOptions};
+use crate::plan::fast_memory::{self, FastMemoryOptions, Selection};
 use crate::plan::{
     self, AssignOptions, Method, PeakReport, PlanError, PlanOptions, Planned, ProgramCost, ScheduleOptions,
     Sharing, TakeOver,
@@ -69,10 +69,9 @@ pub fn estimate(module: &Module, compiler: &Compiler, target: &Target) -> Result
     let options = plan_options(compiler);
     let mut planned = plan::plan(&module, &machine, &options)?;
     planned.apply(&mut module);
-    let fast = FastMemoryOptions::for_target(&machine).filter(|_| compiler.fast_memory);
-    if let Some(fast) = fast.filter(|fast| matters(fast, planned.plan.totals.temp)) {
+    if let Some(fast) = fast_memory_options(compiler, &machine, planned.plan.totals.temp) {
         module.is_scheduled = true;
-        fast_memory::assign(&mut module, &machine, &at_a_glance(fast))?;
+        fast_memory::assign(&mut module, &machine, &fast)?;
         planned = plan::plan(&module, &machine, &options)?;
     }
     let graph = CallGraph::new(&module)?;
@@ -119,16 +118,15 @@ fn plan_options(compiler: &Compiler) -> PlanOptions {
 /// Programs whose temporaries are many times what fast memory has need hardly less main memory for it.
 const MOST_TIMES: u64 = 8;
 
-/// Whether fast memory can hold a part of the temporaries that is worth asking about.
-fn matters(fast: &FastMemoryOptions, temp: Bytes) -> bool {
-    temp.0 <= fast.capacity.saturating_mul(MOST_TIMES)
-}
-
-/// Fast memory without a search: what is kept there is at most a little less than could be. Of arrays that take more than
-/// a quarter of it, libtpu keeps hardly any.
-fn at_a_glance(options: FastMemoryOptions) -> FastMemoryOptions {
-    let largest = options.capacity / 4;
-    FastMemoryOptions { largest, price_rounds: 6, search_steps: 0, cross_program_prefetches: 0, ..options }
+/// Fast memory as XLA assigns it; `None` where the compiler has none, or the program hardly fits any of its arrays there.
+fn fast_memory_options(compiler: &Compiler, machine: &Target, temp: Bytes) -> Option<FastMemoryOptions> {
+    let options = FastMemoryOptions::for_target(machine).filter(|_| compiler.fast_memory)?;
+    let matters = temp.0 <= options.capacity.saturating_mul(MOST_TIMES);
+    matters.then_some(FastMemoryOptions {
+        selection: Selection::AsXla,
+        cross_program_prefetches: 0,
+        ..options
+    })
 }
 
 /// Instructions that code is generated for.

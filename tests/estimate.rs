@@ -7,8 +7,11 @@ use memplan_testkit::{first_difference, random_inputs};
 
 use crate::support::evaluate;
 
-/// Sums in another order differ by this much, relative to the largest element.
-const TOLERANCE: f64 = 1e-5;
+/// How much results may differ, relative to the largest element: by the order of sums, and where operands of products are
+/// rounded to eight bits.
+fn tolerance(compiler: &Compiler) -> f64 {
+    if compiler.passes.iter().any(|pass| pass == "bfloat16-propagation") { 2e-2 } else { 1e-5 }
+}
 
 #[test]
 fn estimate_filetests() {
@@ -25,7 +28,7 @@ fn estimate_filetests() {
         let inputs = random_inputs(&source, 0);
         let meant = evaluate(&source, &inputs).unwrap_or_else(|error| panic!("{path:?}: {error}"));
         let made = evaluate(&found.module, &inputs).unwrap_or_else(|error| panic!("{path:?}: {error}"));
-        assert_eq!(first_difference(&made, &meant, TOLERANCE), None, "{path:?}");
+        assert_eq!(first_difference(&made, &meant, tolerance(&compiler)), None, "{path:?}");
 
         let totals = found.totals;
         let listing = format!(

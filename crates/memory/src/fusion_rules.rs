@@ -64,6 +64,8 @@ pub struct FusionRules {
     pub reduce_shares: bool,
     /// Whether the result of a reduction may be worked on in the kernel that reduces.
     pub reduce_epilogue: bool,
+    /// Whether arrays into which pieces of products are written lie as products are stored, a row in each sublane.
+    pub updates_lie_as_products: bool,
 }
 
 /// What a fusion has to be good for.
@@ -83,6 +85,12 @@ pub enum FusionGoal {
 pub struct ContractionRules {
     /// Whether operands can be computed while they are loaded.
     pub prologue: bool,
+    /// Whether an operation on the way in reads at most one array that is not much smaller than what it makes, and none by
+    /// looking places up.
+    pub unary_prologue: bool,
+    /// Of convolutions: whether windows move along dimensions that tiles do not cover, so that batch and features are the
+    /// most minor ones of the result, however much padding that takes.
+    pub windows_outside_tiles: bool,
     /// Whether the result can be worked on before it is stored.
     pub epilogue: bool,
     /// How many bytes more an operation on the way in may read than it makes, and the kernel may store than it multiplies
@@ -109,6 +117,7 @@ impl Default for FusionRules {
             rows_per_block: 16,
             reduce_shares: true,
             reduce_epilogue: true,
+            updates_lie_as_products: false,
         }
     }
 }

@@ -17,6 +17,7 @@
 //! Left alone: modules whose layouts are part of what they say, because they are scheduled or contain bitcasts.
 
 mod insist;
+mod updates;
 mod views;
 
 use std::sync::Arc;
@@ -48,16 +49,21 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
         message: error.to_string(),
     })?;
     let program = program_shape(module, target);
+    let mut names = Names::new(module);
+    let otherwise = parameters_laid_out_otherwise(module, target, &graph, &program);
+    updates::copy_parameters(module, &otherwise, &mut names);
     let flow = dataflow(module, &graph);
     let mut choice = Choice::new(module, target, &graph, &flow);
+    choice.fix_updates();
     choice.fix_interface(&program);
+    choice.fix_convolutions();
     choice.walk_backward();
     choice.walk_forward();
     let layouts = choice.layouts;
     let returned = insist::results_of_library_calls(module, target, &graph);
-    let mut changed = apply(module, &graph, &flow, &layouts);
+    let mut changed = !otherwise.is_empty();
+    changed |= apply(module, &graph, &flow, &layouts);
     changed |= release_unequal(module, &program, target);
-    let mut names = Names::new(module);
     changed |= insist::copy_around_library_calls(module, target, &graph, returned, &mut names);
     changed |= insist::copy_results(module, &program.result, &mut names);
     changed |= module.config.entry_computation_layout.replace(program.clone()) != Some(program);
@@ -89,6 +95,28 @@ fn program_shape(module: &Module, target: &Target) -> ProgramShape {
         }
     }
     program
+}
+
+/// Parameters of the program in whose memory something else would be that lies otherwise.
+fn parameters_laid_out_otherwise(
+    module: &Module,
+    target: &Target,
+    graph: &CallGraph,
+    program: &ProgramShape,
+) -> Vec<InstructionId> {
+    if !target.fusion.updates_lie_as_products {
+        return Vec::new();
+    }
+    let flow = dataflow(module, graph);
+    let mut choice = Choice::new(module, target, graph, &flow);
+    choice.fix_updates();
+    let parameters = module.entry_computation().parameters.iter().zip(&program.parameters);
+    let lies_otherwise = |(&parameter, shape): (&InstructionId, &Shape)| {
+        let wish = choice.layouts.at(&flow, flow.positions.root(parameter));
+        let has = shape.as_array().and_then(|array| array.layout.as_ref());
+        (wish.is_some() && has.is_some() && wish != has).then_some(parameter)
+    };
+    parameters.filter_map(lies_otherwise).collect()
 }
 
 /// Results that need other room than the parameter that they may live in get memory of their own: another number of bytes,
@@ -212,6 +240,47 @@ impl<'a> Choice<'a> {
         }
     }
 
+    /// Arrays into which pieces of products are written lie as these, where kernels store them as they come.
+    fn fix_updates(&mut self) {
+        if !self.target.fusion.updates_lie_as_products {
+            return;
+        }
+        for id in sequential_instructions(self.module, self.graph) {
+            if self.module.instructions[id].op != Op::DynamicUpdateSlice {
+                continue;
+            }
+            let array = self.module.shape(id).as_array();
+            if let Some((array, order)) = array.zip(updates::order_of_updated(self.module, id)) {
+                let layout = Some(self.target.layout_with_order(array, &order));
+                self.fix(id, &Shape::Array(ArrayShape { layout, ..array.clone() }));
+            }
+        }
+    }
+
+    /// Convolutions whose windows move outside of tiles make results of which a tile covers batch and features.
+    fn fix_convolutions(&mut self) {
+        if !self.target.fusion.convolution.windows_outside_tiles {
+            return;
+        }
+        for id in sequential_instructions(self.module, self.graph) {
+            let (Op::Convolution(it), Some(array)) =
+                (&self.module.instructions[id].op, self.module.shape(id).as_array())
+            else {
+                continue;
+            };
+            let (batch, feature) = (it.dimensions.output_batch, it.dimensions.output_feature);
+            let others = (0..array.rank() as i64).rev().filter(|&d| d != batch && d != feature);
+            let others: Vec<i64> = others.collect();
+            let laid_out = |pair: [i64; 2]| {
+                let layout = self.target.layout_with_order(array, &[&pair[..], &others].concat());
+                Shape::Array(ArrayShape { layout: Some(layout), ..array.clone() })
+            };
+            let ways = [laid_out([feature, batch]), laid_out([batch, feature])];
+            let least = ways.iter().min_by_key(|way| self.target.size_of(way)).expect("there are two");
+            self.fix(id, least);
+        }
+    }
+
     fn fix_as_asked(&mut self, id: InstructionId, shape: &Shape) {
         let mut shape = shape.clone();
         as_asked(&mut shape, self.target);
@@ -278,6 +347,7 @@ impl<'a> Choice<'a> {
     fn like_operand(&self, id: InstructionId, array: &ArrayShape) -> Option<Layout> {
         let instruction = &self.module.instructions[id];
         let mut operands = instruction.operands.iter().filter_map(|&operand| self.laid_out(operand));
+        let mut is_wide = false;
         let order = match &instruction.op {
             Op::Transpose { .. } | Op::Reshape { .. } => {
                 views::order_of_result(&instruction.op, &operands.next()?, array)?
@@ -292,11 +362,22 @@ impl<'a> Choice<'a> {
                 operands.next().filter(|operand| operand.dimensions == array.dimensions)?.minor_to_major()
             }
             _ if cost::is_pointwise(self.module, id) => {
-                operands.find(|operand| operand.dimensions == array.dimensions)?.minor_to_major()
+                let operand = operands.find(|operand| operand.dimensions == array.dimensions)?;
+                is_wide = self.target.fusion.convolution.windows_outside_tiles && self.is_wide(&operand);
+                operand.minor_to_major()
             }
             _ => return None,
         };
+        if is_wide {
+            return Some(self.target.layout_with_order(array, &order));
+        }
         self.no_larger(array, &order)
+    }
+
+    /// Whether an array is laid out with more padding than the machine's own layout has, since a kernel wants it so.
+    fn is_wide(&self, array: &ArrayShape) -> bool {
+        let usual = ArrayShape { layout: Some(self.target.default_layout(array)), ..array.clone() };
+        self.target.size_of(&Shape::Array(array.clone())) > self.target.size_of(&Shape::Array(usual))
     }
 
     /// The layout of an order, if it takes no more bytes than the machine's own.

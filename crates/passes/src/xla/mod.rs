@@ -1,9 +1,10 @@
 //! What XLA does to programs that memplan would not: rewrites that only an estimate of XLA runs.
 //!
-//! Each keeps what a program means, but not what it needs: numbers in a wider type, values computed long before they are
+//! Each keeps what a program means, but not what it needs: numbers in a wider or narrower type, values computed long before they are
 //! used, operands that only make a library's work easier. They have the names of XLA's passes, and a compiler's file says
 //! which of them it runs.
 
+mod bfloat16_propagation;
 mod convolution_canonicalization;
 mod convolution_padding;
 mod dot_decomposer;
@@ -15,6 +16,7 @@ mod reshape_decomposer;
 mod stable_sort_expander;
 mod transposed_state;
 
+pub use bfloat16_propagation::BFLOAT16_PROPAGATION;
 pub use convolution_canonicalization::CONVOLUTION_CANONICALIZATION;
 pub use convolution_padding::CONVOLUTION_PADDING_LEGALIZATION;
 pub use dot_decomposer::{DOT_DECOMPOSER, TRANSPOSE_FOLDING};

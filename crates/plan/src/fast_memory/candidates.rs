@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::idle::IdleTime;
 use super::model::{Candidate, CopiedIn, CopiedOut, Event, Evicted, Use, View, Whole, main_cost};
-use super::options::Options;
+use super::options::{Options, Selection};
 use super::parts::{Finder, Parts, exists_from};
 use super::worth::Worth;
 
@@ -308,6 +308,10 @@ impl Build<'_> {
     ) -> Option<Candidate> {
         let bytes = values.iter().map(|&v| self.bytes(v)).collect::<Option<Vec<u64>>>()?.into_iter().max()?;
         if bytes == 0 || bytes > self.options.capacity.min(self.options.largest) {
+            return None;
+        }
+        let is_read = |value: &ValueId| views.get(value).is_some_and(|views| !views.is_empty());
+        if self.options.selection == Selection::AsXla && !values.iter().any(is_read) {
             return None;
         }
         let has_parts = values.iter().any(|&value| self.parts.values.contains(value));

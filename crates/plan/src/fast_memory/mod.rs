@@ -58,7 +58,7 @@ use choice::{Choice, Mode};
 use footprint::Footprint;
 use model::Model;
 pub use naked::{NakedReport, naked};
-pub use options::{Objective, Options as FastMemoryOptions};
+pub use options::{Objective, Options as FastMemoryOptions, Selection};
 use prices::Prices;
 use repair::Place;
 use search::Assignment;
@@ -217,6 +217,10 @@ impl Solver<'_> {
     fn choose(&self) -> (Assignment<'_>, Prices) {
         let (model, capacity) = (&self.model, self.options.capacity);
         let mut best = Assignment::empty(model, capacity);
+        if self.options.selection == Selection::AsXla {
+            best.fill_as_xla();
+            return (best, Prices::find(model, capacity, 0.0, 0));
+        }
         let everything = best.traffic();
         best.fill(&Prices::find(model, capacity, everything, 1));
         let prices = Prices::find(model, capacity, best.traffic(), self.options.price_rounds);

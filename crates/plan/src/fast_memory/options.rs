@@ -11,11 +11,23 @@ pub enum Objective {
     Footprint,
 }
 
+/// How values find their places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Selection {
+    /// By prices that all compete for.
+    ByPrice,
+    /// As XLA does: one after the other, those first that save most for the square root of their size; what nobody reads
+    /// not at all.
+    AsXla,
+}
+
 /// How to assign fast memory.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// What to make small.
     pub objective: Objective,
+    /// How values find their places.
+    pub selection: Selection,
     /// Bytes of the fast memory that values may take together with the scratch of kernels.
     pub capacity: u64,
     /// Bytes of the largest value that may be in it.
@@ -38,6 +50,7 @@ impl Options {
         let Bytes(capacity) = space.usable()?;
         Some(Options {
             objective: Objective::Traffic,
+            selection: Selection::ByPrice,
             capacity,
             largest: capacity,
             time_weight: 0.25,

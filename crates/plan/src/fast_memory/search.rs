@@ -84,6 +84,21 @@ impl<'m> Assignment<'m> {
         }
     }
 
+    /// Lets candidates choose in XLA's order as long as there is room: what it saves, over the square root of its size.
+    pub(super) fn fill_as_xla(&mut self) {
+        let candidates = &self.model.candidates;
+        let rank = |i: usize| {
+            let free = Choice::best(&candidates[i], &|_, _| 0.0);
+            (self.choices[i].traffic - free.traffic) / (candidates[i].bytes as f64).sqrt()
+        };
+        let ranks: Vec<f64> = (0..candidates.len()).map(rank).collect();
+        let mut order: Vec<usize> = (0..candidates.len()).filter(|&i| ranks[i] > 0.0).collect();
+        order.sort_by(|&a, &b| ranks[b].total_cmp(&ranks[a]).then(a.cmp(&b)));
+        for i in order {
+            self.choose(i, |_, _| 0.0);
+        }
+    }
+
     /// Improves the choices in a number of steps for each candidate that wants more than it has.
     pub(super) fn improve(&mut self, prices: &Prices, steps: usize) {
         let model = self.model;

@@ -489,7 +489,8 @@ impl<'a> Grouper<'a> {
                 if let Some(hero) = need.feeds
                     && !(self.contraction(hero).prologue
                         && fits_prologue(self.module, id)
-                        && self.loads_no_more(id, self.contraction(hero)))
+                        && self.loads_no_more(id, self.contraction(hero))
+                        && (!self.contraction(hero).unary_prologue || self.is_unary(id)))
                 {
                     let (hero, _) = kernel.hero.expect("what feeds a hero is in its kernel");
                     return Err(Verdict::Prologue(self.module.instructions[hero].opcode()));
@@ -549,7 +550,7 @@ impl<'a> Grouper<'a> {
         }
     }
 
-    fn has_epilogue(&self, hero: Hero, id: InstructionId) -> bool {
+    pub(super) fn has_epilogue(&self, hero: Hero, id: InstructionId) -> bool {
         match hero {
             Hero::Dot | Hero::Convolution => self.contraction(hero).epilogue,
             Hero::Reduction => {
@@ -584,6 +585,14 @@ impl<'a> Grouper<'a> {
         rules.tolerance.is_none_or(|tolerance| read <= bytes(id).saturating_add(tolerance.0))
     }
 
+    /// Whether an instruction makes its elements of those of a single array, beside smaller ones that are broadcast.
+    fn is_unary(&self, id: InstructionId) -> bool {
+        let count = |id| self.module.shape(id).as_array().and_then(ArrayShape::element_count).unwrap_or(0);
+        let is_large = |operand: &InstructionId| count(*operand) > count(id) / LARGE;
+        let looks_up = matches!(self.module.instructions[id].op, Op::Gather(_));
+        !looks_up && self.operands(id).iter().filter(|operand| is_large(operand)).count() <= 1
+    }
+
     /// Whether a kernel writes about as many bytes as the product that it is built around has.
     fn stores_no_more(&self, id: InstructionId, hero: Hero, kernel: &Kernel) -> bool {
         let bytes = |id| cost::result_bytes(self.module, self.target, id);
@@ -601,6 +610,9 @@ impl<'a> Grouper<'a> {
         operands
     }
 }
+
+/// The part of a result that an operand has to exceed to count beside others.
+const LARGE: u64 = 8;
 
 /// The operands that an instruction writes over.
 fn updated_operands(instruction: &Instruction) -> &[InstructionId] {
