@@ -6,7 +6,7 @@
 //!   c = bf16[8,4096,16,128]{3,0,2,1} dynamic-update-slice(cache, u, ..)
 //! ```
 //!
-//! Dimensions along which pieces are put are outermost. A parameter that lies otherwise is copied on its way in, a result
+//! Dimensions along which pieces are put are outermost; where they are anyway, nothing changes. A parameter that lies otherwise is copied on its way in, a result
 //! on its way out.
 
 use memplan_ir::{ArrayShape, Dimensions, Instruction, InstructionId, Layout, Module, Names, Op, Users};
@@ -40,6 +40,12 @@ pub(super) fn order_of_updated(module: &Module, update: InstructionId) -> Option
         pairs.all(|(whole, piece)| whole == piece || *piece == 1).then_some(())
     };
     covers(innermost)?;
+    // Pieces along outermost dimensions alone lie together in any order of the others.
+    let (whole, written) = array(innermost).zip(piece(innermost))?;
+    let mut inner = whole.dimensions.iter().zip(&written.dimensions).skip_while(|(_, piece)| **piece == 1);
+    if inner.all(|(whole, piece)| whole == piece) {
+        return None;
+    }
     let mut order = order_by_rows(array(product)?, piece(innermost)?)?;
     let mut below = innermost;
     for id in outer.into_iter().rev() {

@@ -5,7 +5,7 @@ use memplan_memory::{Bytes, FusionGoal};
 
 use super::super::report::Verdict;
 use super::{Grouper, KernelId, Rank};
-use crate::cost::{self, CostClass, Hero};
+use crate::cost::{self, CostClass};
 
 /// How far below an instruction its sources are looked for anew. Broadcast, reshape and convert come in threes.
 const MAX_DEPTH: usize = 3;
@@ -74,17 +74,6 @@ impl Grouper<'_> {
         below.fold(0, u64::saturating_add).min(self.sources[id])
     }
 
-    /// Whether the kernel of a dot or convolution could make an instruction's result instead of its own.
-    fn could_end_with(&self, product: InstructionId, id: InstructionId) -> bool {
-        let is_for_it_alone = self.users.of(product).iter().all(|&user| user == id);
-        match cost::class_of(self.module, product) {
-            CostClass::Hero(hero @ (Hero::Dot | Hero::Convolution)) => {
-                is_for_it_alone && self.has_epilogue(hero, product) && cost::is_pointwise(self.module, id)
-            }
-            _ => false,
-        }
-    }
-
     fn check_traffic(&self, id: InstructionId, kernels: &[KernelId], ratio: f64) -> Result<(), Verdict> {
         if kernels.len() == 1 {
             return Ok(());
@@ -106,16 +95,7 @@ impl Grouper<'_> {
                 moved = moved.saturating_add(read(operand));
             }
         }
-        let mut through_memory = once.saturating_add(size.saturating_mul(1 + kernels.len() as u64));
-        let mut ratio = ratio;
-        // Where a product could end with the instruction, it is the product that would be written for nobody else.
-        let ends = operands.iter().filter(|&&operand| self.could_end_with(operand, id)).map(|&o| read(o));
-        let product = ends.fold(0, u64::saturating_add);
-        if product > 0 && self.target.fusion.goal == FusionGoal::Kernels {
-            moved = moved.saturating_add(product);
-            through_memory -= product;
-            ratio = 1.0;
-        }
+        let through_memory = once.saturating_add(size.saturating_mul(1 + kernels.len() as u64));
         let limit = (through_memory as f64 * ratio) as u64;
         if moved > limit {
             return Err(Verdict::MovesMore { moved: Bytes(moved), limit: Bytes(limit) });

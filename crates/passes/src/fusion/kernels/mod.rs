@@ -550,7 +550,7 @@ impl<'a> Grouper<'a> {
         }
     }
 
-    pub(super) fn has_epilogue(&self, hero: Hero, id: InstructionId) -> bool {
+    fn has_epilogue(&self, hero: Hero, id: InstructionId) -> bool {
         match hero {
             Hero::Dot | Hero::Convolution => self.contraction(hero).epilogue,
             Hero::Reduction => {
