@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use annotate_snippets::{Annotation, AnnotationKind, Level, Renderer, Snippet};
-use memplan_ir::Opcode;
+use memplan_ir::{Arity, Opcode};
 
 /// Something wrong with HLO text, and where.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -82,7 +82,7 @@ pub enum ParseErrorKind {
     #[error("unknown opcode: {name}")]
     UnknownOpcode { name: String },
     #[error("{opcode} expects {expected} operands, but has {found}")]
-    OperandCount { opcode: Opcode, expected: &'static str, found: usize },
+    OperandCount { opcode: Opcode, expected: Arity, found: usize },
     #[error("{opcode} cannot have shape {shape}: expected {expected}")]
     ResultShape { opcode: Opcode, shape: String, expected: &'static str },
     #[error("cannot infer shape for opcode: {opcode}")]

@@ -42,6 +42,7 @@
 //! ```
 
 mod agreement;
+mod arity;
 mod attributes;
 mod bitcasts;
 mod builder;
@@ -64,10 +65,12 @@ mod position;
 mod schedule;
 mod shape;
 mod sharding;
+mod traits;
 mod users;
 mod verify;
 
 pub use agreement::{layouts_agree, layouts_are_assigned, use_default_layouts};
+pub use arity::Arity;
 pub use attributes::*;
 pub use bitcasts::expand_bitcasts;
 pub use builder::{BuildError, ComputationBuilder, ModuleBuilder};
@@ -88,5 +91,6 @@ pub use position::{Position, PositionId, Positions, ShapeTree};
 pub use schedule::Schedule;
 pub use shape::{ArrayShape, Shape, ShapeIndex};
 pub use sharding::*;
+pub use traits::{Access, Arithmetic, Callees, Effect, Role, Traits};
 pub use users::Users;
 pub use verify::*;

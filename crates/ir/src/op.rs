@@ -334,25 +334,6 @@ impl Op {
         }
     }
 
-    /// Whether element `i` of the result is computed from element `i` of each operand and from nothing else of them;
-    /// scalars among the operands of clamp and select count for every element. Result and operands have the same extents,
-    /// which is why bitcast-convert is not among these operations: between types of different width it adds or takes away
-    /// a dimension. Nor is map, whose function may be anything.
-    pub fn is_elementwise(&self) -> bool {
-        matches!(
-            self,
-            Op::Unary(_)
-                | Op::Binary(_)
-                | Op::Compare { .. }
-                | Op::Select
-                | Op::Clamp
-                | Op::Convert
-                | Op::StochasticConvert
-                | Op::ReducePrecision { .. }
-                | Op::Copy
-        )
-    }
-
     /// The collective attributes of a collective operation.
     pub fn collective(&self) -> Option<&Collective> {
         match self {

@@ -1,10 +1,11 @@
 //! The names of operations, as HLO text spells them.
 
-use strum::{Display, EnumIter, EnumString, IntoStaticStr};
+use strum::{Display, EnumIter, EnumString, IntoStaticStr, VariantArray};
 
 /// The name of an operation. What an instruction does, attributes included, is its [`Op`](crate::Op).
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumString, IntoStaticStr, EnumIter,
+    VariantArray,
 )]
 #[strum(serialize_all = "kebab-case")]
 #[allow(missing_docs, reason = "each variant is the HLO operation of the same name")]

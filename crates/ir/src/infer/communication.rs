@@ -178,7 +178,7 @@ impl<'a> Inference<'a> {
             if let Some(count) = self.group_size(collective)
                 && count != arrays.len() as i64
             {
-                let expected = super::Arity::exactly(usize::try_from(count).unwrap_or(usize::MAX));
+                let expected = crate::Arity::exactly(usize::try_from(count).unwrap_or(usize::MAX));
                 return Err(InferError::OperandCount { expected, found: arrays.len() });
             }
             let tuple = Shape::Tuple(self.operands.iter().map(|&s| s.clone()).collect());
@@ -189,7 +189,7 @@ impl<'a> Inference<'a> {
             });
         };
         if arrays.len() != 1 {
-            let expected = super::Arity::exactly(1);
+            let expected = crate::Arity::exactly(1);
             return Err(InferError::OperandCount { expected, found: arrays.len() });
         }
         let at = check_dimension("dimensions", dimension, arrays[0].rank())?;
@@ -247,7 +247,7 @@ impl<'a> Inference<'a> {
             return Ok(one_or_tuple(self.operands.iter().map(|&s| s.clone()).collect()));
         }
         if self.operands.len() != 4 {
-            let expected = super::Arity::exactly(4);
+            let expected = crate::Arity::exactly(4);
             return Err(InferError::OperandCount { expected, found: self.operands.len() });
         }
         match (self.operands[0].as_tuple(), self.operands[1].as_tuple()) {

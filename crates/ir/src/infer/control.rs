@@ -75,12 +75,12 @@ impl<'a> Inference<'a> {
         match (selector.element_type, self.called.len()) {
             (ElementType::Pred, 2) | (ElementType::S32, _) => (),
             (ElementType::Pred, n) => {
-                return Err(InferError::CalledCount { expected: super::Arity::exactly(2), found: n });
+                return Err(InferError::CalledCount { expected: crate::Arity::exactly(2), found: n });
             }
             _ => return Err(self.operand_error(0, "a pred or s32 scalar")),
         }
         if self.operands.len() != self.called.len() + 1 {
-            let expected = super::Arity::exactly(self.called.len() + 1);
+            let expected = crate::Arity::exactly(self.called.len() + 1);
             return Err(InferError::OperandCount { expected, found: self.operands.len() });
         }
         let mut result: Option<&'a Shape> = None;

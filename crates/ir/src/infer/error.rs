@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{ArrayShape, ComputationId, Opcode, Shape};
+use crate::{Arity, ArrayShape, ComputationId, Opcode, Shape};
 
 /// Why an operation has no valid result shape. Shapes are kept as text, without layouts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,60 +41,12 @@ pub enum InferError {
     TupleTooLarge,
 }
 
-/// How many operands or computations an operation takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
-pub struct Arity {
-    pub min: usize,
-    pub max: usize,
-    /// The number is `min` plus a multiple of this.
-    pub step: usize,
-}
-
 /// An extent that no dimension can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Extent {
     Negative(i64),
     Overflow,
-}
-
-impl Arity {
-    pub(super) const ANY: Arity = Arity::at_least(0);
-
-    pub(super) const fn exactly(n: usize) -> Arity {
-        Arity { min: n, max: n, step: 1 }
-    }
-
-    pub(super) const fn at_least(n: usize) -> Arity {
-        Arity { min: n, max: usize::MAX, step: 1 }
-    }
-
-    pub(super) const fn between(min: usize, max: usize) -> Arity {
-        Arity { min, max, step: 1 }
-    }
-
-    /// `min`, `min + 2`, `min + 4`, ...
-    pub(super) const fn in_pairs_from(min: usize) -> Arity {
-        Arity { min, max: usize::MAX, step: 2 }
-    }
-
-    pub(super) fn allows(self, n: usize) -> bool {
-        (self.min..=self.max).contains(&n) && (n - self.min).is_multiple_of(self.step)
-    }
-}
-
-impl fmt::Display for Arity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Arity { min, max, .. } if min == max => write!(f, "{min}"),
-            Arity { min, max: usize::MAX, step: 1 } => write!(f, "at least {min}"),
-            Arity { min, max: usize::MAX, step } => {
-                write!(f, "{min}, {}, {}, ...", min + step, min + 2 * step)
-            }
-            Arity { min, max, .. } => write!(f, "{min} to {max}"),
-        }
-    }
 }
 
 impl fmt::Display for Extent {

@@ -76,7 +76,7 @@ impl<'a> Inference<'a> {
             return Ok(());
         }
         if found != rank {
-            let expected = super::Arity::exactly(first + rank);
+            let expected = crate::Arity::exactly(first + rank);
             return Err(InferError::OperandCount { expected, found: self.operands.len() });
         }
         for i in first..self.operands.len() {

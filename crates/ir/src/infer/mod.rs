@@ -30,7 +30,7 @@ use crate::{ArrayShape, ComputationId, Module, Op, Opcode, Shape};
 
 pub(crate) use dimension::{Agreement, compatible};
 pub(crate) use error::brief;
-pub use error::{Arity, Extent, InferError};
+pub use error::{Extent, InferError};
 
 /// Most parts, tuples and leaves together, that an inferred tuple may have. Training states have thousands of leaves;
 /// a chain of `tuple(x, x)` would double its size with every instruction.
@@ -186,11 +186,12 @@ impl<'a> Inference<'a> {
 
     /// The numbers of operands and called computations, which every rule may then rely on.
     fn check_counts(&self) -> Result<()> {
-        let (expected, found) = (operand_arity(self.op), self.operands.len());
+        let traits = self.op.traits();
+        let (expected, found) = (traits.operands, self.operands.len());
         if !expected.allows(found) {
             return Err(InferError::OperandCount { expected, found });
         }
-        let (expected, found) = (called_arity(self.op), self.called.len());
+        let (expected, found) = (traits.called, self.called.len());
         if !expected.allows(found) {
             return Err(InferError::CalledCount { expected, found });
         }
@@ -349,117 +350,6 @@ fn check_length(attribute: &'static str, found: usize, expected: usize) -> Resul
 /// The error for an attribute of the wrong value.
 fn attribute_error(attribute: &'static str, expected: impl ToString, found: impl ToString) -> InferError {
     InferError::Attribute { attribute, expected: expected.to_string(), found: found.to_string() }
-}
-
-/// How many operands an operation takes.
-fn operand_arity(op: &Op) -> Arity {
-    match op {
-        Op::Parameter { .. }
-        | Op::Constant(_)
-        | Op::Iota { .. }
-        | Op::ReplicaId
-        | Op::PartitionId
-        | Op::RngGetAndUpdateState { .. } => Arity::exactly(0),
-        Op::Unary(_)
-        | Op::Convert
-        | Op::BitcastConvert
-        | Op::Copy
-        | Op::Bitcast
-        | Op::While
-        | Op::OptimizationBarrier
-        | Op::ReducePrecision { .. }
-        | Op::Broadcast { .. }
-        | Op::Reshape { .. }
-        | Op::Transpose { .. }
-        | Op::Reverse { .. }
-        | Op::Slice { .. }
-        | Op::TopK { .. }
-        | Op::Fft { .. }
-        | Op::Cholesky { .. }
-        | Op::RngBitGenerator { .. }
-        | Op::GetDimensionSize { .. }
-        | Op::GetTupleElement { .. }
-        | Op::Domain(_)
-        | Op::Infeed(_)
-        | Op::Recv(_)
-        | Op::SendDone(_)
-        | Op::RecvDone(_)
-        | Op::CopyStart { .. }
-        | Op::CopyDone
-        | Op::AllGatherDone(_)
-        | Op::AllReduceDone(_)
-        | Op::CollectivePermuteDone(_)
-        | Op::AsyncDone(_) => Arity::exactly(1),
-        Op::Binary(_)
-        | Op::Compare { .. }
-        | Op::StochasticConvert
-        | Op::AddDependency
-        | Op::Pad { .. }
-        | Op::Gather(_)
-        | Op::Dot(_)
-        | Op::Convolution(_)
-        | Op::TriangularSolve(_)
-        | Op::Rng { .. }
-        | Op::SetDimensionSize { .. }
-        | Op::Outfeed(_)
-        | Op::Send(_) => Arity::exactly(2),
-        Op::Select
-        | Op::Clamp
-        | Op::SelectAndScatter(_)
-        | Op::RaggedDot(_)
-        | Op::BatchNormTraining { .. } => Arity::exactly(3),
-        Op::ScaledDot(_) => Arity::exactly(4),
-        Op::BatchNormInference { .. } | Op::BatchNormGrad { .. } => Arity::exactly(5),
-        Op::RaggedAllToAll(_) => Arity::exactly(6),
-        Op::Reduce { .. } | Op::ReduceWindow(_) => Arity::in_pairs_from(2),
-        Op::Scatter(_) => Arity::in_pairs_from(3),
-        Op::DynamicReshape
-        | Op::DynamicSlice { .. }
-        | Op::Concatenate { .. }
-        | Op::Map { .. }
-        | Op::Scan(_)
-        | Op::Sort { .. }
-        | Op::AllGather(_)
-        | Op::AllGatherStart(_)
-        | Op::AllReduce(_)
-        | Op::AllReduceStart(_)
-        | Op::ReduceScatter(_)
-        | Op::AllToAll(_)
-        | Op::CollectiveBroadcast(_)
-        | Op::CollectivePermute(_)
-        | Op::CollectivePermuteStart(_)
-        | Op::AsyncUpdate(_) => Arity::at_least(1),
-        Op::Conditional | Op::DynamicUpdateSlice => Arity::at_least(2),
-        Op::AfterAll
-        | Op::Tuple
-        | Op::Call { .. }
-        | Op::Fusion(_)
-        | Op::CustomCall(_)
-        | Op::AsyncStart(_) => Arity::ANY,
-    }
-}
-
-/// How many computations an operation calls.
-fn called_arity(op: &Op) -> Arity {
-    match op {
-        Op::While | Op::SelectAndScatter(_) => Arity::exactly(2),
-        Op::Scatter(_)
-        | Op::Reduce { .. }
-        | Op::ReduceWindow(_)
-        | Op::Map { .. }
-        | Op::Scan(_)
-        | Op::Sort { .. }
-        | Op::Call { .. }
-        | Op::Fusion(_)
-        | Op::AllReduce(_)
-        | Op::AllReduceStart(_)
-        | Op::ReduceScatter(_)
-        | Op::AsyncStart(_) => Arity::exactly(1),
-        Op::AsyncUpdate(_) | Op::AsyncDone(_) => Arity::between(0, 1),
-        Op::Conditional => Arity::at_least(1),
-        Op::CustomCall(_) => Arity::ANY,
-        _ => Arity::exactly(0),
-    }
 }
 
 #[cfg(test)]

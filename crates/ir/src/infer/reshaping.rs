@@ -41,7 +41,7 @@ impl<'a> Inference<'a> {
     pub(super) fn dynamic_reshape(&self) -> Result<ArrayShape> {
         let given = self.given_array()?;
         if self.operands.len() != given.rank() + 1 {
-            let expected = super::Arity::exactly(given.rank() + 1);
+            let expected = crate::Arity::exactly(given.rank() + 1);
             return Err(InferError::OperandCount { expected, found: self.operands.len() });
         }
         for i in 1..self.operands.len() {

@@ -125,9 +125,9 @@ pub enum InstructionError {
     #[error("its literal has {found} bytes of data, its shape asks for {expected}")]
     LiteralSize { expected: u64, found: usize },
     #[error("it must have one user, {expected}; it has {found}")]
-    NotDone { expected: &'static str, found: String },
+    NotDone { expected: String, found: String },
     #[error("its operand must be {expected}, is {found}")]
-    NotStarted { expected: &'static str, found: Opcode },
+    NotStarted { expected: String, found: Opcode },
     #[error("its {0} differs from that of its operand")]
     PairDiffers(&'static str),
     #[error("it runs on thread {found:?}, the computation {computation} it calls on {expected:?}")]

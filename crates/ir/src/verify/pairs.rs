@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::{ComputationId, Instruction, InstructionId, Op, Opcode, SecondaryMap};
+use crate::{ComputationId, Effect, Instruction, InstructionId, Op, Opcode, SecondaryMap};
 
 use super::{InstructionError, Verifier};
 
@@ -65,39 +65,26 @@ impl Verifier<'_> {
         instruction: &Instruction,
         (count, user): (usize, Option<InstructionId>),
     ) {
-        let (expected, allowed): (&str, &[Opcode]) = match instruction.opcode() {
-            Opcode::CopyStart => ("copy-done", &[Opcode::CopyDone]),
-            Opcode::AllGatherStart => ("all-gather-done", &[Opcode::AllGatherDone]),
-            Opcode::AllReduceStart => ("all-reduce-done", &[Opcode::AllReduceDone]),
-            Opcode::CollectivePermuteStart => ("collective-permute-done", &[Opcode::CollectivePermuteDone]),
-            Opcode::AsyncStart | Opcode::AsyncUpdate => {
-                ("async-update or async-done", &[Opcode::AsyncUpdate, Opcode::AsyncDone])
-            }
-            _ => return,
-        };
+        let traits = instruction.op.traits();
+        if traits.next.is_empty() || traits.effect == Effect::Host {
+            return;
+        }
         let user = user.map(|user| self.module.instructions[user].opcode());
         let found = match (count, user) {
-            (1, Some(opcode)) if allowed.contains(&opcode) => return,
+            (1, Some(opcode)) if traits.next.contains(&opcode) => return,
             (1, Some(opcode)) => opcode.to_string(),
             (0, _) => "none".to_string(),
             (n, _) => n.to_string(),
         };
-        self.report(id, InstructionError::NotDone { expected, found });
+        self.report(id, InstructionError::NotDone { expected: any_of(traits.next), found });
     }
 
     /// A done's operand is its start, and they agree on what both of them say.
     fn check_done(&mut self, id: InstructionId, instruction: &Instruction) {
-        let (expected, allowed): (&str, &[Opcode]) = match instruction.opcode() {
-            Opcode::CopyDone => ("copy-start", &[Opcode::CopyStart]),
-            Opcode::AllGatherDone => ("all-gather-start", &[Opcode::AllGatherStart]),
-            Opcode::AllReduceDone => ("all-reduce-start", &[Opcode::AllReduceStart]),
-            Opcode::CollectivePermuteDone => ("collective-permute-start", &[Opcode::CollectivePermuteStart]),
-            Opcode::AsyncUpdate | Opcode::AsyncDone => {
-                ("async-start or async-update", &[Opcode::AsyncStart, Opcode::AsyncUpdate])
-            }
-            Opcode::SendDone | Opcode::RecvDone => ("send or recv", &[]),
-            _ => return,
-        };
+        let previous = instruction.op.traits().previous;
+        if previous.is_empty() {
+            return;
+        }
         let Some(&operand) = instruction.operands.first() else { return };
         let start = &self.module.instructions[operand];
         let differs = match (&instruction.op, &start.op) {
@@ -110,7 +97,8 @@ impl Verifier<'_> {
             }
             // Around a loop the operand may be an element of a tuple, a parameter, and so on, but not the wrong start.
             (Op::SendDone(_) | Op::RecvDone(_), Op::Send(_) | Op::Recv(_)) => {
-                return self.report(id, InstructionError::NotStarted { expected, found: start.opcode() });
+                let (expected, found) = (any_of(previous), start.opcode());
+                return self.report(id, InstructionError::NotStarted { expected, found });
             }
             (Op::SendDone(_) | Op::RecvDone(_), _) => None,
             (Op::AsyncUpdate(now), Op::AsyncStart(start) | Op::AsyncUpdate(start))
@@ -123,8 +111,9 @@ impl Verifier<'_> {
                     (both && called.0 != called.1).then_some("wrapped computation")
                 }
             }
-            _ if !allowed.contains(&start.opcode()) => {
-                return self.report(id, InstructionError::NotStarted { expected, found: start.opcode() });
+            _ if !previous.contains(&start.opcode()) => {
+                let (expected, found) = (any_of(previous), start.opcode());
+                return self.report(id, InstructionError::NotStarted { expected, found });
             }
             _ => None,
         };
@@ -154,6 +143,11 @@ impl Verifier<'_> {
             }
         }
     }
+}
+
+/// Opcodes as people list them.
+fn any_of(opcodes: &[Opcode]) -> String {
+    opcodes.iter().map(Opcode::to_string).collect::<Vec<_>>().join(" or ")
 }
 
 /// The main thread goes by two names.

@@ -1,6 +1,6 @@
 //! Which opcode takes which attributes.
 
-use memplan_ir::Opcode;
+use memplan_ir::{Arithmetic, Opcode};
 
 use super::{Attribute, Head};
 
@@ -16,26 +16,6 @@ pub(super) fn is_allowed(head: &Head, attribute: Attribute) -> bool {
 pub(super) fn allowed(opcode: Opcode) -> &'static [Attribute] {
     use Attribute::*;
     match opcode {
-        Opcode::Acos
-        | Opcode::Acosh
-        | Opcode::Asin
-        | Opcode::Asinh
-        | Opcode::Atanh
-        | Opcode::Cbrt
-        | Opcode::Cosh
-        | Opcode::Cosine
-        | Opcode::Erf
-        | Opcode::Exponential
-        | Opcode::Expm1
-        | Opcode::Log
-        | Opcode::Log1p
-        | Opcode::Logistic
-        | Opcode::Rsqrt
-        | Opcode::Sine
-        | Opcode::Sinh
-        | Opcode::Sqrt
-        | Opcode::Tan
-        | Opcode::Tanh => &[ResultAccuracy],
         Opcode::AllGather | Opcode::AllGatherStart => {
             &[Dimensions, ReplicaGroups, ChannelId, ConstrainLayout, UseGlobalDeviceIds, Mode]
         }
@@ -153,6 +133,10 @@ pub(super) fn allowed(opcode: Opcode) -> &'static [Attribute] {
         Opcode::TopK => &[K, Largest, IsStable],
         Opcode::TriangularSolve => &[LeftSide, Lower, UnitDiagonal, TransposeA],
         Opcode::While => &[Condition, Body],
+        // Functions that may be computed more or less accurately.
+        unary if unary.traits().arithmetic != Arithmetic::Simple && unary.traits().operands.max == 1 => {
+            &[ResultAccuracy]
+        }
         _ => &[],
     }
 }

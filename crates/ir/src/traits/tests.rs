@@ -1,0 +1,34 @@
+use strum::IntoEnumIterator;
+
+use super::*;
+
+#[test]
+fn parts_of_asynchronous_operations_know_each_other() {
+    for opcode in Opcode::iter() {
+        let Traits { role, next, previous, .. } = opcode.traits();
+        assert!(next.iter().all(|part| part.traits().previous.contains(&opcode)), "{opcode}");
+        assert!(previous.iter().all(|part| part.traits().next.contains(&opcode)), "{opcode}");
+        assert_eq!(!next.is_empty(), matches!(role, Role::Starts | Role::Continues), "{opcode}");
+        assert_eq!(!previous.is_empty(), matches!(role, Role::Ends | Role::Continues), "{opcode}");
+    }
+}
+
+#[test]
+fn what_calls_says_what_for() {
+    for opcode in Opcode::iter() {
+        let traits = opcode.traits();
+        assert_eq!(traits.callees == Callees::None, traits.called == Arity::exactly(0), "{opcode}");
+    }
+}
+
+#[test]
+fn unary_and_binary_operations_are_elementwise() {
+    for op in crate::UnaryOp::iter() {
+        let traits = op.opcode().traits();
+        assert_eq!((traits.access, traits.operands), (Access::Elementwise, Arity::exactly(1)), "{op:?}");
+    }
+    for op in crate::BinaryOp::iter() {
+        let traits = op.opcode().traits();
+        assert_eq!((traits.access, traits.operands), (Access::Elementwise, Arity::exactly(2)), "{op:?}");
+    }
+}
