@@ -3,8 +3,8 @@
 //! The program goes through the same stages as there (simplify, fuse, copy, schedule, assign), each with that compiler's
 //! rules, which are data ([`Compiler`]). What comes out is no plan for anybody to run, but the bytes of one.
 
-use crate::analysis::{CallGraph, CallGraphError, RunEstimate, calls_sequentially};
-use crate::ir::{self, Module, Op};
+use crate::analysis::{CallGraph, CallGraphError, RunEstimate};
+use crate::ir::{self, Module, Op, Role};
 use crate::memory::{Bytes, Compiler, Scheduler, Target, Totals};
 use crate::pack;
 use crate::passes::{self, Context, Pass, PassError, RunOptions};
@@ -132,11 +132,7 @@ fn fast_memory_options(compiler: &Compiler, machine: &Target, temp: Bytes) -> Op
 /// Instructions that code is generated for.
 fn n_kernels(module: &Module, graph: &CallGraph) -> u64 {
     let is_kernel = |op: &Op| {
-        let moves_nothing = matches!(
-            op,
-            Op::Parameter { .. } | Op::Constant(_) | Op::Tuple | Op::GetTupleElement { .. } | Op::Bitcast
-        );
-        !moves_nothing && !calls_sequentially(op)
+        !matches!(op.traits().role, Role::Provides | Role::PassesOn | Role::Calls) && !op.runs_callees()
     };
     let of = |&computation: &ir::ComputationId| {
         module.instructions_of(computation).filter(|(_, instruction)| is_kernel(&instruction.op)).count()

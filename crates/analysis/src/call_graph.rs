@@ -48,11 +48,6 @@ pub enum CallGraphError {
     MixedContext(Box<str>),
 }
 
-/// Whether an instruction hands control to the computations it calls (as opposed to applying them to elements).
-pub fn calls_sequentially(op: &Op) -> bool {
-    matches!(op, Op::Call { .. } | Op::While | Op::Conditional | Op::AsyncStart(_))
-}
-
 impl CallGraph {
     /// Contexts and call sites, in time linear in the module.
     ///
@@ -71,7 +66,7 @@ impl CallGraph {
             }
             for (id, instruction) in module.instructions_of(caller) {
                 for &callee in &instruction.called {
-                    if context == Context::Sequential && calls_sequentially(&instruction.op) {
+                    if context == Context::Sequential && instruction.op.runs_callees() {
                         graph.contexts[callee] = Context::Sequential;
                         graph.callers[callee] = id.into();
                     } else if graph.contexts[callee] == Context::Dead {
@@ -103,7 +98,7 @@ impl CallGraph {
                         continue;
                     }
                     let name = || module.computations[callee].name.clone();
-                    if self.contexts[caller] == Context::Embedded || !calls_sequentially(&instruction.op) {
+                    if self.contexts[caller] == Context::Embedded || !instruction.op.runs_callees() {
                         return Err(CallGraphError::MixedContext(name()));
                     }
                     if std::mem::replace(&mut called[callee], true) {

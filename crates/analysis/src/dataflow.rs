@@ -64,19 +64,6 @@ pub struct Dataflow {
     pub phi_inputs: Vec<(ValueId, ValueId)>,
 }
 
-/// Whether an operation reads no bytes of its operands: its result is made of the same values.
-pub fn only_passes_on(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Tuple
-            | Op::GetTupleElement { .. }
-            | Op::Bitcast
-            | Op::OptimizationBarrier
-            | Op::Domain(_)
-            | Op::AddDependency
-    )
-}
-
 /// Finds the value at every position of every sequential computation. Close to linear in the number of positions.
 pub fn dataflow(module: &Module, graph: &CallGraph) -> Dataflow {
     let positions = Positions::new(module);

@@ -15,11 +15,11 @@ mod timeline;
 mod trip_count;
 
 pub use buffers::{BufferId, Buffers, aliased_values, buffers, given_parameters, in_place_values};
-pub use call_graph::{CallGraph, CallGraphError, Context, calls_sequentially};
+pub use call_graph::{CallGraph, CallGraphError, Context};
 pub use cost::{Access, Costs, Durations, KernelCosts, Machine, RunEstimate, Work, operations};
-pub use dataflow::{Dataflow, Value, ValueId, ValueKind, dataflow, only_passes_on};
+pub use dataflow::{Dataflow, Value, ValueId, ValueKind, dataflow};
 pub use facts::Facts;
-pub use in_place::{InPlace, InPlacePair, is_elementwise};
+pub use in_place::{InPlace, InPlacePair};
 pub use live_range::{LiveRange, LiveRanges, live_ranges};
 pub use timeline::{Time, Timeline, timeline};
 pub use trip_count::trip_count;

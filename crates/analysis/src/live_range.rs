@@ -25,7 +25,7 @@ use memplan_ir::{InstructionId, Module, Op, OutputOperandAlias, PositionId};
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
-use crate::{CallGraph, Dataflow, Time, Timeline, ValueId, ValueKind, given_parameters, only_passes_on};
+use crate::{CallGraph, Dataflow, Time, Timeline, ValueId, ValueKind, given_parameters};
 
 /// Half-open range of instants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -139,7 +139,7 @@ impl Live<'_> {
                 self.extend(table, time as Time + 1);
             }
             let (reads, at): (&[_], Time) = match &instruction.op {
-                op if only_passes_on(op) => (&[], 0),
+                op if op.only_passes_on() => (&[], 0),
                 Op::AfterAll => (&[], 0),
                 // What goes in is read when the loop begins; inside, it is the state's business.
                 Op::While => (&instruction.operands, self.line.begin(id)),

@@ -236,7 +236,7 @@ fn called_computations(module: &Module) -> Vec<ComputationId> {
     let mut at = 0;
     while at < called.len() {
         for (_, instruction) in module.instructions_of(called[at]) {
-            if writes::runs_callees(&instruction.op) {
+            if instruction.op.runs_callees() {
                 for &callee in &instruction.called {
                     if !std::mem::replace(&mut is_seen[callee], true) {
                         called.push(callee);

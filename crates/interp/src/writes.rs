@@ -2,36 +2,21 @@
 
 use std::ops::Range;
 
-use memplan_ir::{InstructionId, Module, Op};
+use memplan_ir::{Effect, InstructionId, Module, Op, Role};
 
 use crate::lower::leaf_count;
 
-/// Whether an operation's called computations are run step by step.
-pub(crate) fn runs_callees(op: &Op) -> bool {
-    matches!(op, Op::Call { .. } | Op::While | Op::Conditional | Op::AsyncStart(_))
-}
-
 /// Whether an instruction writes memory through a kernel.
 pub(crate) fn has_kernel(module: &Module, id: InstructionId) -> bool {
-    match &module.instructions[id].op {
-        op if runs_callees(op) => false,
-        Op::Copy => !module.shape(id).is_tuple(),
-        Op::Parameter { .. }
-        | Op::Constant(_)
-        | Op::Tuple
-        | Op::GetTupleElement { .. }
-        | Op::Bitcast
-        | Op::OptimizationBarrier
-        | Op::Domain(_)
-        | Op::AddDependency
-        | Op::AfterAll
-        | Op::AsyncUpdate(_)
-        | Op::AsyncDone(_)
-        | Op::AllReduceDone(_)
-        | Op::AllGatherDone(_)
-        | Op::CollectivePermuteDone(_)
-        | Op::CopyDone => false,
-        _ => true,
+    let op = &module.instructions[id].op;
+    let traits = op.traits();
+    match traits.role {
+        Role::Provides | Role::PassesOn | Role::Orders | Role::Calls | Role::Continues => false,
+        Role::Queries => true,
+        // Tables of tuples are copied by nobody.
+        Role::Computes => !matches!(op, Op::Copy) || !module.shape(id).is_tuple(),
+        Role::Starts => !op.runs_callees(),
+        Role::Ends => traits.effect == Effect::Host,
     }
 }
 

@@ -4,7 +4,18 @@ use strum::{Display, EnumIter, EnumString, IntoStaticStr, VariantArray};
 
 /// The name of an operation. What an instruction does, attributes included, is its [`Op`](crate::Op).
 #[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumString, IntoStaticStr, EnumIter,
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Display,
+    EnumString,
+    IntoStaticStr,
+    EnumIter,
     VariantArray,
 )]
 #[strum(serialize_all = "kebab-case")]

@@ -244,12 +244,14 @@ impl Opcode {
             RaggedDot => Traits::new(Access::Contraction, exactly(3)),
             ScaledDot => Traits::new(Access::Contraction, exactly(4)),
 
-            Reduce | ReduceWindow => Traits::new(Access::Reduction, Arity::in_pairs_from(2))
-                .calling(Callees::Applied, exactly(1)),
+            Reduce | ReduceWindow => {
+                Traits::new(Access::Reduction, Arity::in_pairs_from(2)).calling(Callees::Applied, exactly(1))
+            }
 
             DynamicUpdateSlice => Traits::new(Access::Update, Arity::at_least(2)),
-            Scatter => Traits::new(Access::Update, Arity::in_pairs_from(3))
-                .calling(Callees::Applied, exactly(1)),
+            Scatter => {
+                Traits::new(Access::Update, Arity::in_pairs_from(3)).calling(Callees::Applied, exactly(1))
+            }
 
             Cholesky | Fft | RngBitGenerator | TopK => Traits::whole(exactly(1)),
             SetDimensionSize | TriangularSolve => Traits::whole(exactly(2)),
@@ -281,9 +283,9 @@ impl Opcode {
             RaggedAllToAll => Traits::collective(exactly(6)),
             AllGatherStart => Traits::collective(SOME).starting(&[AllGatherDone]),
             AllGatherDone => Traits::collective(exactly(1)).ending(&[AllGatherStart]),
-            AllReduceStart => Traits::collective(SOME)
-                .calling(Callees::Applied, exactly(1))
-                .starting(&[AllReduceDone]),
+            AllReduceStart => {
+                Traits::collective(SOME).calling(Callees::Applied, exactly(1)).starting(&[AllReduceDone])
+            }
             AllReduceDone => Traits::collective(exactly(1)).ending(&[AllReduceStart]),
             CollectivePermuteStart => Traits::collective(SOME).starting(&[CollectivePermuteDone]),
             CollectivePermuteDone => Traits::collective(exactly(1)).ending(&[CollectivePermuteStart]),
@@ -297,15 +299,13 @@ impl Opcode {
 
             CopyStart => Traits::whole(exactly(1)).starting(&[CopyDone]),
             CopyDone => Traits::whole(exactly(1)).ending(&[CopyStart]),
-            AsyncStart => Traits::whole(ANY)
-                .calling(Callees::Run, exactly(1))
-                .starting(&[AsyncUpdate, AsyncDone]),
+            AsyncStart => {
+                Traits::whole(ANY).calling(Callees::Run, exactly(1)).starting(&[AsyncUpdate, AsyncDone])
+            }
             AsyncUpdate => Traits {
                 next: &[AsyncUpdate, AsyncDone],
                 previous: &[AsyncStart, AsyncUpdate],
-                ..Traits::whole(SOME)
-                    .calling(Callees::Named, Arity::between(0, 1))
-                    .role(Role::Continues)
+                ..Traits::whole(SOME).calling(Callees::Named, Arity::between(0, 1)).role(Role::Continues)
             },
             AsyncDone => Traits::whole(exactly(1))
                 .calling(Callees::Named, Arity::between(0, 1))

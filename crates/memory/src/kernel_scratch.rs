@@ -4,7 +4,7 @@
 //! What a compiler will take is known only when it has generated the kernel. A target therefore has a rule that is known
 //! to be enough: a limit, and below it so many bytes for each byte that the kernel could touch.
 
-use memplan_ir::{ComputationId, InstructionId, Module, Op, SecondaryMap};
+use memplan_ir::{ComputationId, Effect, InstructionId, Module, Op, Role, SecondaryMap};
 
 use crate::{Bytes, MemorySpace, MemorySpaceId, Target};
 
@@ -81,7 +81,7 @@ fn run_by_the_cores(module: &Module) -> SecondaryMap<ComputationId, bool> {
     while let Some(computation) = reached.pop() {
         if !std::mem::replace(&mut is_run[computation], true) {
             for (_, instruction) in module.instructions_of(computation) {
-                if matches!(instruction.op, Op::While | Op::Conditional | Op::Call { .. }) {
+                if instruction.op.traits().role == Role::Calls {
                     reached.extend(&instruction.called);
                 }
             }
@@ -92,33 +92,8 @@ fn run_by_the_cores(module: &Module) -> SecondaryMap<ComputationId, bool> {
 
 /// Whether the cores run code for an instruction that reads or writes arrays.
 fn is_kernel(op: &Op) -> bool {
-    match op {
-        Op::Parameter { .. }
-        | Op::Constant(_)
-        | Op::Tuple
-        | Op::GetTupleElement { .. }
-        | Op::Bitcast
-        | Op::AddDependency
-        | Op::AfterAll
-        | Op::OptimizationBarrier
-        | Op::Domain(_)
-        | Op::GetDimensionSize { .. }
-        | Op::ReplicaId
-        | Op::PartitionId => false,
-        Op::While | Op::Conditional | Op::Call { .. } => false,
-        Op::CopyStart { .. }
-        | Op::CopyDone
-        | Op::AsyncStart(_)
-        | Op::AsyncUpdate(_)
-        | Op::AsyncDone(_)
-        | Op::Infeed(_)
-        | Op::Outfeed(_)
-        | Op::Send(_)
-        | Op::SendDone(_)
-        | Op::Recv(_)
-        | Op::RecvDone(_) => false,
-        // These only name memory: storage without contents, and neighboring slices seen as one.
-        Op::CustomCall(call) => !matches!(&*call.target, "AllocateBuffer" | "ConcatBitcast"),
-        op => op.collective().is_none(),
-    }
+    op.traits().role == Role::Computes
+        && op.traits().effect != Effect::Host
+        && op.collective().is_none()
+        && !op.only_names_memory()
 }

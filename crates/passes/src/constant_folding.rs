@@ -13,7 +13,9 @@
 //! the module larger or take long: see [`MAX_ELEMENTS`]. Requires nothing. *Changed* means that something was folded.
 
 use memplan_interp::{Options, evaluate};
-use memplan_ir::{ComputationId, Instruction, InstructionId, Literal, LiteralData, Module, Op, Shape};
+use memplan_ir::{
+    Access, ComputationId, Instruction, InstructionId, Literal, LiteralData, Module, Op, Shape,
+};
 use rustc_hash::FxHashMap;
 
 use crate::rewrite::Rewriter;
@@ -48,27 +50,16 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
 
 /// Operations that compute the same whenever and wherever they run, and that constants are worth computing for.
 fn is_pure(op: &Op) -> bool {
-    // Who copies wants a copy, and how random bits round is for the machine to say.
-    if op.is_elementwise() {
-        return !matches!(op, Op::Copy | Op::StochasticConvert);
+    match op.traits().access {
+        // Who copies wants a copy, and how random bits round is for the machine to say.
+        Access::Elementwise => !matches!(op, Op::Copy | Op::StochasticConvert),
+        // Views cost nothing, and these make much of little.
+        Access::Reindexing => !matches!(op, Op::Bitcast | Op::Broadcast { .. } | Op::Iota { .. }),
+        Access::Reduction => true,
+        Access::Contraction => matches!(op, Op::Dot(_)),
+        Access::Update => matches!(op, Op::DynamicUpdateSlice),
+        Access::Whole => false,
     }
-    matches!(
-        op,
-        Op::BitcastConvert
-            | Op::Reshape { .. }
-            | Op::Transpose { .. }
-            | Op::Reverse { .. }
-            | Op::Slice { .. }
-            | Op::DynamicSlice { .. }
-            | Op::DynamicUpdateSlice
-            | Op::Concatenate { .. }
-            | Op::Pad { .. }
-            | Op::Gather(_)
-            | Op::Reduce { .. }
-            | Op::ReduceWindow(_)
-            | Op::Map { .. }
-            | Op::Dot(_)
-    )
 }
 
 /// Whether all operands are known, at least one of them only as data, and the result is no burden.

@@ -30,7 +30,6 @@ mod updates;
 
 use memplan_analysis::{
     CallGraph, Dataflow, InPlace, ValueId, ValueKind, dataflow, given_parameters, in_place_values,
-    only_passes_on,
 };
 use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Names, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -103,7 +102,7 @@ fn count_readers(module: &Module, graph: &CallGraph, flow: &Dataflow) -> FxHashM
 
 /// The values that an instruction reads, each once. What is only passed on is not read.
 fn values_read(flow: &Dataflow, instruction: &Instruction) -> Vec<ValueId> {
-    if only_passes_on(&instruction.op) {
+    if instruction.op.only_passes_on() {
         return Vec::new();
     }
     let mut values: Vec<ValueId> = Vec::new();

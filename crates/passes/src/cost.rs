@@ -5,7 +5,7 @@
 //! are *cheap* here. What is *expensive* reads many elements for each that it makes.
 
 use memplan_analysis::{Machine, operations};
-use memplan_ir::{ArrayShape, Dimensions, Instruction, InstructionId, Module, Op, Shape};
+use memplan_ir::{Access, ArrayShape, Dimensions, Instruction, InstructionId, Module, Op, Role, Shape};
 use memplan_memory::{MemorySpaceId, Target, is_view};
 
 /// How an operation relates to a kernel.
@@ -61,29 +61,20 @@ pub(crate) fn class_of(module: &Module, id: InstructionId) -> CostClass {
 }
 
 fn class_of_op(instruction: &Instruction) -> CostClass {
-    match &instruction.op {
-        op if op.is_elementwise() => CostClass::Cheap,
-        Op::BitcastConvert
-        | Op::Iota { .. }
-        | Op::Broadcast { .. }
-        | Op::Reshape { .. }
-        | Op::Transpose { .. }
-        | Op::Reverse { .. }
-        | Op::Slice { .. }
-        | Op::DynamicSlice { .. }
-        | Op::Concatenate { .. }
-        | Op::Pad { .. }
-        | Op::Gather(_) => CostClass::Cheap,
-        Op::Dot(_) => CostClass::Hero(Hero::Dot),
-        Op::Convolution(_) => CostClass::Hero(Hero::Convolution),
-        Op::Reduce { .. } | Op::ReduceWindow(_) => CostClass::Hero(Hero::Reduction),
-        Op::DynamicUpdateSlice | Op::Scatter(_) => CostClass::Hero(Hero::Update),
-        Op::Parameter { .. }
-        | Op::Tuple
-        | Op::GetTupleElement { .. }
-        | Op::Constant(_)
-        | Op::Bitcast
-        | Op::OptimizationBarrier => CostClass::Free,
+    let op = &instruction.op;
+    let traits = op.traits();
+    match (traits.role, traits.access) {
+        (Role::Provides, _) => CostClass::Free,
+        (Role::PassesOn, _) if !matches!(op, Op::AddDependency | Op::Domain(_)) => CostClass::Free,
+        (Role::Computes, Access::Elementwise) if op.is_elementwise() => CostClass::Cheap,
+        (Role::Computes, Access::Reindexing) => CostClass::Cheap,
+        (_, Access::Contraction) => match op {
+            Op::Dot(_) => CostClass::Hero(Hero::Dot),
+            Op::Convolution(_) => CostClass::Hero(Hero::Convolution),
+            _ => CostClass::Opaque,
+        },
+        (_, Access::Reduction) => CostClass::Hero(Hero::Reduction),
+        (_, Access::Update) => CostClass::Hero(Hero::Update),
         _ => CostClass::Opaque,
     }
 }

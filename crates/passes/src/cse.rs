@@ -18,9 +18,8 @@
 use std::hash::{Hash, Hasher};
 
 use cranelift_entity::{EntityRef, SecondaryMap};
-use memplan_analysis::calls_sequentially;
 use memplan_ir::{
-    ArrayShape, BinaryOp, ComputationId, InstructionId, Literal, LiteralData, Module, Op, Operands,
+    ArrayShape, BinaryOp, Callees, ComputationId, InstructionId, Literal, LiteralData, Module, Op, Operands,
     PackedOption, Shape, ShapeId,
 };
 use rustc_hash::{FxHashMap, FxHasher};
@@ -55,10 +54,7 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
 }
 
 fn may_merge(op: &Op) -> bool {
-    !matches!(
-        op,
-        Op::While | Op::AsyncStart(_) | Op::AsyncUpdate(_) | Op::AsyncDone(_) | Op::CopyStart { .. }
-    ) && op.collective().is_none()
+    !matches!(op, Op::While) && !op.is_asynchronous() && op.collective().is_none()
 }
 
 /// A number for each shape, the same for shapes that count as equal.
@@ -172,12 +168,7 @@ fn merge_computations(module: &mut Module) -> bool {
         // Callees precede callers, so what this one calls is merged by now.
         for i in 0..module.computations[id].instructions.len() {
             let instruction = &mut module.instructions[module.computations[id].instructions[i]];
-            if calls_sequentially(&instruction.op)
-                || matches!(
-                    instruction.op,
-                    Op::Fusion(_) | Op::CustomCall(_) | Op::AsyncUpdate(_) | Op::AsyncDone(_)
-                )
-            {
+            if instruction.op.traits().callees != Callees::Applied {
                 continue;
             }
             for callee in &mut instruction.called {

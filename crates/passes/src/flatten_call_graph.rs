@@ -10,7 +10,6 @@
 //! control flow calls them too. Changed: whether anything was cloned.
 
 use cranelift_entity::SecondaryMap;
-use memplan_analysis::calls_sequentially;
 use memplan_ir::{ComputationId, InstructionId, Module, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -35,7 +34,7 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     while let Some(caller) = pending.pop() {
         for i in 0..flatten.module.computations[caller].instructions.len() {
             let id = flatten.module.computations[caller].instructions[i];
-            if !calls_sequentially(&flatten.module.instructions[id].op) {
+            if !flatten.module.instructions[id].op.runs_callees() {
                 continue;
             }
             for c in 0..flatten.module.instructions[id].called.len() {
@@ -98,7 +97,7 @@ impl<'m> Flatten<'m> {
         let mut taken = SecondaryMap::new();
         for instruction in module.instructions.values() {
             let is_async = matches!(instruction.op, Op::AsyncUpdate(_) | Op::AsyncDone(_));
-            if !calls_sequentially(&instruction.op) && !is_async {
+            if !instruction.op.runs_callees() && !is_async {
                 instruction.called.iter().for_each(|&callee| taken[callee] = true);
             }
         }

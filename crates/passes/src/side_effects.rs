@@ -1,7 +1,7 @@
 //! Which instructions do something besides computing a value, and so may be neither dropped nor merged.
 
 use cranelift_entity::EntitySet;
-use memplan_ir::{ComputationId, Instruction, Module, Op};
+use memplan_ir::{ComputationId, Instruction, Module};
 
 /// The computations that have an instruction with a side effect, their callees included.
 #[derive(Clone, Debug, Default)]
@@ -30,24 +30,7 @@ impl SideEffects {
 
     /// Whether an instruction has a side effect, itself or through what it calls.
     pub(crate) fn of(&self, instruction: &Instruction) -> bool {
-        acts(&instruction.op) || instruction.called.iter().any(|&callee| self.computations.contains(callee))
-    }
-}
-
-/// Whether an operation by itself does more than compute: it talks to the host or to other devices, or advances the
-/// state of a random number generator.
-fn acts(op: &Op) -> bool {
-    match op {
-        Op::Infeed(_)
-        | Op::Outfeed(_)
-        | Op::Send(_)
-        | Op::SendDone(_)
-        | Op::Recv(_)
-        | Op::RecvDone(_)
-        | Op::Rng { .. }
-        | Op::RngGetAndUpdateState { .. } => true,
-        Op::CustomCall(call) => call.has_side_effect,
-        // Devices that share a channel wait for each other.
-        other => other.collective().is_some_and(|collective| collective.channel_id.is_some()),
+        instruction.op.has_side_effect()
+            || instruction.called.iter().any(|&callee| self.computations.contains(callee))
     }
 }

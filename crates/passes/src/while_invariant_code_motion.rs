@@ -20,8 +20,7 @@
 //! and collectives; loops with side effects. Requires nothing. *Changed* means that something was moved.
 
 use cranelift_entity::SecondaryMap;
-use memplan_analysis::is_elementwise;
-use memplan_ir::{ComputationId, InstructionId, Literal, Module, Op, Shape};
+use memplan_ir::{Access, ComputationId, InstructionId, Literal, Module, Op, Shape};
 use rustc_hash::FxHashMap;
 
 use crate::copy_computation::{copy_computation, state_element, uses_elements_only};
@@ -143,22 +142,15 @@ fn join(a: Source, b: Source) -> Source {
 
 /// Operations that compute the same wherever they stand, and that are worth computing once.
 fn is_movable(r: &Rewriter<'_>, id: InstructionId) -> bool {
-    let is_function = is_elementwise(r.get(id))
-        || matches!(
-            r.op(id),
-            Op::Reshape { .. }
-                | Op::Transpose { .. }
-                | Op::Reverse { .. }
-                | Op::Slice { .. }
-                | Op::DynamicSlice { .. }
-                | Op::Concatenate { .. }
-                | Op::Pad { .. }
-                | Op::Gather(_)
-                | Op::Reduce { .. }
-                | Op::Dot(_)
-                | Op::Convolution(_)
-        );
-    is_function && !r.is_pinned(id) && !matches!(r.op(id), Op::StochasticConvert) && r.array(id).is_some()
+    let op = r.op(id);
+    let is_function = match op.traits().access {
+        Access::Elementwise => op.is_elementwise() && !matches!(op, Op::StochasticConvert),
+        // Views cost nothing, and what is made of nothing is made anew for less than it takes to keep.
+        Access::Reindexing => !matches!(op, Op::Bitcast | Op::Broadcast { .. } | Op::Iota { .. }),
+        Access::Contraction | Access::Reduction => true,
+        Access::Update | Access::Whole => false,
+    };
+    is_function && !r.is_pinned(id) && r.array(id).is_some()
 }
 
 /// The values to compute before the loop, in order.

@@ -22,7 +22,7 @@ mod reads;
 mod run;
 
 use cranelift_entity::SecondaryMap;
-use memplan_ir::{ComputationId, ElementType, InstructionId, Module, Op, Shape, ShapeIndex};
+use memplan_ir::{ComputationId, ElementType, InstructionId, Module, Op, Role, Shape, ShapeIndex};
 use memplan_memory::{Bytes, Target};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -205,31 +205,13 @@ impl Costing<'_> {
 /// Whether an instruction itself moves no bytes between memory and the cores: it passes values on, hands control to
 /// others, or is a transfer, which is not a kernel's work.
 fn moves_nothing(op: &Op) -> bool {
-    crate::only_passes_on(op)
-        || crate::calls_sequentially(op)
-        || matches!(
-            op,
-            Op::Parameter { .. }
-                | Op::Constant(_)
-                | Op::AfterAll
-                | Op::CopyStart { .. }
-                | Op::CopyDone
-                | Op::AsyncUpdate(_)
-                | Op::AsyncDone(_)
-                | Op::AllGatherDone(_)
-                | Op::AllReduceDone(_)
-                | Op::CollectivePermuteDone(_)
-                | Op::SendDone(_)
-                | Op::RecvDone(_)
-                | Op::ReplicaId
-                | Op::PartitionId
-        )
-        || is_view(op)
-}
-
-/// Custom calls of the TPU compiler that only name memory: uninitialized storage, and neighboring slices seen as one.
-fn is_view(op: &Op) -> bool {
-    matches!(op, Op::CustomCall(call) if matches!(&*call.target, "AllocateBuffer" | "ConcatBitcast"))
+    match op.traits().role {
+        Role::Provides | Role::PassesOn | Role::Queries | Role::Orders | Role::Calls => true,
+        Role::Continues | Role::Ends => true,
+        // Collectives read what they send when they start.
+        Role::Starts => matches!(op, Op::CopyStart { .. } | Op::AsyncStart(_)),
+        Role::Computes => op.only_names_memory(),
+    }
 }
 
 /// The leaves of an instruction's shape with their indices, in order.

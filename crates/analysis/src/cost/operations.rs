@@ -1,7 +1,7 @@
 //! How many operations an instruction takes.
 
 use memplan_ir::{
-    ArrayShape, BinaryOp, Convolution, ElementType, Instruction, InstructionId, Module, Op, Shape, UnaryOp,
+    Arithmetic, ArrayShape, Convolution, ElementType, Instruction, InstructionId, Module, Op, Role, Shape,
     WindowDimension,
 };
 
@@ -52,8 +52,7 @@ fn vector_operations(module: &Module, instruction: &Instruction, result: f64, op
     let window = |dimensions: &[WindowDimension]| dimensions.iter().map(|d| d.size as f64).product::<f64>();
     let log2 = |n: f64| n.max(2.0).log2();
     match &instruction.op {
-        Op::Unary(op) => result * unary(*op),
-        Op::Binary(op) => result * binary(*op),
+        op @ (Op::Unary(_) | Op::Binary(_)) => result * per_element(op),
         Op::Reduce { .. } | Op::Map { .. } | Op::TopK { .. } | Op::Scan(_) => {
             let arrays = (instruction.operands.len() / 2).max(1);
             operand * arrays as f64
@@ -81,7 +80,7 @@ fn vector_operations(module: &Module, instruction: &Instruction, result: f64, op
             updates.and_then(ArrayShape::element_count).unwrap_or(0) as f64
         }
         // Inside a kernel these cost nothing but the reads, which are counted as such.
-        Op::Parameter { .. } | Op::Constant(_) | Op::Bitcast | Op::Tuple | Op::GetTupleElement { .. } => 0.0,
+        op if matches!(op.traits().role, Role::Provides | Role::PassesOn) => 0.0,
         Op::Fusion(_) => 0.0,
         Op::DynamicUpdateSlice => {
             let update = instruction.operands.get(1).and_then(|&o| module.shape(o).as_array());
@@ -91,32 +90,12 @@ fn vector_operations(module: &Module, instruction: &Instruction, result: f64, op
     }
 }
 
-fn unary(op: UnaryOp) -> f64 {
-    use UnaryOp::*;
-    match op {
-        Abs
-        | Ceil
-        | Floor
-        | Imag
-        | IsFinite
-        | Negate
-        | Not
-        | Real
-        | Sign
-        | PopulationCount
-        | CountLeadingZeros
-        | RoundNearestAwayFromZero
-        | RoundNearestEven => 1.0,
-        Rsqrt | Sqrt | Cbrt => DIVISION,
-        _ => TRANSCENDENTAL,
-    }
-}
-
-fn binary(op: BinaryOp) -> f64 {
-    match op {
-        BinaryOp::Divide | BinaryOp::Remainder => DIVISION,
-        BinaryOp::Power | BinaryOp::Atan2 => TRANSCENDENTAL,
-        _ => 1.0,
+/// Vector operations of one element of an elementwise operation.
+fn per_element(op: &Op) -> f64 {
+    match op.traits().arithmetic {
+        Arithmetic::Simple => 1.0,
+        Arithmetic::Division => DIVISION,
+        Arithmetic::Transcendental => TRANSCENDENTAL,
     }
 }
 

@@ -18,7 +18,7 @@ use memplan_ir::{ComputationId, InstructionId, Module, Op, Shape, ShapeIndex};
 use memplan_memory::{MemorySpaceId, Target};
 
 use super::{Costs, Machine};
-use crate::{CallGraph, calls_sequentially};
+use crate::CallGraph;
 
 /// What one run of a program moves, and how long it takes. Loops count as often as they run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -69,7 +69,7 @@ impl KernelCosts {
         let follow = Follow { module, graph, costs, target, machine: Machine::new(target) };
         let mut kernels = SecondaryMap::new();
         let instructions = graph.sequential().iter().flat_map(|&c| &module.computations[c].instructions);
-        for &id in instructions.filter(|&&id| !calls_sequentially(&module.instructions[id].op)) {
+        for &id in instructions.filter(|&&id| !module.instructions[id].op.runs_callees()) {
             kernels[id] = RunEstimate::from(&follow.kernel(id));
         }
         KernelCosts(kernels)
@@ -94,7 +94,7 @@ impl Durations {
         for &computation in graph.sequential() {
             let mut run = Run::default();
             for &id in &module.computations[computation].instructions {
-                let mut inside = match calls_sequentially(&module.instructions[id].op) {
+                let mut inside = match module.instructions[id].op.runs_callees() {
                     true => Run::default(),
                     false => follow.kernel(id),
                 };
@@ -198,7 +198,7 @@ impl Follow<'_> {
                     flying.push_back(Flying { start: id, left: inside.busy.max(inside.seconds) });
                 }
                 Op::CopyDone | Op::AsyncDone(_) => self.wait(&mut run, &mut flying, id),
-                op if calls_sequentially(op) => {
+                op if op.runs_callees() => {
                     let mut inside = Run::default();
                     self.callees(id, runs).for_each(|(callee, times)| inside.add(callee, times));
                     self.proceed(&mut run, &mut flying, &inside);

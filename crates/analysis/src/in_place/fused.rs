@@ -4,7 +4,7 @@ use memplan_ir::{ArrayLiteral, ArrayShape, ComputationId, InstructionId, Module,
 use rustc_hash::FxHashMap;
 
 use super::lie::{same_order, storage_bits, tiles};
-use super::{InPlace, is_elementwise};
+use super::{InPlace, is_in_step};
 
 /// A leaf of a fused root that an in-place operation writes into a parameter's buffer.
 #[derive(Clone, Debug)]
@@ -260,7 +260,7 @@ impl Walk<'_> {
                 (is_updated && !self.is_reached(rest)).then_some(Reach::Point)
             }
             Op::Fusion(_) => self.step_into(id),
-            _ if is_elementwise(instruction) => {
+            op if is_in_step(op) => {
                 let mut reached = operands.iter().filter(|&&operand| self.of(operand).is_some());
                 let reach = self.join(operands).filter(|&reach| reach != Reach::Beside);
                 if reached.all(lies_like) { reach } else { None }

@@ -4,9 +4,7 @@ mod fused;
 mod lie;
 
 use cranelift_entity::SecondaryMap;
-use memplan_ir::{
-    ComputationId, Instruction, InstructionId, Module, Op, OutputOperandAlias, Shape, ShapeIndex, UnaryOp,
-};
+use memplan_ir::{ComputationId, InstructionId, Module, Op, OutputOperandAlias, Shape, ShapeIndex, UnaryOp};
 use smallvec::SmallVec;
 
 use self::fused::{PointwiseUse, Updated, leaf_at, pointwise_uses, updated_in_place};
@@ -196,7 +194,7 @@ impl InPlace {
                     pointwise.reduced.is_empty()
                         && same_storage(result, source)
                         && leaf_at(module, instruction.called[0], output)
-                            .is_some_and(|leaf| is_elementwise(&module.instructions[leaf]))
+                            .is_some_and(|leaf| is_in_step(&module.instructions[leaf].op))
                 }
             };
         }
@@ -208,7 +206,7 @@ impl InPlace {
             // start from a copy in the result.
             Op::Sort { .. } | Op::AllReduce(_) => output.0.first().map_or(0, |&i| i as usize) == operand,
             Op::TriangularSolve(_) => operand == 1,
-            _ => output.is_root() && is_elementwise(instruction),
+            _ => output.is_root() && is_in_step(&instruction.op),
         }
     }
 }
@@ -242,10 +240,10 @@ fn stays_in_place(module: &Module, fusion: InstructionId, operand: usize, output
         && lies_as_inside(module, fusion, operand, output)
 }
 
-/// Whether element `i` of the result depends on element `i` of each array operand and on nothing else of them.
-pub fn is_elementwise(instruction: &Instruction) -> bool {
-    match &instruction.op {
-        // Real and imag read half of each element, but at the same index; counted by width elsewhere.
+/// Whether a kernel reads element `i` of each array operand and then writes element `i` of the result, as wide as it.
+fn is_in_step(op: &Op) -> bool {
+    match op {
+        // They read half of each element.
         Op::Unary(UnaryOp::Real | UnaryOp::Imag) => false,
         // Where it adds a dimension, or takes one away, extents differ and callers find nothing in place.
         Op::BitcastConvert => true,

@@ -4,7 +4,6 @@
 //! The *work* of an instruction is the array whose elements its vertices walk over: the result, or for a reduction
 //! what is reduced.
 
-use memplan_analysis::is_elementwise;
 use memplan_ir::{ArrayShape, ComputationId, Instruction, InstructionId, Module, Op};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -77,7 +76,8 @@ fn reads(module: &Module, id: InstructionId, operand: usize) -> Reads {
         Op::Scatter(_) | Op::DynamicUpdateSlice => operand == 0,
         // Bytes stay where they are, whatever the extents are called.
         Op::Sort { .. } | Op::AllReduce(_) | Op::Bitcast | Op::Tuple => true,
-        _ => is_elementwise(instruction) && result.zip(source).is_some_and(|(a, b)| same_order(a, b)),
+        Op::BitcastConvert => result.zip(source).is_some_and(|(a, b)| same_order(a, b)),
+        op => op.is_elementwise() && result.zip(source).is_some_and(|(a, b)| same_order(a, b)),
     };
     match (&instruction.op, result, source) {
         _ if in_step => Reads::InStep,

@@ -8,8 +8,8 @@
 
 use std::collections::BTreeMap;
 
-use memplan_analysis::{Facts, is_elementwise};
-use memplan_ir::{ArrayShape, Instruction, InstructionId, Module, Op, Window};
+use memplan_analysis::Facts;
+use memplan_ir::{Access, ArrayShape, Instruction, InstructionId, Module, Op, Role, Window};
 use memplan_memory::Bytes;
 
 use crate::ipu::alignment::{Alignments, Reads, same_order};
@@ -182,30 +182,16 @@ fn walks_over_elements(module: &Module, instruction: &Instruction) -> bool {
         Op::Fusion(_) => instruction.called.iter().all(|&fused| {
             module.computations[fused].instructions.iter().all(|&id| {
                 let inner = &module.instructions[id];
-                let is_view = matches!(
-                    inner.op,
-                    Op::Parameter { .. }
-                        | Op::Constant(_)
-                        | Op::Tuple
-                        | Op::GetTupleElement { .. }
-                        | Op::Bitcast
-                        | Op::DynamicUpdateSlice
-                );
+                let is_view = matches!(inner.op.traits().role, Role::Provides | Role::PassesOn)
+                    || inner.op == Op::DynamicUpdateSlice;
                 is_view || !matches!(inner.op, Op::Fusion(_)) && walks_over_elements(module, inner)
             })
         }),
-        Op::Reduce { .. }
-        | Op::Broadcast { .. }
-        | Op::Iota { .. }
-        | Op::Copy
-        | Op::Transpose { .. }
-        | Op::Reshape { .. }
-        | Op::Reverse { .. }
-        | Op::Concatenate { .. }
-        | Op::Pad { .. }
-        | Op::Slice { .. }
-        | Op::DynamicSlice { .. }
-        | Op::Gather(_) => true,
-        _ => is_elementwise(instruction),
+        op => match op.traits().access {
+            Access::Elementwise => op.is_elementwise(),
+            Access::Reindexing => true,
+            Access::Reduction => matches!(op, Op::Reduce { .. }),
+            Access::Contraction | Access::Update | Access::Whole => false,
+        },
     }
 }

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use indexmap::IndexMap;
-use memplan_analysis::{Facts, Time, only_passes_on};
-use memplan_ir::{ArrayShape, InstructionId, Module, Op, Opcode};
+use memplan_analysis::{Facts, Time};
+use memplan_ir::{ArrayShape, InstructionId, Module, Op, Opcode, Role};
 use memplan_memory::{Bytes, Target, Tiles};
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use smallvec::SmallVec;
@@ -138,23 +138,13 @@ struct Build<'a> {
 impl<'a> Build<'a> {
     fn parts(&mut self, id: InstructionId) -> SmallVec<[Part; 2]> {
         let instruction = &self.module.instructions[id];
-        let needs_nothing = only_passes_on(&instruction.op)
-            || matches!(
-                instruction.op,
-                Op::Parameter { .. }
-                    | Op::Constant(_)
-                    | Op::While
-                    | Op::Conditional
-                    | Op::Call { .. }
-                    | Op::AfterAll
-                    | Op::CopyDone
-                    | Op::AllReduceDone(_)
-                    | Op::AllGatherDone(_)
-                    | Op::CollectivePermuteDone(_)
-                    | Op::AsyncStart(_)
-                    | Op::AsyncUpdate(_)
-                    | Op::AsyncDone(_)
-            );
+        let needs_nothing = match instruction.op.traits().role {
+            Role::Computes | Role::Queries => false,
+            Role::Starts => instruction.op.runs_callees(),
+            Role::Provides | Role::PassesOn | Role::Orders | Role::Calls | Role::Continues | Role::Ends => {
+                true
+            }
+        };
         if needs_nothing {
             return SmallVec::new();
         }

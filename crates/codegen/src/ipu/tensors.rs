@@ -2,8 +2,8 @@
 //! stays where it is.
 
 use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl, packed_option::PackedOption};
-use memplan_analysis::{Costs, Facts, LiveRange, Time, ValueId, ValueKind, only_passes_on};
-use memplan_ir::{ArrayShape, Module, Op, Shape};
+use memplan_analysis::{Costs, Facts, LiveRange, Time, ValueId, ValueKind};
+use memplan_ir::{ArrayShape, Module, Shape};
 use memplan_memory::{Bytes, Target};
 use memplan_plan::{Home, PlanError, Storage, StorageId, TakeOver, storages};
 
@@ -155,9 +155,7 @@ impl Tensors {
         for (time, &id) in (0..).zip(&facts.line.instructions) {
             let instruction = &module.instructions[id];
             // What calls a computation touches nothing; the instructions inside do.
-            let is_frame = only_passes_on(&instruction.op)
-                || matches!(instruction.op, Op::While | Op::Conditional | Op::Call { .. });
-            if is_frame {
+            if instruction.op.only_passes_on() || instruction.op.traits().role == memplan_ir::Role::Calls {
                 continue;
             }
             for &operand in &instruction.operands {

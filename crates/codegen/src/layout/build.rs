@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use memplan_analysis::{Facts, LiveRange, Time, ValueId, ValueKind};
 use memplan_hlo as hlo;
 use memplan_ir::{
-    ComputationId, EntityRef, InstructionId, Literal, Module, Op, PackedOption, Position, PositionId,
+    ComputationId, EntityRef, InstructionId, Literal, Module, Op, PackedOption, Position, PositionId, Role,
     SecondaryMap, Shape, Tile,
 };
 use memplan_memory::{Alignment, AllocationKind, Bytes, KindName, MemoryPlan, MemorySpaceId, Slice, Target};
@@ -160,10 +160,10 @@ impl<'a> Program<'a> {
 
     fn is_launch(&self, id: InstructionId) -> bool {
         let instruction = &self.module.instructions[id];
-        match &instruction.op {
-            Op::Parameter { .. } | Op::Constant(_) | Op::AfterAll | Op::AsyncUpdate(_) => false,
+        match instruction.op.traits().role {
+            Role::Provides | Role::Orders | Role::Continues => false,
             // The table of a tuple that the caller sees has to be written.
-            op if memplan_analysis::only_passes_on(op) => self
+            Role::PassesOn => self
                 .facts
                 .flow
                 .positions
@@ -189,22 +189,12 @@ impl<'a> Program<'a> {
             Op::While => LaunchKind::While,
             Op::Conditional => LaunchKind::Conditional,
             Op::Call { .. } => LaunchKind::Call,
-            Op::CopyStart { .. }
-            | Op::AsyncStart(_)
-            | Op::AllGatherStart(_)
-            | Op::AllReduceStart(_)
-            | Op::CollectivePermuteStart(_)
-            | Op::Send(_)
-            | Op::Recv(_) => LaunchKind::Start,
-            Op::CopyDone
-            | Op::AsyncDone(_)
-            | Op::AllGatherDone(_)
-            | Op::AllReduceDone(_)
-            | Op::CollectivePermuteDone(_)
-            | Op::SendDone(_)
-            | Op::RecvDone(_) => LaunchKind::Done,
-            op if memplan_analysis::only_passes_on(op) => LaunchKind::Table,
-            _ => LaunchKind::Kernel,
+            op => match op.traits().role {
+                Role::Starts => LaunchKind::Start,
+                Role::Ends => LaunchKind::Done,
+                Role::PassesOn => LaunchKind::Table,
+                _ => LaunchKind::Kernel,
+            },
         }
     }
 

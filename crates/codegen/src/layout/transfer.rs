@@ -45,7 +45,7 @@ fn start_of(program: &Program<'_>, done: InstructionId) -> Option<InstructionId>
         let instruction = &program.module.instructions[at];
         match &instruction.op {
             Op::AsyncUpdate(_) => at = *instruction.operands.first()?,
-            op if memplan_analysis::only_passes_on(op) => at = *instruction.operands.first()?,
+            op if op.only_passes_on() => at = *instruction.operands.first()?,
             _ => return (program.kind(at) == LaunchKind::Start).then_some(at),
         }
     }

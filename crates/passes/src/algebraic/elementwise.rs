@@ -12,7 +12,6 @@
 //! A broadcast computes less this way. A reshape costs nothing where it is; further down it meets others, and what is
 //! computed both with and without ones among its dimensions turns out to be the same.
 
-use memplan_analysis::is_elementwise;
 use memplan_ir::{Dimensions, InstructionId, Op, Shape};
 
 use super::factors::without_ones;
@@ -20,7 +19,7 @@ use crate::rewrite::Rewriter;
 
 /// An elementwise operation whose operands are all broadcast along the same dimensions, or broadcasts of scalars.
 pub(super) fn of_broadcasts(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
-    if !is_elementwise(r.get(id)) || matches!(r.op(id), Op::StochasticConvert | Op::Copy) {
+    if !r.op(id).is_elementwise() || matches!(r.op(id), Op::StochasticConvert | Op::Copy) {
         return None;
     }
     // The operand that says which dimensions are broadcast: the one with most of its own.
@@ -50,8 +49,7 @@ pub(super) fn of_broadcasts(r: &mut Rewriter<'_>, id: InstructionId) -> Option<I
 /// An elementwise operation whose operands are all reshaped, or the same everywhere. It is computed on the extents from
 /// which all are reshaped, or else without dimensions of extent one.
 pub(super) fn of_reshapes(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
-    let is_candidate = is_elementwise(r.get(id))
-        && !matches!(r.op(id), Op::StochasticConvert | Op::Copy | Op::BitcastConvert);
+    let is_candidate = r.op(id).is_elementwise() && !matches!(r.op(id), Op::StochasticConvert | Op::Copy);
     let operands = r.operands(id).to_vec();
     let reshape = *operands.iter().find(|&&x| matches!(r.op(x), Op::Reshape { .. }))?;
     if !is_candidate || r.array(id)?.element_count() == Some(0) {

@@ -114,8 +114,8 @@ fn needs(
 /// Operations that only hand on, whose operands are needed where they arrive; those that bring a slice over themselves;
 /// and kernels, which were put together of such.
 fn reads_either_side(op: &Op) -> bool {
-    memplan_analysis::only_passes_on(op)
-        || memplan_analysis::calls_sequentially(op)
+    op.only_passes_on()
+        || op.runs_callees()
         || matches!(
             op,
             Op::AsyncUpdate(_)

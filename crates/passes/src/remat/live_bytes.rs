@@ -4,8 +4,7 @@
 //! be reused in place. The planner knows better, but later.
 
 use cranelift_entity::SecondaryMap;
-use memplan_analysis::calls_sequentially;
-use memplan_ir::{ComputationId, InstructionId, Module, Op};
+use memplan_ir::{ComputationId, InstructionId, Module, Op, Role};
 use memplan_memory::Target;
 
 use crate::cost::{self, CostClass, Hero};
@@ -104,13 +103,8 @@ impl<'a> LiveBytes<'a> {
     }
 
     fn bytes(&self, id: InstructionId) -> u64 {
-        match self.module.instructions[id].op {
-            Op::Tuple
-            | Op::GetTupleElement { .. }
-            | Op::Bitcast
-            | Op::OptimizationBarrier
-            | Op::Parameter { .. }
-            | Op::Constant(_) => 0,
+        match self.module.instructions[id].op.traits().role {
+            Role::Provides | Role::PassesOn => 0,
             // A sum of a few sizes below this cannot overflow.
             _ => cost::result_bytes(self.module, self.target, id).min(1 << 48),
         }
@@ -124,7 +118,7 @@ impl<'a> LiveBytes<'a> {
     /// Bytes live in what an instruction calls.
     fn inside(&self, id: InstructionId) -> u64 {
         let instruction = &self.module.instructions[id];
-        match calls_sequentially(&instruction.op) {
+        match instruction.op.runs_callees() {
             true => instruction.called.iter().map(|&callee| self.peaks[callee]).max().unwrap_or(0),
             false => 0,
         }

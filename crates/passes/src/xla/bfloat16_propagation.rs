@@ -15,7 +15,7 @@
 //! Left alone: parameters and results of the program, what several results of one operation are, and everything that an
 //! operation reads that is neither such a product nor only moves numbers. *Changed* means that some value is narrower.
 
-use memplan_analysis::{CallGraph, Dataflow, ValueId, ValueKind, dataflow, only_passes_on};
+use memplan_analysis::{CallGraph, Dataflow, ValueId, ValueKind, dataflow};
 use memplan_ir::{
     BinaryOp, ElementType, Instruction, InstructionId, Module, Names, Op, Precision, PrecisionConfig,
     SecondaryMap, UnaryOp,
@@ -129,7 +129,7 @@ fn need_of(module: &Module, id: InstructionId, operand: usize) -> Need {
         Op::While | Op::Call { .. } => Need::None,
         Op::Conditional if operand > 0 => Need::None,
         Op::Bitcast => Need::Wide,
-        op if only_passes_on(op) => Need::None,
+        op if op.only_passes_on() => Need::None,
         op if moves_operand(op, operand) => Need::AsResult,
         _ => Need::Wide,
     }

@@ -4,8 +4,8 @@
 //! events that hand values over, and values that must share memory become one candidate.
 
 use cranelift_entity::{EntityRef, SecondaryMap};
-use memplan_analysis::{Costs, Facts, LiveRange, Time, ValueId, ValueKind, calls_sequentially};
-use memplan_ir::{ComputationId, EntitySet, InstructionId, Module, Op, Shape, Users};
+use memplan_analysis::{Costs, Facts, LiveRange, Time, ValueId, ValueKind};
+use memplan_ir::{ComputationId, Effect, EntitySet, InstructionId, Module, Op, Role, Shape, Users};
 use memplan_memory::Target;
 use petgraph::unionfind::UnionFind;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -94,7 +94,7 @@ impl Build<'_> {
             if definition.kind != ValueKind::Written {
                 continue;
             }
-            if !is_kernel(&instruction.op) && !is_allocation(&instruction.op) {
+            if !is_kernel(&instruction.op) && !instruction.op.is_allocation() {
                 self.is_pinned.insert(value);
                 continue;
             }
@@ -444,7 +444,7 @@ impl Build<'_> {
             || self.is_given(value)
             || self.is_pinned.contains(value)
             || self.is_rigid.contains(value)
-            || is_allocation(&self.module.instructions[definition].op)
+            || self.module.instructions[definition].op.is_allocation()
         {
             return None;
         }
@@ -517,34 +517,14 @@ impl Build<'_> {
 
 /// Whether an operation is a kernel that reads and writes memory where it finds it.
 pub(super) fn is_kernel(op: &Op) -> bool {
-    !calls_sequentially(op)
-        && op.collective().is_none()
-        && !matches!(
-            op,
-            Op::CustomCall(_)
-                | Op::Infeed(_)
-                | Op::Outfeed(_)
-                | Op::Send(_)
-                | Op::SendDone(_)
-                | Op::Recv(_)
-                | Op::RecvDone(_)
-                | Op::CopyStart { .. }
-                | Op::CopyDone
-                | Op::AsyncUpdate(_)
-                | Op::AsyncDone(_)
-                | Op::AfterAll
-                | Op::AddDependency
-                | Op::Domain(_)
-                | Op::OptimizationBarrier
-                | Op::Rng { .. }
-                | Op::RngGetAndUpdateState { .. }
-                | Op::GetDimensionSize { .. }
-                | Op::SetDimensionSize { .. }
-                | Op::DynamicReshape
-        )
-}
-
-/// Storage without contents, to be written in place.
-fn is_allocation(op: &Op) -> bool {
-    matches!(op, Op::CustomCall(call) if &*call.target == "AllocateBuffer")
+    let traits = op.traits();
+    match traits.role {
+        Role::Provides => true,
+        Role::PassesOn => matches!(op, Op::Tuple | Op::GetTupleElement { .. } | Op::Bitcast),
+        // What is dynamic is read and written under another extent than its buffer's.
+        Role::Computes => {
+            traits.effect == Effect::None && !matches!(op, Op::SetDimensionSize { .. } | Op::DynamicReshape)
+        }
+        _ => false,
+    }
 }

@@ -47,7 +47,7 @@ mod sharing;
 mod worth;
 
 use memplan_analysis::{
-    CallGraph, Costs, Durations, Facts, InPlace, LiveRange, Machine, RunEstimate, ValueId, calls_sequentially,
+    CallGraph, Costs, Durations, Facts, InPlace, LiveRange, Machine, RunEstimate, ValueId,
 };
 use memplan_ir::{EntitySet, InstructionId, Module, Op, Position, Schedule, Users};
 use memplan_memory::{Bytes, FastMemory, MemorySpaceId, Target};
@@ -339,7 +339,7 @@ fn order_for_transfers(module: &mut Module) {
         };
         let is_handed_over = |id: InstructionId| match users.of(id) {
             [user] => {
-                instructions[id].op == Op::Tuple && is_free(id) && calls_sequentially(&instructions[*user].op)
+                instructions[id].op == Op::Tuple && is_free(id) && instructions[*user].op.runs_callees()
             }
             _ => false,
         };
@@ -347,7 +347,7 @@ fn order_for_transfers(module: &mut Module) {
         let (given, others): (Vec<_>, Vec<_>) = old.into_iter().partition(is_given);
         computation.instructions = given;
         for id in others {
-            if calls_sequentially(&instructions[id].op) {
+            if instructions[id].op.runs_callees() {
                 let mut tuples: Vec<InstructionId> = Vec::new();
                 for &operand in instructions[id].operands.iter().filter(|&&o| is_handed_over(o)) {
                     if !tuples.contains(&operand) {

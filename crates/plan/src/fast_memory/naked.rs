@@ -97,7 +97,7 @@ fn moves(module: &Module, fast: MemorySpaceId) -> Vec<Move> {
                 }
             }
             Op::AsyncDone(_) => parts.extend(part(module, done)),
-            Op::CustomCall(call) if &*call.target == "ConcatBitcast" => {
+            op if op.is_concatenation_in_place() => {
                 if let Some(source) = whole_of_parts(module, done)
                     && changes_only_space(module, source, done, fast)
                 {

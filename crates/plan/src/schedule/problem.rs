@@ -20,11 +20,8 @@ mod take_overs;
 mod values;
 
 use cranelift_entity::SecondaryMap;
-use memplan_analysis::{
-    BufferId, Buffers, CallGraph, Dataflow, InPlace, ValueId, buffers, calls_sequentially, dataflow,
-    only_passes_on,
-};
-use memplan_ir::{ComputationId, InstructionId, Module, Op};
+use memplan_analysis::{BufferId, Buffers, CallGraph, Dataflow, InPlace, ValueId, buffers, dataflow};
+use memplan_ir::{ComputationId, InstructionId, Module, Op, Role};
 use memplan_memory::Target;
 use rustc_hash::FxHashSet;
 
@@ -131,28 +128,12 @@ impl<'a> Source<'a> {
     /// asynchronous operations, whose distance is what they are for.
     fn is_pinned(&self, id: InstructionId) -> bool {
         let instruction = &self.module.instructions[id];
-        match &instruction.op {
-            Op::Infeed(_)
-            | Op::Outfeed(_)
-            | Op::Send(_)
-            | Op::SendDone(_)
-            | Op::Recv(_)
-            | Op::RecvDone(_)
-            | Op::RngGetAndUpdateState { .. }
-            | Op::CopyStart { .. }
-            | Op::CopyDone
-            | Op::AllGatherStart(_)
-            | Op::AllGatherDone(_)
-            | Op::AllReduceStart(_)
-            | Op::AllReduceDone(_)
-            | Op::CollectivePermuteStart(_)
-            | Op::CollectivePermuteDone(_)
-            | Op::AsyncStart(_)
-            | Op::AsyncUpdate(_)
-            | Op::AsyncDone(_) => true,
-            Op::CustomCall(call) => call.has_side_effect,
-            op => calls_sequentially(op) && instruction.called.iter().any(|&callee| self.is_pinned[callee]),
-        }
+        let op = &instruction.op;
+        // Devices that run the same schedule meet in the same collectives, whatever the order.
+        let acts = op.has_side_effect() && op.collective().is_none();
+        let runs_pinned =
+            || op.runs_callees() && instruction.called.iter().any(|&callee| self.is_pinned[callee]);
+        acts || op.is_asynchronous() || runs_pinned()
     }
 
     /// The leaf values of an instruction's result that take bytes, or may in another computation.
@@ -343,5 +324,5 @@ impl Problem {
 
 /// Instructions that move no bytes and read none.
 fn passes_on(op: &Op) -> bool {
-    only_passes_on(op) || matches!(op, Op::Parameter { .. } | Op::Constant(_) | Op::AfterAll)
+    matches!(op.traits().role, Role::Provides | Role::PassesOn | Role::Orders)
 }
