@@ -203,7 +203,10 @@ def test_threads_run_at_the_same_time() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_control_c_stops_long_work() -> None:
+    # What a shell starts in the background ignores Ctrl-C, and so does what that starts.
     program = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import numpy as np, memplan
 random = np.random.default_rng(0)
 lower = random.integers(0, 1 << 12, 5000)
