@@ -16,7 +16,8 @@
 
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap, entity_impl, packed_option::PackedOption};
 use memplan_ir::{
-    ComputationId, InstructionId, Module, Op, OutputOperandAlias, PositionId, Positions, ShapeIndex,
+    ComputationId, Effect, InstructionId, Module, Op, OutputOperandAlias, PositionId, Positions, Role,
+    ShapeIndex,
 };
 use petgraph::unionfind::UnionFind;
 
@@ -136,7 +137,7 @@ impl Flow<'_> {
                 let from = self.child(from, *index as usize);
                 self.join(root, from);
             }
-            Op::Bitcast | Op::OptimizationBarrier | Op::Domain(_) | Op::AddDependency => {
+            op if op.traits().role == Role::PassesOn => {
                 let from = self.positions.root(instruction.operands[0]);
                 self.join(root, from);
             }
@@ -380,21 +381,7 @@ impl Flow<'_> {
             Op::Parameter { .. } if graph.caller(instruction.parent).is_none() => {
                 return Some(ValueKind::Parameter);
             }
-            Op::Parameter { .. }
-            | Op::GetTupleElement { .. }
-            | Op::Bitcast
-            | Op::OptimizationBarrier
-            | Op::Domain(_)
-            | Op::AddDependency
-            | Op::Call { .. }
-            | Op::While
-            | Op::Conditional
-            | Op::AsyncUpdate(_)
-            | Op::AsyncDone(_)
-            | Op::AllGatherDone(_)
-            | Op::CollectivePermuteDone(_)
-            | Op::AllReduceDone(_)
-            | Op::CopyDone => true,
+            Op::Parameter { .. } | Op::GetTupleElement { .. } => true,
             Op::Tuple | Op::Copy => !index.is_root(),
             Op::AsyncStart(_) => match first {
                 Some(0) => index.0.len() > 1,
@@ -407,7 +394,11 @@ impl Flow<'_> {
             Op::AllGatherStart(_) | Op::CollectivePermuteStart(_) => {
                 first == Some(0) && (index.0.len() > 1 || self.children(position) == 0)
             }
-            _ => false,
+            op => match op.traits().role {
+                Role::PassesOn | Role::Calls | Role::Continues => true,
+                Role::Ends => op.traits().effect != Effect::Host,
+                _ => false,
+            },
         };
         (!passes_by).then_some(ValueKind::Written)
     }

@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use memplan_ir::{
-    ArrayShape, ComputationId, Dimensions, ElementType, InstructionId, Literal, Module, Op, Position,
-    Schedule, SecondaryMap, Shape,
+    ArrayShape, ComputationId, Dimensions, Effect, ElementType, InstructionId, Literal, Module, Op, Position,
+    Role, Schedule, SecondaryMap, Shape,
 };
 use rustc_hash::FxHashMap;
 
@@ -174,12 +174,8 @@ impl<'m> Executor<'m> {
                 let begin: usize = elements.iter().take(*index as usize).map(leaf_count).sum();
                 operand(0)[begin..begin + leaf_count(&elements[*index as usize])].to_vec()
             }
-            Op::Bitcast
-            | Op::OptimizationBarrier
-            | Op::Domain(_)
-            | Op::AddDependency
-            | Op::AsyncUpdate(_) => first(),
-            Op::AllReduceDone(_) => first(),
+            op if op.traits().role == Role::PassesOn => first(),
+            Op::AsyncUpdate(_) | Op::AllReduceDone(_) => first(),
             Op::Copy if module.shape(id).is_tuple() => first(),
             Op::AfterAll => vec![self.token(id)],
             Op::Call { .. } => {
@@ -213,12 +209,7 @@ impl<'m> Executor<'m> {
                 self.push_contexts(id, &mut value)?;
                 value
             }
-            Op::Infeed(_)
-            | Op::Outfeed(_)
-            | Op::Send(_)
-            | Op::SendDone(_)
-            | Op::Recv(_)
-            | Op::RecvDone(_) => {
+            op if op.traits().effect == Effect::Host => {
                 return Err(Error::unsupported(module, id, "it talks to the host, and there is none"));
             }
             _ => {

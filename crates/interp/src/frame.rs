@@ -5,7 +5,7 @@
 
 use std::rc::Rc;
 
-use memplan_ir::{ArrayLiteral, ComputationId, ElementType, InstructionId, Literal, Module, Op, Shape};
+use memplan_ir::{ArrayLiteral, ComputationId, ElementType, InstructionId, Literal, Module, Op, Role, Shape};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -184,9 +184,7 @@ impl Builder<'_> {
                 let begin: usize = elements.iter().take(*index as usize).map(leaf_count).sum();
                 return Ok(operand(0)[begin..begin + leaves].into());
             }
-            Op::Bitcast | Op::OptimizationBarrier | Op::Domain(_) | Op::AddDependency => {
-                return Ok(operand(0));
-            }
+            op if op.traits().role == Role::PassesOn => return Ok(operand(0)),
             Op::Copy if module.shape(id).is_tuple() => return Ok(operand(0)),
             Op::AfterAll => return Ok(SmallVec::from_slice(&[Slot::Nothing])),
             Op::Constant(literal) => {

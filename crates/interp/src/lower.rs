@@ -8,7 +8,7 @@
 use std::hash::BuildHasherDefault;
 
 use indexmap::IndexSet;
-use memplan_ir::{ArrayShape, Dimensions, ElementType, InstructionId, Module, Op, Shape};
+use memplan_ir::{ArrayShape, Dimensions, ElementType, InstructionId, Module, Op, Role, Shape};
 use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::{SmallVec, smallvec};
 
@@ -297,14 +297,15 @@ impl<'m> Lower<'m> {
                     }
                     at.instruction = operand(k);
                 }
-                Op::OptimizationBarrier | Op::Domain(_) | Op::AddDependency | Op::Copy => {
-                    // Copies within a program only change the layout, which no value there has.
-                    at.instruction = operand(0);
-                }
+                // They only change the layout, which no value within a program has.
+                Op::Copy => at.instruction = operand(0),
                 Op::Call { .. } | Op::Fusion(_) => {
                     let scope = self.call(at.scope, at.instruction);
                     let root = module.computations[instruction.called[0]].root;
                     at = Name { scope, instruction: root, leaf: at.leaf };
+                }
+                op if op.traits().role == Role::PassesOn && *op != Op::Bitcast => {
+                    at.instruction = operand(0);
                 }
                 _ => return Ok(Leaf::Value(at)),
             }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use memplan_ir::{
-    ArrayShape, BinaryOp, ComparisonType, Computation, ComputationId, ElementType, GatherDimensions,
-    InstructionId, Literal, Module, Op, PaddingDimension, Shape, UnaryOp,
+    Access, ArrayShape, BinaryOp, ComparisonType, Computation, ComputationId, ElementType, GatherDimensions,
+    InstructionId, Literal, Module, Op, PaddingDimension, Role, Shape, UnaryOp,
 };
 use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
@@ -67,20 +67,9 @@ impl Pullable {
             op if op.is_elementwise() => true,
             Op::Parameter { .. }
             | Op::Constant(Literal::Array(_))
-            | Op::Iota { .. }
-            | Op::Broadcast { .. }
-            | Op::Reshape { .. }
-            | Op::Transpose { .. }
-            | Op::Reverse { .. }
-            | Op::Slice { .. }
-            | Op::DynamicSlice { .. }
             | Op::DynamicUpdateSlice
-            | Op::Concatenate { .. }
-            | Op::Pad { .. }
-            | Op::Gather(_)
             | Op::GetTupleElement { .. }
             | Op::Tuple => true,
-            Op::OptimizationBarrier | Op::Domain(_) | Op::AddDependency => true,
             Op::GetDimensionSize { dimension } => {
                 operand_shape(0).is_some_and(|s| !s.is_dynamic_dimension(*dimension as usize))
             }
@@ -92,10 +81,11 @@ impl Pullable {
                 (Some(from), Some(to)) => is_index_bitcast(from, to),
                 _ => false,
             },
+            op if op.traits().access == Access::Reindexing => true,
             Op::Map { .. } | Op::Call { .. } | Op::Fusion(_) => {
                 instruction.called.first().is_some_and(|&c| self.computation(c))
             }
-            _ => false,
+            op => op.traits().role == Role::PassesOn,
         }
     }
 }

@@ -11,7 +11,9 @@ pub(crate) fn has_kernel(module: &Module, id: InstructionId) -> bool {
     let op = &module.instructions[id].op;
     let traits = op.traits();
     match traits.role {
-        Role::Provides | Role::PassesOn | Role::Orders | Role::Calls | Role::Continues => false,
+        Role::Provides | Role::PassesOn | Role::Regroups | Role::Orders | Role::Calls | Role::Continues => {
+            false
+        }
         Role::Queries => true,
         // Tables of tuples are copied by nobody.
         Role::Computes => !matches!(op, Op::Copy) || !module.shape(id).is_tuple(),

@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use crate::{ArrayShape, ComputationId, EntityRef, InstructionId, Layout, Module, Op, Shape};
+use crate::{ArrayShape, ComputationId, EntityRef, InstructionId, Layout, Module, Op, Role, Shape};
 
 /// Whether what is handed on without being moved lies alike wherever it is named: in tuples and their elements, and on
 /// both sides of calls, loops, conditionals, fusions and asynchronous operations. Linear in the module.
@@ -63,10 +63,11 @@ fn agrees(module: &Module, id: InstructionId) -> bool {
             elements.all(|(i, &operand)| part_alike(id, &[i], shape(operand)))
         }
         Op::GetTupleElement { index } => part_alike(operands[0], &[index], shape(id)),
-        Op::OptimizationBarrier | Op::Domain(_) | Op::AddDependency => {
+        Op::Copy if shape(id).is_tuple() => lie_alike(shape(operands[0]), shape(id)),
+        // A bitcast says in which other layout its bytes are seen.
+        ref op if op.traits().role == Role::PassesOn && *op != Op::Bitcast => {
             lie_alike(shape(operands[0]), shape(id))
         }
-        Op::Copy if shape(id).is_tuple() => lie_alike(shape(operands[0]), shape(id)),
         Op::CopyStart { .. } => part_alike(id, &[1], shape(operands[0])),
         Op::CopyDone => part_alike(operands[0], &[0], shape(id)),
         Op::AllGatherStart(_) | Op::CollectivePermuteStart(_) => {

@@ -58,8 +58,10 @@ pub enum Access {
 pub enum Role {
     /// Names bytes that are there before: a parameter or a constant.
     Provides,
-    /// Gives its operands another name or shape; reads and writes nothing.
+    /// Its result is its first operand, under another name or shape. Reads and writes nothing.
     PassesOn,
+    /// Makes a tuple of its operands, or takes an element of one. Reads and writes nothing but tables of addresses.
+    Regroups,
     /// Makes a scalar that is known without reading an array: an extent, a device's number.
     Queries,
     /// Only says what comes after what.
@@ -267,9 +269,10 @@ impl Opcode {
 
             Constant | Parameter => Traits::whole(exactly(0)).role(Role::Provides),
             Bitcast => Traits::reindexing(exactly(1)).role(Role::PassesOn),
-            Domain | GetTupleElement | OptimizationBarrier => Traits::whole(exactly(1)).role(Role::PassesOn),
+            Domain | OptimizationBarrier => Traits::whole(exactly(1)).role(Role::PassesOn),
             AddDependency => Traits::whole(exactly(2)).role(Role::PassesOn),
-            Tuple => Traits::whole(ANY).role(Role::PassesOn),
+            GetTupleElement => Traits::whole(exactly(1)).role(Role::Regroups),
+            Tuple => Traits::whole(ANY).role(Role::Regroups),
             AfterAll => Traits::whole(ANY).role(Role::Orders),
             GetDimensionSize => Traits::whole(exactly(1)).role(Role::Queries),
             PartitionId | ReplicaId => Traits::whole(exactly(0)).role(Role::Queries),
@@ -331,7 +334,7 @@ impl Op {
 
     /// Whether an operation reads no bytes of its operands: its result is made of the same values.
     pub fn only_passes_on(&self) -> bool {
-        self.traits().role == Role::PassesOn
+        matches!(self.traits().role, Role::PassesOn | Role::Regroups)
     }
 
     /// Whether an instruction hands control to the computations it calls, as opposed to applying them to elements.

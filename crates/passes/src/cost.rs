@@ -64,8 +64,8 @@ fn class_of_op(instruction: &Instruction) -> CostClass {
     let op = &instruction.op;
     let traits = op.traits();
     match (traits.role, traits.access) {
-        (Role::Provides, _) => CostClass::Free,
-        (Role::PassesOn, _) if !matches!(op, Op::AddDependency | Op::Domain(_)) => CostClass::Free,
+        (Role::Provides | Role::Regroups, _) => CostClass::Free,
+        (Role::PassesOn, _) if matches!(op, Op::Bitcast | Op::OptimizationBarrier) => CostClass::Free,
         (Role::Computes, Access::Elementwise) if op.is_elementwise() => CostClass::Cheap,
         (Role::Computes, Access::Reindexing) => CostClass::Cheap,
         (_, Access::Contraction) => match op {

@@ -1,7 +1,7 @@
 //! Where an array lives that a loop or a conditional replaces by a new one, and whether the new one may be written there
 //! without anybody making a copy.
 
-use memplan_ir::{InstructionId, Module, Op, ShapeIndex, Users};
+use memplan_ir::{InstructionId, Module, Op, Role, ShapeIndex, Users};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::loops::Loop;
@@ -68,7 +68,7 @@ impl<'a> Homes<'a> {
 
     /// Whether a user only reads a value, and another instruction is computed from what it makes of it.
     fn is_read_before(&self, value: InstructionId, user: InstructionId, last: InstructionId) -> bool {
-        let is_read = match self.module.instructions[user].op {
+        let is_read = match &self.module.instructions[user].op {
             // A loop that does not hand it out again.
             Op::Tuple => self.users.of(user).iter().all(|of| match self.by_id.get(of) {
                 Some(of) => {
@@ -79,17 +79,8 @@ impl<'a> Homes<'a> {
                 }
                 None => false,
             }),
-            Op::Reshape { .. }
-            | Op::Bitcast
-            | Op::Transpose { .. }
-            | Op::GetTupleElement { .. }
-            | Op::While
-            | Op::Conditional
-            | Op::Call { .. }
-            | Op::OptimizationBarrier
-            | Op::AddDependency
-            | Op::DynamicUpdateSlice => false,
-            _ => true,
+            Op::Reshape { .. } | Op::Transpose { .. } | Op::DynamicUpdateSlice => false,
+            op => !matches!(op.traits().role, Role::PassesOn | Role::Regroups | Role::Calls),
         };
         is_read && self.comes_before(user, last)
     }

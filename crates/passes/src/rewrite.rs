@@ -23,7 +23,7 @@
 use cranelift_entity::{EntityRef, EntitySet, SecondaryMap};
 use memplan_ir::{
     ArrayShape, ComputationId, Dimensions, ElementType, Instruction, InstructionId, Literal, Module, Op,
-    PackedOption, Shape, ShapeId,
+    PackedOption, Role, Shape, ShapeId,
 };
 use smallvec::SmallVec;
 
@@ -538,16 +538,8 @@ pub(crate) fn literal_shape(literal: &Literal) -> Shape {
 
 /// Whether a result is, in whole or in part, an operand itself, so that its layout is not this instruction's to choose.
 fn aliases_operands(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Tuple
-            | Op::GetTupleElement { .. }
-            | Op::Call { .. }
-            | Op::While
-            | Op::Conditional
-            | Op::OptimizationBarrier
-            | Op::AddDependency
-    )
+    let is_operand = matches!(op.traits().role, Role::PassesOn | Role::Regroups | Role::Calls);
+    is_operand && *op != Op::Bitcast
 }
 
 fn same_memory_spaces(a: &Shape, b: &Shape) -> bool {

@@ -206,7 +206,7 @@ impl Costing<'_> {
 /// others, or is a transfer, which is not a kernel's work.
 fn moves_nothing(op: &Op) -> bool {
     match op.traits().role {
-        Role::Provides | Role::PassesOn | Role::Queries | Role::Orders | Role::Calls => true,
+        Role::Provides | Role::PassesOn | Role::Regroups | Role::Queries | Role::Orders | Role::Calls => true,
         Role::Continues | Role::Ends => true,
         // Collectives read what they send when they start.
         Role::Starts => matches!(op, Op::CopyStart { .. } | Op::AsyncStart(_)),

@@ -71,7 +71,7 @@ fn contents(module: &Module, computation: ComputationId) -> (String, u64) {
             let _ = write!(text, ",{}", numbers.get(operand).copied().unwrap_or(usize::MAX));
         }
         text.push(';');
-        let is_free = matches!(opcode.traits().role, Role::Provides | Role::PassesOn);
+        let is_free = matches!(opcode.traits().role, Role::Provides | Role::PassesOn | Role::Regroups);
         operations += u64::from(!is_free);
     }
     (text, operations)

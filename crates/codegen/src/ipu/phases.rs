@@ -182,8 +182,9 @@ fn walks_over_elements(module: &Module, instruction: &Instruction) -> bool {
         Op::Fusion(_) => instruction.called.iter().all(|&fused| {
             module.computations[fused].instructions.iter().all(|&id| {
                 let inner = &module.instructions[id];
-                let is_view = matches!(inner.op.traits().role, Role::Provides | Role::PassesOn)
-                    || inner.op == Op::DynamicUpdateSlice;
+                let is_view =
+                    matches!(inner.op.traits().role, Role::Provides | Role::PassesOn | Role::Regroups)
+                        || inner.op == Op::DynamicUpdateSlice;
                 is_view || !matches!(inner.op, Op::Fusion(_)) && walks_over_elements(module, inner)
             })
         }),

@@ -141,9 +141,13 @@ impl<'a> Build<'a> {
         let needs_nothing = match instruction.op.traits().role {
             Role::Computes | Role::Queries => false,
             Role::Starts => instruction.op.runs_callees(),
-            Role::Provides | Role::PassesOn | Role::Orders | Role::Calls | Role::Continues | Role::Ends => {
-                true
-            }
+            Role::Provides
+            | Role::PassesOn
+            | Role::Regroups
+            | Role::Orders
+            | Role::Calls
+            | Role::Continues
+            | Role::Ends => true,
         };
         if needs_nothing {
             return SmallVec::new();

@@ -163,7 +163,7 @@ impl<'a> Program<'a> {
         match instruction.op.traits().role {
             Role::Provides | Role::Orders | Role::Continues => false,
             // The table of a tuple that the caller sees has to be written.
-            Role::PassesOn => self
+            Role::PassesOn | Role::Regroups => self
                 .facts
                 .flow
                 .positions
@@ -192,7 +192,7 @@ impl<'a> Program<'a> {
             op => match op.traits().role {
                 Role::Starts => LaunchKind::Start,
                 Role::Ends => LaunchKind::Done,
-                Role::PassesOn => LaunchKind::Table,
+                Role::PassesOn | Role::Regroups => LaunchKind::Table,
                 _ => LaunchKind::Kernel,
             },
         }

@@ -104,7 +104,7 @@ impl<'a> LiveBytes<'a> {
 
     fn bytes(&self, id: InstructionId) -> u64 {
         match self.module.instructions[id].op.traits().role {
-            Role::Provides | Role::PassesOn => 0,
+            Role::Provides | Role::PassesOn | Role::Regroups => 0,
             // A sum of a few sizes below this cannot overflow.
             _ => cost::result_bytes(self.module, self.target, id).min(1 << 48),
         }

@@ -519,8 +519,8 @@ impl Build<'_> {
 pub(super) fn is_kernel(op: &Op) -> bool {
     let traits = op.traits();
     match traits.role {
-        Role::Provides => true,
-        Role::PassesOn => matches!(op, Op::Tuple | Op::GetTupleElement { .. } | Op::Bitcast),
+        Role::Provides | Role::Regroups => true,
+        Role::PassesOn => matches!(op, Op::Bitcast),
         // What is dynamic is read and written under another extent than its buffer's.
         Role::Computes => {
             traits.effect == Effect::None && !matches!(op, Op::SetDimensionSize { .. } | Op::DynamicReshape)

@@ -324,5 +324,5 @@ impl Problem {
 
 /// Instructions that move no bytes and read none.
 fn passes_on(op: &Op) -> bool {
-    matches!(op.traits().role, Role::Provides | Role::PassesOn | Role::Orders)
+    matches!(op.traits().role, Role::Provides | Role::PassesOn | Role::Regroups | Role::Orders)
 }
