@@ -1,5 +1,7 @@
 //! Every opcode against the values XLA computes: see `scripts/make_opcode_cases.py` and those beside it.
 
+mod traits;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::PathBuf;
