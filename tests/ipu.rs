@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use memplan::analysis::{Facts, LiveRange};
-use memplan::codegen::ipu::{
+use memplan::ipu::{
     IpuError, IpuOptions, Placed, Placement, Policy, TensorId, TilePlan, TileSet, Touch, What, plan_pipeline,
     plan_tiles, stash_depth,
 };

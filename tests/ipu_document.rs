@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use memplan::codegen::ipu::{
+use memplan::ipu::{
     IpuOptions, MappingDocument, Placement, TileDocument, TilePlan, WhatDocument, plan_tiles,
 };
 use memplan::memory::{Bytes, Target};

@@ -1,8 +1,8 @@
 //! Plans in the memory of a GPU process: as allocations and frees, and by memory space.
 
-use memplan::codegen::pool::{Settings, place};
-use memplan::codegen::replay::{Platform, replay};
 use memplan::memory::{Bytes, Target};
+use memplan::pool::process::{Settings, place};
+use memplan::pool::replay::{Platform, replay};
 use memplan::{hlo, trace_of_plan};
 
 use crate::support::plan_and_prove;

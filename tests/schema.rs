@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use memplan::codegen::ipu::{IpuOptions, TileDocument, plan_tiles};
 use memplan::codegen::layout::{ProgramLayout, layout};
 use memplan::hlo;
+use memplan::ipu::{IpuOptions, TileDocument, plan_tiles};
 use memplan::memory::{PlanFile, Target, TargetField};
 use memplan::plan::ProgramCost;
 use schemars::{Schema, schema_for};

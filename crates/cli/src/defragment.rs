@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use comfy_table::{CellAlignment, Table, presets};
-use memplan::codegen::bfc::{self, Bfc, GRANULE};
-use memplan::codegen::defragment::{Buffer, Compaction, Options, compact, make_hole};
-use memplan::codegen::replay::{Outcome, replay};
-use memplan::codegen::trace::{AllocationIndex, Event, Trace};
 use memplan::memory::{Alignment, Bytes};
+use memplan::pool::GRANULE;
+use memplan::pool::bfc::{self, Bfc};
+use memplan::pool::defragment::{Buffer, Compaction, Options, compact, make_hole};
+use memplan::pool::replay::{Outcome, replay};
+use memplan::pool::trace::{AllocationIndex, Event, Trace};
 use serde_json::json;
 
 use crate::failure::Failure;

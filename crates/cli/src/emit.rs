@@ -5,10 +5,10 @@ use std::str::FromStr;
 
 use clap::Args;
 use memplan::analysis::RunEstimate;
-use memplan::codegen::ipu::TileDocument;
 use memplan::codegen::layout::{ProgramLayout, layout};
 use memplan::codegen::{c_header, write_constants};
 use memplan::hlo;
+use memplan::ipu::TileDocument;
 use memplan::ir::Module;
 use memplan::memory::{PlanFile, Target};
 use memplan::plan::{Planned, ProgramCost};

@@ -2,8 +2,6 @@
 
 use std::fmt::Write as _;
 
-use crate::output::say;
-
 /// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
@@ -23,18 +21,14 @@ impl Failure {
         Failure::Input(chain(error))
     }
 
-    /// Shows the failure on standard error and gives the exit status.
-    pub(crate) fn report(&self) -> u8 {
-        let status = match self {
+    /// The exit status.
+    pub(crate) fn status(&self) -> u8 {
+        match self {
             Failure::Input(_) => 1,
             Failure::Usage(_) => 2,
             Failure::DoesNotFit(_) => 3,
             Failure::Refuted(_) => 4,
-        };
-        let text = self.text();
-        let prefix = if text.starts_with("error") { "" } else { "error: " };
-        say(&format!("{prefix}{text}"));
-        status
+        }
     }
 
     /// What went wrong, for people.

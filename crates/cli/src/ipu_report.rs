@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use memplan::analysis::Facts;
-use memplan::codegen::ipu::{
+use memplan::hlo;
+use memplan::ipu::{
     IpuError, IpuOptions, Placement, PlacementError, TilePlan, What, plan_pipeline, plan_tiles,
 };
-use memplan::hlo;
 use memplan::ir::Module;
 use memplan::memory::{Bytes, Target, TileReport, TileStage, Tiles};
 

@@ -93,6 +93,11 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
     };
     match result {
         Ok(()) => 0,
-        Err(failure) => failure.report(),
+        Err(failure) => {
+            let text = failure.text();
+            let prefix = if text.starts_with("error") { "" } else { "error: " };
+            output::say(&format!("{prefix}{text}"));
+            failure.status()
+        }
     }
 }

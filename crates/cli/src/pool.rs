@@ -1,8 +1,8 @@
 //! Flags that say how a GPU process gets its memory, and the paragraph that says what a program takes of it.
 
 use clap::Args;
-use memplan::codegen::pool::{AllocatorKind, MemoryFraction, Placement, Settings, place};
 use memplan::memory::{Bytes, Family, MemoryPlan, Target};
+use memplan::pool::process::{AllocatorKind, MemoryFraction, Placement, Settings, place};
 
 use crate::failure::Failure;
 use crate::options::parse_bytes;

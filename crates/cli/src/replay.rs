@@ -2,12 +2,13 @@
 
 use clap::{Args, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
-use memplan::codegen::bfc::{Bfc, End, Growth, Options};
-use memplan::codegen::pool::MemoryFraction;
-use memplan::codegen::replay::{Outcome, Platform, RETRY_TIME, Replay, Sample, replay, smallest_pool};
-use memplan::codegen::trace::{Event, Trace};
 use memplan::memory::{Bytes, Target};
 use memplan::plan::{PlanOptions, plan};
+use memplan::pool::bfc::{Bfc, Growth, Options};
+use memplan::pool::process::MemoryFraction;
+use memplan::pool::replay::{Outcome, Platform, RETRY_TIME, Replay, replay, smallest_pool};
+use memplan::pool::trace::{Event, Trace};
+use memplan::pool::{End, Sample};
 use memplan::{LEGALIZE, passes, trace_of_plan};
 use serde_json::json;
 

@@ -2,17 +2,17 @@
 
 use std::cmp::Reverse;
 
-use memplan_analysis::{Facts, LiveRange, Time, ValueId, ValueKind};
+use memplan_analysis::{Facts, ValueId, ValueKind};
 use memplan_hlo as hlo;
 use memplan_ir::{
-    ComputationId, EntityRef, InstructionId, Literal, Module, Op, PackedOption, Position, PositionId, Role,
-    SecondaryMap, Shape, Tile,
+    ComputationId, EntityRef, InstructionId, Literal, Module, Op, Position, PositionId, Shape, Tile,
 };
-use memplan_memory::{Alignment, AllocationKind, Bytes, KindName, MemoryPlan, MemorySpaceId, Slice, Target};
+use memplan_memory::{Alignment, AllocationKind, Bytes, KindName, MemoryPlan, MemorySpaceId, Target};
 
+use super::program::{Program, address_of, shape_text};
 use super::transfer::transfers;
 use super::{
-    Address, Allocation, Argument, Buffer, Call, CallRole, Computation, Launch, LaunchKind, Lifetime, Port,
+    Allocation, Argument, Buffer, Call, CallRole, Computation, Launch, LaunchKind, Lifetime, Port,
     ProgramLayout, Space, padding,
 };
 use crate::constants::constant_offsets;
@@ -72,174 +72,7 @@ pub fn layout(module: &Module, facts: &Facts, target: &Target, plan: &MemoryPlan
     }
 }
 
-/// What is known about the program, with launches and buffers numbered.
-pub(super) struct Program<'a> {
-    pub(super) module: &'a Module,
-    pub(super) facts: &'a Facts,
-    pub(super) target: &'a Target,
-    pub(super) plan: &'a MemoryPlan,
-    /// How many launches stand before each instant; one more entry at the end.
-    launches_before: Vec<u32>,
-    /// The values with an address, by number.
-    values: Vec<ValueId>,
-    numbers: SecondaryMap<ValueId, PackedOption<BufferNumber>>,
-    /// How many calls are around each computation, and how often it runs as far as that is known.
-    nesting: SecondaryMap<ComputationId, Nesting>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct BufferNumber(u32);
-cranelift_entity::entity_impl!(BufferNumber);
-
-#[derive(Clone, Copy, Default)]
-pub(super) struct Nesting {
-    pub(super) depth: u32,
-    pub(super) runs: u64,
-}
-
-impl<'a> Program<'a> {
-    fn new(module: &'a Module, facts: &'a Facts, target: &'a Target, plan: &'a MemoryPlan) -> Program<'a> {
-        let mut program = Program {
-            module,
-            facts,
-            target,
-            plan,
-            launches_before: Vec::with_capacity(facts.line.instructions.len() + 1),
-            values: Vec::new(),
-            numbers: SecondaryMap::new(),
-            nesting: SecondaryMap::new(),
-        };
-        program.number_launches();
-        program.number_buffers();
-        program.nest();
-        program
-    }
-
-    fn number_launches(&mut self) {
-        let mut count = 0;
-        for &id in &self.facts.line.instructions {
-            self.launches_before.push(count);
-            count += u32::from(self.is_launch(id));
-        }
-        self.launches_before.push(count);
-    }
-
-    fn number_buffers(&mut self) {
-        for (value, definition) in self.facts.flow.values.iter() {
-            if self.slice(definition.definition).is_some() {
-                self.numbers[value] = BufferNumber(self.values.len() as u32).into();
-                self.values.push(value);
-            }
-        }
-    }
-
-    /// Callers before callees.
-    fn nest(&mut self) {
-        self.nesting[self.module.entry] = Nesting { depth: 0, runs: 1 };
-        for &computation in self.facts.graph.sequential().iter().rev() {
-            let Some(caller) = self.facts.graph.caller(computation) else { continue };
-            let outer = self.nesting[self.module.instructions[caller].parent];
-            let trips = self.trip_count(caller).unwrap_or(1);
-            self.nesting[computation] =
-                Nesting { depth: outer.depth + 1, runs: outer.runs.saturating_mul(trips) };
-        }
-    }
-
-    pub(super) fn nesting(&self, computation: ComputationId) -> Nesting {
-        self.nesting[computation]
-    }
-
-    fn n_launches(&self) -> u32 {
-        self.launches_before.last().copied().unwrap_or(0)
-    }
-
-    /// The number of an instruction among the launches, which it must be one of.
-    pub(super) fn launch_number(&self, id: InstructionId) -> u32 {
-        self.launches_before[self.facts.line.time(id) as usize]
-    }
-
-    fn is_launch(&self, id: InstructionId) -> bool {
-        let instruction = &self.module.instructions[id];
-        match instruction.op.traits().role {
-            Role::Provides | Role::Orders | Role::Continues => false,
-            // The table of a tuple that the caller sees has to be written.
-            Role::PassesOn | Role::Regroups => self
-                .facts
-                .flow
-                .positions
-                .of(id)
-                .any(|position| self.defines(position) && self.slice(position).is_some()),
-            // What an asynchronous operation consists of is the operation itself.
-            _ => self.wrapped(instruction.parent).is_none(),
-        }
-    }
-
-    /// The only operation of a computation that an asynchronous operation runs.
-    pub(super) fn wrapped(&self, id: ComputationId) -> Option<InstructionId> {
-        let caller = self.facts.graph.caller(id)?;
-        let computation = &self.module.computations[id];
-        let is_one_operation = matches!(self.module.instructions[caller].op, Op::AsyncStart(_))
-            && computation.instructions.len() == computation.parameters.len() + 1
-            && !computation.parameters.contains(&computation.root);
-        is_one_operation.then_some(computation.root)
-    }
-
-    pub(super) fn kind(&self, id: InstructionId) -> LaunchKind {
-        match &self.module.instructions[id].op {
-            Op::While => LaunchKind::While,
-            Op::Conditional => LaunchKind::Conditional,
-            Op::Call { .. } => LaunchKind::Call,
-            op => match op.traits().role {
-                Role::Starts => LaunchKind::Start,
-                Role::Ends => LaunchKind::Done,
-                Role::PassesOn | Role::Regroups => LaunchKind::Table,
-                _ => LaunchKind::Kernel,
-            },
-        }
-    }
-
-    /// How often a loop runs, where that is known; once for everything else.
-    fn trip_count(&self, id: InstructionId) -> Option<u64> {
-        match self.module.instructions[id].op {
-            Op::While => memplan_analysis::trip_count(self.module, id),
-            _ => Some(1),
-        }
-    }
-
-    fn slice(&self, position: PositionId) -> Option<Slice> {
-        self.plan.slices.get(&self.facts.flow.positions.position(position)).copied()
-    }
-
-    fn defines(&self, position: PositionId) -> bool {
-        let flow = &self.facts.flow;
-        flow.value_at(position).is_some_and(|value| flow.values[value].definition == position)
-    }
-
-    pub(super) fn address(&self, position: PositionId) -> Option<Address> {
-        self.slice(position).map(address)
-    }
-
-    pub(super) fn space(&self, address: &Address) -> MemorySpaceId {
-        self.plan.allocations[memplan_memory::AllocationId::from_u32(address.allocation)].space
-    }
-
-    /// The part of a shape at a position.
-    pub(super) fn part(&self, position: PositionId) -> &'a Shape {
-        let positions = &self.facts.flow.positions;
-        let shape = self.module.shape(positions.instruction(position));
-        shape.subshape(positions.shape_index(position)).expect("positions are parts of shapes")
-    }
-
-    /// The shape of a buffer where it is defined.
-    pub(super) fn definition(&self, buffer: &Buffer) -> &'a Shape {
-        self.part(self.facts.flow.values[self.values[buffer.index as usize]].definition)
-    }
-
-    fn lifetime(&self, live: LiveRange) -> Lifetime {
-        let launch = |time: Time| self.launches_before[time.min(self.facts.line.end()) as usize];
-        Lifetime { from: launch(live.start), to: launch(live.end) }
-    }
-
+impl Program<'_> {
     fn spaces(&self) -> Vec<Space> {
         let mut ids: Vec<MemorySpaceId> = self.plan.allocations.values().map(|a| a.space).collect();
         ids.push(MemorySpaceId::MAIN);
@@ -373,7 +206,7 @@ impl<'a> Program<'a> {
             element_type: array.map(|array| array.element_type.to_string()),
             dimensions: array.map_or_else(Vec::new, |array| array.dimensions.to_vec()),
             tiles: array.and_then(|array| array.layout.as_ref()).map_or_else(String::new, tiles_text),
-            address: address(slice),
+            address: address_of(slice),
             space: self.plan.allocations[slice.allocation].space,
             unpadded: self.target.unpadded_size_of(part),
             live,
@@ -390,7 +223,7 @@ impl<'a> Program<'a> {
         // An outer computation begins no later than one inside it and is longer.
         ids.sort_by_key(|&id| {
             let (begin, end) = self.facts.line.range(id);
-            (begin, Reverse(end), self.nesting[id].depth)
+            (begin, Reverse(end), self.nesting(id).depth)
         });
         ids.into_iter().map(|id| self.computation(id)).collect()
     }
@@ -403,7 +236,7 @@ impl<'a> Program<'a> {
         Computation {
             name: computation.name.to_string(),
             called_by: self.facts.graph.caller(id).map(|caller| self.launch_number(caller)),
-            depth: self.nesting[id].depth,
+            depth: self.nesting(id).depth,
             launches: instructions.into_iter().map(|id| self.launch(id)).collect(),
         }
     }
@@ -428,7 +261,7 @@ impl<'a> Program<'a> {
             trip_count: if kind == LaunchKind::While { self.trip_count(id) } else { None },
             operands: self.operands(id, kind),
             results: self.results(id, kind),
-            scratch: self.plan.scratch.get(&id).into_iter().flatten().copied().map(address).collect(),
+            scratch: self.plan.scratch.get(&id).into_iter().flatten().copied().map(address_of).collect(),
         }
     }
 
@@ -502,17 +335,6 @@ impl<'a> Program<'a> {
         positions.map(|position| self.argument(0, position)).collect()
     }
 
-    /// Whether the start of an asynchronous operation begins to write a part of its result; other parts repeat its
-    /// operands.
-    pub(super) fn is_started(&self, id: InstructionId, position: PositionId) -> bool {
-        let index = self.facts.flow.positions.shape_index(position);
-        match self.module.instructions[id].op {
-            // (operands, results, contexts): the results are those of the computation that it runs.
-            Op::AsyncStart(_) => index.0.first() == Some(&1) || self.defines(position),
-            _ => self.defines(position),
-        }
-    }
-
     fn argument(&self, number: u32, position: PositionId) -> Argument {
         let flow = &self.facts.flow;
         let value = flow.value_at(position);
@@ -540,18 +362,6 @@ impl<'a> Program<'a> {
         });
         part.map(hlo::literal_text)
     }
-}
-
-/// The text of a shape with layout; of a tuple how many elements it has, since that is what its table consists of.
-pub(super) fn shape_text(shape: &Shape) -> String {
-    match shape {
-        Shape::Tuple(elements) => format!("tuple({})", elements.len()),
-        other => hlo::shape_text(other),
-    }
-}
-
-fn address(slice: Slice) -> Address {
-    Address { allocation: slice.allocation.as_u32(), offset: slice.offset, size: slice.size }
 }
 
 fn tiles_text(layout: &memplan_ir::Layout) -> String {

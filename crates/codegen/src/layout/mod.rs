@@ -24,6 +24,7 @@ mod build;
 mod document;
 mod padding;
 mod picture;
+mod program;
 mod table;
 mod text;
 mod transfer;

@@ -13,7 +13,7 @@ use indexmap::IndexMap;
 use memplan_ir::{ArrayShape, Layout, Shape};
 use memplan_memory::Bytes;
 
-use super::build::{Program, shape_text};
+use super::program::{Program, shape_text};
 use super::{Buffer, Padding, Remedy, RemedyKind};
 
 /// Most shapes to report.

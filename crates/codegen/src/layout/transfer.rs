@@ -3,7 +3,7 @@
 use memplan_ir::{InstructionId, Op, PositionId};
 use memplan_memory::Bytes;
 
-use super::build::Program;
+use super::program::Program;
 use super::{Address, LaunchKind, Transfer};
 
 /// All transfers, by the launch that starts them.

@@ -1,0 +1,207 @@
+//! A planned program with its launches and buffers numbered.
+
+use memplan_analysis::{Facts, LiveRange, Time, ValueId};
+use memplan_hlo as hlo;
+use memplan_ir::{
+    ComputationId, InstructionId, Module, Op, PackedOption, PositionId, Role, SecondaryMap, Shape,
+};
+use memplan_memory::{MemoryPlan, MemorySpaceId, Slice, Target};
+
+use super::{Address, Buffer, LaunchKind, Lifetime};
+
+/// What is known about the program, with launches and buffers numbered.
+pub(super) struct Program<'a> {
+    pub(super) module: &'a Module,
+    pub(super) facts: &'a Facts,
+    pub(super) target: &'a Target,
+    pub(super) plan: &'a MemoryPlan,
+    /// How many launches stand before each instant; one more entry at the end.
+    launches_before: Vec<u32>,
+    /// The values with an address, by number.
+    pub(super) values: Vec<ValueId>,
+    pub(super) numbers: SecondaryMap<ValueId, PackedOption<BufferNumber>>,
+    /// How many calls are around each computation, and how often it runs as far as that is known.
+    nesting: SecondaryMap<ComputationId, Nesting>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct BufferNumber(pub(super) u32);
+cranelift_entity::entity_impl!(BufferNumber);
+
+#[derive(Clone, Copy, Default)]
+pub(super) struct Nesting {
+    pub(super) depth: u32,
+    pub(super) runs: u64,
+}
+
+impl<'a> Program<'a> {
+    pub(super) fn new(
+        module: &'a Module,
+        facts: &'a Facts,
+        target: &'a Target,
+        plan: &'a MemoryPlan,
+    ) -> Program<'a> {
+        let mut program = Program {
+            module,
+            facts,
+            target,
+            plan,
+            launches_before: Vec::with_capacity(facts.line.instructions.len() + 1),
+            values: Vec::new(),
+            numbers: SecondaryMap::new(),
+            nesting: SecondaryMap::new(),
+        };
+        program.number_launches();
+        program.number_buffers();
+        program.nest();
+        program
+    }
+
+    fn number_launches(&mut self) {
+        let mut count = 0;
+        for &id in &self.facts.line.instructions {
+            self.launches_before.push(count);
+            count += u32::from(self.is_launch(id));
+        }
+        self.launches_before.push(count);
+    }
+
+    fn number_buffers(&mut self) {
+        for (value, definition) in self.facts.flow.values.iter() {
+            if self.slice(definition.definition).is_some() {
+                self.numbers[value] = BufferNumber(self.values.len() as u32).into();
+                self.values.push(value);
+            }
+        }
+    }
+
+    /// Callers before callees.
+    fn nest(&mut self) {
+        self.nesting[self.module.entry] = Nesting { depth: 0, runs: 1 };
+        for &computation in self.facts.graph.sequential().iter().rev() {
+            let Some(caller) = self.facts.graph.caller(computation) else { continue };
+            let outer = self.nesting[self.module.instructions[caller].parent];
+            let trips = self.trip_count(caller).unwrap_or(1);
+            self.nesting[computation] =
+                Nesting { depth: outer.depth + 1, runs: outer.runs.saturating_mul(trips) };
+        }
+    }
+
+    pub(super) fn nesting(&self, computation: ComputationId) -> Nesting {
+        self.nesting[computation]
+    }
+
+    pub(super) fn n_launches(&self) -> u32 {
+        self.launches_before.last().copied().unwrap_or(0)
+    }
+
+    /// The number of an instruction among the launches, which it must be one of.
+    pub(super) fn launch_number(&self, id: InstructionId) -> u32 {
+        self.launches_before[self.facts.line.time(id) as usize]
+    }
+
+    pub(super) fn is_launch(&self, id: InstructionId) -> bool {
+        let instruction = &self.module.instructions[id];
+        match instruction.op.traits().role {
+            Role::Provides | Role::Orders | Role::Continues => false,
+            // The table of a tuple that the caller sees has to be written.
+            Role::PassesOn | Role::Regroups => self
+                .facts
+                .flow
+                .positions
+                .of(id)
+                .any(|position| self.defines(position) && self.slice(position).is_some()),
+            // What an asynchronous operation consists of is the operation itself.
+            _ => self.wrapped(instruction.parent).is_none(),
+        }
+    }
+
+    /// The only operation of a computation that an asynchronous operation runs.
+    pub(super) fn wrapped(&self, id: ComputationId) -> Option<InstructionId> {
+        let caller = self.facts.graph.caller(id)?;
+        let computation = &self.module.computations[id];
+        let is_one_operation = matches!(self.module.instructions[caller].op, Op::AsyncStart(_))
+            && computation.instructions.len() == computation.parameters.len() + 1
+            && !computation.parameters.contains(&computation.root);
+        is_one_operation.then_some(computation.root)
+    }
+
+    pub(super) fn kind(&self, id: InstructionId) -> LaunchKind {
+        match &self.module.instructions[id].op {
+            Op::While => LaunchKind::While,
+            Op::Conditional => LaunchKind::Conditional,
+            Op::Call { .. } => LaunchKind::Call,
+            op => match op.traits().role {
+                Role::Starts => LaunchKind::Start,
+                Role::Ends => LaunchKind::Done,
+                Role::PassesOn | Role::Regroups => LaunchKind::Table,
+                _ => LaunchKind::Kernel,
+            },
+        }
+    }
+
+    /// How often a loop runs, where that is known; once for everything else.
+    pub(super) fn trip_count(&self, id: InstructionId) -> Option<u64> {
+        match self.module.instructions[id].op {
+            Op::While => memplan_analysis::trip_count(self.module, id),
+            _ => Some(1),
+        }
+    }
+
+    pub(super) fn slice(&self, position: PositionId) -> Option<Slice> {
+        self.plan.slices.get(&self.facts.flow.positions.position(position)).copied()
+    }
+
+    pub(super) fn defines(&self, position: PositionId) -> bool {
+        let flow = &self.facts.flow;
+        flow.value_at(position).is_some_and(|value| flow.values[value].definition == position)
+    }
+
+    pub(super) fn address(&self, position: PositionId) -> Option<Address> {
+        self.slice(position).map(address_of)
+    }
+
+    pub(super) fn space(&self, address: &Address) -> MemorySpaceId {
+        self.plan.allocations[memplan_memory::AllocationId::from_u32(address.allocation)].space
+    }
+
+    /// The part of a shape at a position.
+    pub(super) fn part(&self, position: PositionId) -> &'a Shape {
+        let positions = &self.facts.flow.positions;
+        let shape = self.module.shape(positions.instruction(position));
+        shape.subshape(positions.shape_index(position)).expect("positions are parts of shapes")
+    }
+
+    /// The shape of a buffer where it is defined.
+    pub(super) fn definition(&self, buffer: &Buffer) -> &'a Shape {
+        self.part(self.facts.flow.values[self.values[buffer.index as usize]].definition)
+    }
+
+    pub(super) fn lifetime(&self, live: LiveRange) -> Lifetime {
+        let launch = |time: Time| self.launches_before[time.min(self.facts.line.end()) as usize];
+        Lifetime { from: launch(live.start), to: launch(live.end) }
+    }
+
+    /// Whether the start of an asynchronous operation begins to write a part of its result; other parts repeat its
+    /// operands.
+    pub(super) fn is_started(&self, id: InstructionId, position: PositionId) -> bool {
+        let index = self.facts.flow.positions.shape_index(position);
+        match self.module.instructions[id].op {
+            // (operands, results, contexts): the results are those of the computation that it runs.
+            Op::AsyncStart(_) => index.0.first() == Some(&1) || self.defines(position),
+            _ => self.defines(position),
+        }
+    }
+}
+
+/// The text of a shape with layout; of a tuple how many elements it has, since that is what its table consists of.
+pub(super) fn shape_text(shape: &Shape) -> String {
+    match shape {
+        Shape::Tuple(elements) => format!("tuple({})", elements.len()),
+        other => hlo::shape_text(other),
+    }
+}
+
+pub(super) fn address_of(slice: Slice) -> Address {
+    Address { allocation: slice.allocation.as_u32(), offset: slice.offset, size: slice.size }
+}

@@ -1,0 +1,48 @@
+//! One chip: what runs on it, and its tiles packed.
+
+use memplan_analysis::Facts;
+use memplan_ir::{InstructionId, Module};
+use memplan_memory::{Target, Tiles};
+
+use crate::error::IpuError;
+use crate::phases::Phases;
+use crate::placement::Mappings;
+use crate::placement_file::Resolved;
+use crate::steps::steps;
+use crate::tensors::Tensors;
+use crate::tile_plan::TilePlan;
+
+/// A chip and what runs on it.
+pub(crate) struct Chip<'a> {
+    pub(crate) module: &'a Module,
+    pub(crate) facts: &'a Facts,
+    pub(crate) target: &'a Target,
+    pub(crate) machine: &'a Tiles,
+    pub(crate) runs_here: &'a dyn Fn(InstructionId) -> bool,
+    pub(crate) wishes: &'a Resolved,
+}
+
+impl Chip<'_> {
+    /// Packs the tiles when dots may take a proportion of each.
+    pub(crate) fn pack(
+        &self,
+        tensors: Tensors,
+        mappings: Mappings,
+        proportion: f64,
+        phases: Phases,
+    ) -> Result<TilePlan, IpuError> {
+        let machine = Tiles { temporary_proportion: proportion, ..self.machine.clone() };
+        let steps = steps(
+            self.module,
+            self.facts,
+            self.target,
+            &machine,
+            &tensors,
+            &mappings,
+            &self.wishes.vertices,
+            &phases,
+            self.runs_here,
+        );
+        TilePlan::new(&machine, self.target, self.facts, tensors, mappings, steps, phases)
+    }
+}

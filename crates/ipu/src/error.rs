@@ -1,0 +1,32 @@
+//! Why tiles cannot be planned.
+
+use memplan_plan::PlanError;
+
+use crate::placement_file::PlacementError;
+
+/// Why tiles cannot be planned.
+#[derive(Debug, thiserror::Error)]
+pub enum IpuError {
+    /// The target is some other machine.
+    #[error("target `{0}` has no tiles")]
+    NoTiles(String),
+    /// More chips are asked for than there are.
+    #[error("target `{target}` has {available} chips, not {wanted}: `tiles.chips` of its file says how many")]
+    Chips {
+        /// The target.
+        target: String,
+        /// How many are asked for.
+        wanted: u32,
+        /// How many there are.
+        available: u32,
+    },
+    /// Values that must share storage cannot.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The placement file does not go with the program or the machine.
+    #[error(transparent)]
+    Placement(#[from] PlacementError),
+    /// Sizes are beyond 64 bits.
+    #[error("what a tile holds adds up to more than 2^64 bytes")]
+    TooLarge(#[source] memplan_pack::Error),
+}
