@@ -34,6 +34,7 @@ import tempfile
 
 from normal_proto import normal
 
+ELISION = re.compile(rb"\{\s*\.\.\.\s*\}")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
@@ -55,7 +56,9 @@ def main():
     answers.ask([("verify", text) for text in texts.values()])
     accepted = [name for name in ours if answers.of("verify", texts[name])["proto"] and printed[name]]
     pairs = [("text", texts), ("text", printed), ("proto", protos)]
-    answers.ask([(kind, contents[name]) for kind, contents in pairs for name in accepted])
+    answers.ask([(kind_of(kind, texts[name]), contents[name]) for kind, contents in pairs for name in accepted])
+    unread = [name for name in accepted if refusal(answers.of(kind_of("proto", texts[name]), protos[name]))]
+    answers.ask([("own proto", texts[name]) for name in unread])
 
     found, listed = collections.defaultdict(list), collections.Counter()
     for name, (stage, why) in ours.items():
@@ -86,11 +89,18 @@ def disagreements(answers, stage, text, printed, proto):
     elif stage == "accept" and not theirs["crash"]:
         yield ("verify-refuses" if theirs["proto"] else "parser-refuses"), theirs["error"]
     if theirs["proto"] and printed:
-        original = answers.of("text", text)["proto"]
+        original = answers.of(kind_of("text", text), text)["proto"]
         for kind, ours in (("text", printed), ("proto", proto)):
-            again = answers.of(kind, ours)
-            if again["proto"] != original:
+            again = answers.of(kind_of(kind, text), ours)
+            own = answers.of("own proto", text) if kind == "proto" and refusal(again) else {"error": ""}
+            # There are texts whose protobuf XLA does not read, whoever writes it.
+            if again["proto"] != original and not refusal(own):
                 yield f"{kind}-differs", again["error"]
+
+
+def kind_of(kind, original):
+    """What to ask of a round trip. XLA's parser makes elements up where a constant leaves them out; memplan does not."""
+    return f"{kind} without literals" if ELISION.search(original) else kind
 
 
 def refusal(answer):
@@ -99,7 +109,7 @@ def refusal(answer):
 
 def reason_for(exceptions, kind, name, ours, theirs):
     for which, pattern, reason in exceptions:
-        if which == kind and (name.startswith(pattern) or re.search(pattern, ours) or re.search(pattern, theirs)):
+        if which == kind and (re.match(pattern, name) or re.search(pattern, ours) or re.search(pattern, theirs)):
             return reason
     return None
 
@@ -196,27 +206,29 @@ def work(queue, number, share):
         signal.alarm(60)
         # Elided constants are filled from a counter that goes on from module to module: begin it anew.
         attempt = in_child if b"..." in content else in_place
-        proto, error = attempt(lambda: proto_of(_hlo, kind, content))
+        proto, error = attempt(lambda: proto_of(_hlo, kind.split()[0], content))
         crash = error == "ends its process"
         if proto and kind == "verify":
             if verifier is None:
                 verifier = VerifierProcess()
             error = verifier.refusal(proto, content)
             crash = error == "ends its process"
-        queue.put((number, key, {"proto": normal_hash(proto) if proto else "", "error": error, "crash": crash}))
+        queue.put((number, key, {"proto": normal_hash(proto, kind) if proto else "", "error": error, "crash": crash}))
 
 
 def proto_of(_hlo, kind, content):
+    read = _hlo.HloModule.from_serialized_hlo_module_proto
     if kind == "proto":
-        module = _hlo.HloModule.from_serialized_hlo_module_proto(content)
-    else:
-        module = _hlo.hlo_module_from_text(content.decode(errors="replace"))
-    return module.as_serialized_hlo_module_proto()
+        return read(content).as_serialized_hlo_module_proto()
+    proto = _hlo.hlo_module_from_text(content.decode(errors="replace")).as_serialized_hlo_module_proto()
+    return read(proto).as_serialized_hlo_module_proto() if kind == "own" else proto
 
 
-def normal_hash(proto):
-    # Taking apart hundreds of megabytes of constants would take long, and they have no ids.
-    return hashlib.sha256(normal(proto) if len(proto) < 1 << 24 else proto).hexdigest()[:24]
+def normal_hash(proto, kind):
+    # Taking apart gigabytes of constants would take long.
+    with_literals = not kind.endswith("without literals")
+    short = normal(proto, with_literals) if not with_literals or len(proto) < 1 << 28 else proto
+    return hashlib.sha256(short).hexdigest()[:24]
 
 
 def in_place(function):

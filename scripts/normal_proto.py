@@ -9,18 +9,25 @@ SCHEDULE = {1: {1: "computation", 2: SEQUENCE}}
 INSTRUCTION = {35: "instruction", 36: "instruction", 37: "instruction", 38: "computation"}
 COMPUTATION = {2: INSTRUCTION, 5: "computation", 6: "instruction"}
 MODULE = {3: COMPUTATION, 5: None, 6: "computation", 7: SCHEDULE}
+# The modules of a recovery table have ids of their own.
+MODULE[20] = {1: {3: MODULE}}
+
+LITERAL = 8
 
 # Single ids: absent where they are 0.
 SINGLE = [(INSTRUCTION, 35), (COMPUTATION, 5), (COMPUTATION, 6), (MODULE, 6), (SCHEDULE[1], 1)]
 
 
-def normal(proto):
-    return rewrite(proto, MODULE, {})
+def normal(proto, with_literals=True):
+    """The normal form, of constants with their elements or without."""
+    return rewrite(proto, MODULE, {}, () if with_literals else (LITERAL,))
 
 
-def rewrite(data, fields, seen):
+def rewrite(data, fields, seen, left_out):
     out = []
-    given = list(parts(data))
+    given = [part for part in parts(data) if fields is not INSTRUCTION or part[0] not in left_out]
+    if fields is MODULE:
+        seen = {}
     present = {number for number, *_ in given}
     given += [(number, 0, 0, b"") for of, number in SINGLE if of is fields and number not in present]
     for number, wire, value, raw in sorted(given, key=lambda part: part[0]):
@@ -28,7 +35,7 @@ def rewrite(data, fields, seen):
         if what is bytes:
             out.append((number, raw))
         elif isinstance(what, dict):
-            out.append((number, b"(%d " % number + rewrite(value, what, seen) + b")"))
+            out.append((number, b"(%d " % number + rewrite(value, what, seen, left_out) + b")"))
         elif what is not None:
             ids = [value] if wire == 0 else list(varints(value))
             numbers = [seen.setdefault((what, i), len(seen)) for i in ids]

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use memplan_memory::{Alignment, Allocation, AllocationKind, Bytes, MemorySpaceId, SpaceTotals};
+use memplan_memory::{
+    Alignment, Allocation, AllocationId, AllocationKind, Bytes, MemorySpaceId, SpaceTotals,
+};
 use rustc_hash::FxHashMap;
 
 use crate::Violation;
@@ -106,6 +108,38 @@ pub(crate) fn check_peaks(facts: &Facts<'_>, peaks: &Peaks, report: &mut Report)
     } else if totals.peak_live < least {
         report.add(Violation::PeakTooLow { claimed: totals.peak_live, found: least });
     }
+}
+
+/// An arena that can be no smaller is used to its end.
+pub(crate) fn check_ends(facts: &Facts<'_>, report: &mut Report) {
+    if !facts.plan.spaces.iter().any(|space| space.proved_minimal) {
+        return;
+    }
+    let mut ends: BTreeMap<AllocationId, Bytes> = BTreeMap::new();
+    let scratch = facts.plan.scratch.values().flatten().copied();
+    for slice in facts.placed().map(|(_, slice)| slice).chain(scratch) {
+        let end = ends.entry(slice.allocation).or_default();
+        *end = slice.offset.saturating_add(slice.size).max(*end);
+    }
+    for claimed in facts.plan.spaces.iter().filter(|space| space.proved_minimal) {
+        let arenas = facts.plan.allocations.iter().filter(|(_, allocation)| {
+            allocation.kind == AllocationKind::Temp && allocation.space == claimed.space
+        });
+        let used = |(id, allocation): (AllocationId, &Allocation)| {
+            ends.get(&id).copied().unwrap_or_default().align_up(allocation.alignment)
+        };
+        let used = arenas.map(used).fold(Bytes::ZERO, Bytes::saturating_add);
+        if used < claimed.temp {
+            report.add(Violation::NotMinimal { space: claimed.space, claimed: claimed.temp, used });
+        }
+    }
+}
+
+/// The spaces whose arenas are said to be minimal although less is in them at once, or nobody knows how much.
+pub(crate) fn said_to_be_minimal(facts: &Facts<'_>, is_bound_proved: bool) -> Vec<MemorySpaceId> {
+    let claims = facts.plan.spaces.iter().filter(|space| space.proved_minimal);
+    let unproved = claims.filter(|space| !is_bound_proved || space.temp > space.temp_lower_bound);
+    unproved.map(|space| space.space).collect()
 }
 
 fn expect(report: &mut Report, name: &str, claimed: Bytes, found: Bytes) {

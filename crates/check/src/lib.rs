@@ -25,10 +25,12 @@
 //! O(n log n) in positions, plus the number of separate written ranges of a callee for each of its calls; beyond a
 //! budget for those the answer is [`Violation::TooComplex`], which real plans, whose arenas are dense, stay far from.
 //!
-//! Not checked: whether a program fits the capacities of memory spaces, whether an arena is as small as can be where the
-//! plan says so (`proved_minimal`), peaks where a computation is called from several places, and the span of an
-//! asynchronous operation that is started in one computation and done in another (as in pipelined loops): there each
-//! computation is checked as if the operation were not in flight.
+//! That an arena can be no smaller (`proved_minimal`) is proved where as much is live at once. A search can know more,
+//! and is not repeated: what only it knows is named in [`Proof::on_trust`].
+//!
+//! Not checked: whether a program fits the capacities of memory spaces, peaks where a computation is called from several
+//! places, and the span of an asynchronous operation that is started in one computation and done in another (as in
+//! pipelined loops): there each computation is checked as if the operation were not in flight.
 
 mod bytes;
 mod calls;
@@ -42,7 +44,7 @@ mod violation;
 mod walk;
 
 use memplan_ir::{Module, Schedule, SecondaryMap};
-use memplan_memory::{MemoryPlan, Target};
+use memplan_memory::{MemoryPlan, MemorySpaceId, Target};
 use rustc_hash::FxHashMap;
 
 use bytes::Holder;
@@ -54,7 +56,7 @@ use walk::Proving;
 const LEAST_FUEL: usize = 1 << 24;
 
 /// What was done to prove a plan right.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Proof {
     /// Computations that were walked.
     pub computations: usize,
@@ -64,6 +66,8 @@ pub struct Proof {
     pub reads: usize,
     /// Writes that were followed.
     pub writes: usize,
+    /// Memory spaces whose arenas the plan calls minimal, which nothing here could verify.
+    pub on_trust: Vec<MemorySpaceId>,
 }
 
 /// Proves that a plan is right for a module that the verifier accepts, run in the order of `schedule`.
@@ -99,6 +103,7 @@ pub fn check(
     structure::check_results(&facts, &mut report);
     figures::check_totals(&facts, &mut report);
     figures::check_spaces(&facts, &mut report);
+    figures::check_ends(&facts, &mut report);
 
     let mut proving = Proving {
         facts: &facts,
@@ -118,12 +123,12 @@ pub fn check(
     }
     let Proving { reads, writes, names, .. } = proving;
     // What is live when is a question about right plans alone.
-    if report.is_empty()
-        && let Some(peaks) = live::replay(&facts, &names, &computations)
-    {
-        figures::check_peaks(&facts, &peaks, &mut report);
+    let peaks = if report.is_empty() { live::replay(&facts, &names, &computations) } else { None };
+    if let Some(peaks) = &peaks {
+        figures::check_peaks(&facts, peaks, &mut report);
     }
     report.into_result()?;
+    let on_trust = figures::said_to_be_minimal(&facts, peaks.is_some());
     let instructions = computations.iter().map(|&c| module.computations[c].instructions.len()).sum();
-    Ok(Proof { computations: computations.len(), instructions, reads, writes })
+    Ok(Proof { computations: computations.len(), instructions, reads, writes, on_trust })
 }

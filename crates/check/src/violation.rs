@@ -179,6 +179,11 @@ pub enum Violation {
     /// Fewer bytes are said to be live at once than there are: the arena would look further from its bound than it is.
     #[error("the plan says that only {claimed:#} bytes of {space} are needed at once; it is {found:#}")]
     BoundTooLow { space: MemorySpaceId, claimed: Bytes, found: Bytes },
+    /// An arena that is said to be minimal has an end that nothing uses.
+    #[error(
+        "the plan says that no arena of {space} is smaller than {claimed:#}; only {used:#} of it are used"
+    )]
+    NotMinimal { space: MemorySpaceId, claimed: Bytes, used: Bytes },
     /// More bytes are said to be live at the peak than there are.
     #[error("the plan says that {claimed:#} bytes are live at its peak; it is {found:#}")]
     PeakTooHigh { claimed: Bytes, found: Bytes },

@@ -40,15 +40,18 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     }
 }
 
-/// What a proof looked at, in one line.
+/// What a proof looked at, in one line, and a line for each claim that it had to leave.
 pub(crate) fn proof_line(proof: &check::Proof) -> String {
-    format!(
+    let proved = format!(
         "proved: {} in {} read {}, each whole, and write {}\n",
         count(proof.instructions, "instruction"),
         count(proof.computations, "computation"),
         count(proof.reads, "value"),
         proof.writes
-    )
+    );
+    let left =
+        proof.on_trust.iter().map(|space| format!("not verified: that no arena of {space} is smaller\n"));
+    proved + &left.collect::<String>()
 }
 
 /// What is wrong, a line each.

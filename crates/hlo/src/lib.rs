@@ -3,6 +3,7 @@
 //! [`parse`] reads HLO text as XLA prints it, [`print()`] writes text that XLA reads back to the same module, and
 //! [`render`] shows an error the way a person wants to see it.
 
+mod async_notes;
 mod error;
 pub mod fuzzing;
 mod lexer;

@@ -270,7 +270,6 @@ fn forget_what_messages_have_no_place_for(module: &mut Module) {
     config.alias_passthrough_params = false;
     config.allow_spmd_sharding_propagation_to_parameters.clear();
     config.allow_spmd_sharding_propagation_to_output.clear();
-    config.origin_recovery_table.clear();
     config.debug_attributes.clear();
 }
 

@@ -78,6 +78,16 @@ fn verdicts_are_those_of_xla() {
          ROOT e = (f32[2], token[]) recv-done(r), channel_id=1, is_host_transfer=true",
         "another transfer with the host on channel 1",
     );
+    let sends = |name: &str| {
+        format!(
+            "t = token[] after-all() \
+             s = (f32[4], u32[], token[]) send(p, t), channel_id=1, is_host_transfer=true, frontend_attributes={{meets=\"a\"}} \
+             d = token[] send-done(s), channel_id=1, is_host_transfer=true \
+             u = (f32[4], u32[], token[]) send(p, d), channel_id=1, is_host_transfer=true, frontend_attributes={{meets=\"{name}\"}} \
+             ROOT e = token[] send-done(u), channel_id=1, is_host_transfer=true"
+        )
+    };
+    refused(&sends("b"), "another transfer with the host on channel 1");
     const PIN: &str =
         "b = b(f32[4]) custom-call(p), custom_call_target=\"Pin\", output_to_operand_aliasing={{}: (0, {})}";
     let writer =

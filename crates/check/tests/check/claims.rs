@@ -48,6 +48,14 @@ const FIGURES: &[Mutation] = &[
         |c| c.plan.spaces[1].temp_lower_bound = Bytes(15),
         |v| matches!(v, V::BoundTooLow { space: MemorySpaceId(1), claimed: Bytes(15), found: Bytes(16) }),
     ),
+    (
+        "an arena that is minimal, and not used to its end",
+        |c| {
+            c.plan.spaces[1].proved_minimal = true;
+            c.plan.spaces[1].temp.0 += 64;
+        },
+        |v| matches!(v, V::NotMinimal { space: MemorySpaceId(1), used: Bytes(16), .. }),
+    ),
     ("a peak that is too high", |c| c.plan.totals.peak_live.0 += 1, |v| matches!(v, V::PeakTooHigh { .. })),
     ("a peak that is too low", |c| c.plan.totals.peak_live.0 -= 1, |v| matches!(v, V::PeakTooLow { .. })),
     ("no peak at all", |c| c.plan.totals.peak_live = Bytes::ZERO, |v| matches!(v, V::PeakTooLow { .. })),
@@ -166,6 +174,19 @@ fn wrong_insides_of_kernels_are_found_and_named() {
     let mut case = Case::new("toy", FUSED);
     reorder_fused(&mut case, |sequence| sequence.clear());
     assert_eq!(case.complaints(), "");
+}
+
+/// Half of what is in this arena is there at once, so it takes a search to know that it can be no smaller.
+#[test]
+fn what_only_a_search_knows_is_not_verified() {
+    let mut case = Case::new("toy", FUSED);
+    assert_eq!(case.check().expect("the plan is right").on_trust, []);
+    case.plan.spaces[0].proved_minimal = true;
+    assert_eq!(case.check().expect("the plan is right").on_trust, [MemorySpaceId::MAIN]);
+    // A smaller arena, and as much of it is in use at once.
+    let mut case = Case::new("toy", &FUSED.replace("temp+32", "temp+0"));
+    case.plan.spaces[0].proved_minimal = true;
+    assert_eq!(case.check().expect("the plan is right").on_trust, []);
 }
 
 /// What the checker finds, where it can be counted by hand.

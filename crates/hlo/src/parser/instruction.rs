@@ -68,6 +68,7 @@ impl<'s> Parser<'s> {
         instruction.operands = operands;
         instruction.called = called;
         attributes.finish(&mut instruction);
+        self.note_wrapped(&instruction);
         instruction.shape = match head.shape {
             Some(known) => self.declared_shape(known, &instruction),
             None => self.inferred_shape(&head, &instruction)?,

@@ -131,7 +131,8 @@ impl<'s> Operation<'_, 's> {
                     dimension: self.one_dimension()?,
                     num_carries: self.integer(A::NumCarries)?,
                     is_reverse: self.flag(A::IsReverse),
-                    is_associative: self.attributes.boolean(A::IsAssociative),
+                    // XLA's parser takes no word for no.
+                    is_associative: Some(self.flag(A::IsAssociative)),
                 }))
             }
             Opcode::Sort => {

@@ -3,6 +3,8 @@
 use memplan_ir::{Computation, ComputationId, InstructionId, Module, Op, PackedOption, SecondaryMap};
 use rustc_hash::FxHashSet;
 
+use crate::async_notes::AsyncNotes;
+
 /// For each computation that is left out, the operation in it.
 ///
 /// Plans name computations and instructions, and depend on their order. So a computation is left out only if reading
@@ -18,9 +20,10 @@ impl Sugar {
         if !module.computations.keys().any(is_named) {
             return Sugar(sugar);
         }
-        let once = started_once(module);
+        let calls = AsyncCalls::new(module);
         let wrapped = |id: ComputationId| {
-            (is_named(id) && once[id]).then(|| wrapped(&module.computations[id], module)).flatten()
+            let is_started = is_named(id) && calls.are_started_once[id];
+            is_started.then(|| wrapped(&module.computations[id], calls.notes[id], module)).flatten()
         };
         let written = module.computations.keys().filter(|&id| wrapped(id).is_none());
         let taken = written.map(|id| &*module.computations[id].name).collect();
@@ -88,21 +91,35 @@ fn numbered(stem: &str, number: u32) -> String {
     }
 }
 
-/// Which computations a single async-start calls, and nothing that is not a continuation of it.
-fn started_once(module: &Module) -> SecondaryMap<ComputationId, bool> {
-    let mut once: SecondaryMap<ComputationId, bool> = SecondaryMap::new();
-    let mut called: SecondaryMap<ComputationId, bool> = SecondaryMap::new();
-    let ids = module.computations.values().flat_map(|computation| &computation.instructions);
-    for &id in ids {
-        let instruction = &module.instructions[id];
-        if !matches!(instruction.op, Op::AsyncUpdate(_) | Op::AsyncDone(_)) {
+/// What asynchronous operations make of the computations that they call.
+struct AsyncCalls<'m> {
+    /// Which computations a single async-start calls, and nothing that is not a continuation of it.
+    are_started_once: SecondaryMap<ComputationId, bool>,
+    /// The notes that reading the operations gives to what runs in a computation.
+    notes: SecondaryMap<ComputationId, AsyncNotes<'m>>,
+}
+
+impl<'m> AsyncCalls<'m> {
+    fn new(module: &'m Module) -> AsyncCalls<'m> {
+        let mut calls = AsyncCalls { are_started_once: SecondaryMap::new(), notes: SecondaryMap::new() };
+        let mut called: SecondaryMap<ComputationId, bool> = SecondaryMap::new();
+        let ids = module.computations.values().flat_map(|computation| &computation.instructions);
+        for &id in ids {
+            let instruction = &module.instructions[id];
+            let is_continuation = matches!(instruction.op, Op::AsyncUpdate(_) | Op::AsyncDone(_));
+            let is_start = matches!(instruction.op, Op::AsyncStart(_));
             for &callee in &instruction.called {
-                once[callee] = !called[callee] && started(module, id).is_some();
-                called[callee] = true;
+                if is_start || is_continuation {
+                    calls.notes[callee] = AsyncNotes::of(instruction).or(calls.notes[callee]);
+                }
+                if !is_continuation {
+                    calls.are_started_once[callee] = is_start && !called[callee];
+                    called[callee] = true;
+                }
             }
         }
+        calls
     }
-    once
 }
 
 /// What an async-start calls.
@@ -112,10 +129,10 @@ fn started(module: &Module, id: InstructionId) -> Option<ComputationId> {
 }
 
 /// The operation in a computation that holds nothing else: its parameters in order, then one instruction that takes
-/// them in order, all with the names that reading `slice-start(...)` gives them.
+/// them in order, all with the names and notes that reading `slice-start(...)` gives them.
 ///
 /// XLA leaves out such computations whatever their names. We keep names that a program chose.
-fn wrapped(computation: &Computation, module: &Module) -> Option<InstructionId> {
+fn wrapped(computation: &Computation, notes: AsyncNotes, module: &Module) -> Option<InstructionId> {
     let (&root, parameters) = computation.instructions.split_last()?;
     let instruction = &module.instructions[root];
     let is_named = |(number, &id): (usize, &InstructionId)| {
@@ -124,12 +141,10 @@ fn wrapped(computation: &Computation, module: &Module) -> Option<InstructionId> 
     let is_only_an_operation = root == computation.root
         && parameters == computation.parameters.as_slice()
         && parameters == instruction.operands.as_slice()
-        && &*instruction.name == "async_op"
+        && &*instruction.name == <&str>::from(instruction.opcode())
         && parameters.iter().enumerate().all(is_named)
         && instruction.control_predecessors.is_empty()
-        && instruction.metadata.is_none()
-        && instruction.backend_config.is_none()
-        && instruction.extras.is_none()
+        && notes.are_all_of(instruction)
         && !matches!(instruction.op, Op::Parameter { .. } | Op::Constant(_))
         && has_async_spelling(&instruction.op);
     is_only_an_operation.then_some(root)

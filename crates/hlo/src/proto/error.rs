@@ -61,7 +61,7 @@ pub struct Warning {
 }
 
 /// Why a module cannot be written.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum ExportError {
@@ -69,6 +69,8 @@ pub enum ExportError {
     Instruction(InstructionId),
     #[error("{0} is not a computation of the module")]
     Computation(ComputationId),
+    #[error("a recovery module of the origin_recovery_table cannot be read")]
+    RecoveryModule(#[source] Box<crate::ParseError>),
 }
 
 impl FieldError {

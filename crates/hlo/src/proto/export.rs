@@ -1,8 +1,8 @@
 //! From a module to messages.
 
 use memplan_ir::{
-    AliasKind, ComputationId, EntityRef, Instruction, InstructionId, Module, Opcode, ProgramShape,
-    SecondaryMap, Shape,
+    AliasKind, ComputationId, EntityRef, Instruction, InstructionId, Module, Opcode, OriginRecovery,
+    ProgramShape, SecondaryMap, Shape,
 };
 use prost::Message;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -77,6 +77,7 @@ impl<'a> Exporter<'a> {
                 .then(|| stack_frames_proto(&config.stack_frames)),
             buffer_donor: self.donors(),
             frontend_attributes: frontend_attributes_proto(&config.frontend_attributes),
+            original_value_recovery_table: self.recoveries()?,
         };
         Ok(Kept { message, unknown: config.unknown_fields.to_vec() }.encode_to_vec())
     }
@@ -102,6 +103,25 @@ impl<'a> Exporter<'a> {
         };
         let entries: Vec<_> = self.module.config.buffer_donors.iter().map(entry).collect();
         (!entries.is_empty()).then_some(pb::HloBufferDonorProto { entries })
+    }
+
+    fn recoveries(&self) -> Exported<Option<pb::OriginalValueRecoveryTable>> {
+        let entry = |recovery: &OriginRecovery| {
+            let recovery_module = match &*recovery.recovery_module {
+                "" => Vec::new(),
+                text => module(
+                    &crate::parse(text).map_err(|error| ExportError::RecoveryModule(Box::new(error)))?,
+                )?,
+            };
+            Ok(pb::OriginalValueRecovery {
+                old_original_array: Some(original_array_proto(&recovery.old)),
+                new_original_array: Some(original_array_proto(&recovery.new)),
+                recovery_module: recovery_module.into(),
+            })
+        };
+        let entries = self.module.config.origin_recovery_table.iter().map(entry);
+        let entries: Vec<_> = entries.collect::<Exported<_>>()?;
+        Ok((!entries.is_empty()).then_some(pb::OriginalValueRecoveryTable { entries }))
     }
 
     /// Sequences in the order of their keys, as XLA writes maps.

@@ -2,7 +2,7 @@
 
 use memplan_ir::{
     AliasKind, BufferDonor, ComputationId, EntityRef, Extras, InputOutputAlias, Instruction, InstructionId,
-    Module, Op,
+    Module, Op, OriginRecovery,
 };
 use prost::Message;
 use prost::bytes::Bytes;
@@ -31,8 +31,35 @@ pub(super) fn import(bytes: &[u8]) -> Result<Imported, ImportError> {
         }
         false => (bytes, None),
     };
-    let module = Importer::default().import(Kept::<pb::HloModuleProto>::decode(module)?)?;
+    let module = module_of(module, 0)?;
     Ok(Imported { module, buffer_assignment: buffer_assignment.map(|b| b.as_ref().into()), warnings })
+}
+
+/// A module that is so many times the recovery module of another.
+fn module_of(bytes: Bytes, depth: u32) -> Result<Module, ImportError> {
+    let mut file = Kept::<pb::HloModuleProto>::decode(bytes)?;
+    let table = file.message.original_value_recovery_table.take();
+    let mut module = Importer::default().import(file)?;
+    let entries = table.into_iter().flat_map(|table| table.entries);
+    module.config.origin_recovery_table =
+        entries.map(|entry| recovery(entry, depth)).collect::<Result<_, _>>()?;
+    Ok(module)
+}
+
+/// How often recovery modules may nest: they are texts within texts, and quotes double with every level.
+const MAX_RECOVERIES: u32 = 4;
+
+fn recovery(entry: pb::OriginalValueRecovery, depth: u32) -> Result<OriginRecovery, ImportError> {
+    if depth == MAX_RECOVERIES {
+        return Err(ImportError::TooDeep);
+    }
+    let array = |array: Option<_>| original_array(array.unwrap_or_default()).map_err(ImportError::Module);
+    let recovery_module = match entry.recovery_module.is_empty() {
+        true => String::new(),
+        false => crate::print(&module_of(entry.recovery_module, depth + 1)?),
+    };
+    let (old, new) = (array(entry.old_original_array)?, array(entry.new_original_array)?);
+    Ok(OriginRecovery { old, new, recovery_module: recovery_module.into() })
 }
 
 /// Field 1 is the module of an `HloProto` and the name of an `HloModuleProto`. A name does not read as a message with

@@ -37,10 +37,12 @@ pub(super) struct HloModuleProto {
     pub(super) buffer_donor: Option<HloBufferDonorProto>,
     #[prost(message, optional, tag = "19")]
     pub(super) frontend_attributes: Option<FrontendAttributes>,
+    #[prost(message, optional, tag = "20")]
+    pub(super) original_value_recovery_table: Option<OriginalValueRecoveryTable>,
 }
 
 pub(super) static HLO_MODULE_PROTO: Schema =
-    Schema { name: "HloModuleProto", keeps: true, fields: &[(1, None), (2, None), (3, Some(&HLO_COMPUTATION_PROTO)), (4, Some(&PROGRAM_SHAPE_PROTO)), (6, None), (7, Some(&HLO_SCHEDULE_PROTO)), (8, Some(&HLO_INPUT_OUTPUT_ALIAS_PROTO)), (17, Some(&STACK_FRAME_INDEX_PROTO)), (18, Some(&HLO_BUFFER_DONOR_PROTO)), (19, Some(&FRONTEND_ATTRIBUTES))] };
+    Schema { name: "HloModuleProto", keeps: true, fields: &[(1, None), (2, None), (3, Some(&HLO_COMPUTATION_PROTO)), (4, Some(&PROGRAM_SHAPE_PROTO)), (6, None), (7, Some(&HLO_SCHEDULE_PROTO)), (8, Some(&HLO_INPUT_OUTPUT_ALIAS_PROTO)), (17, Some(&STACK_FRAME_INDEX_PROTO)), (18, Some(&HLO_BUFFER_DONOR_PROTO)), (19, Some(&FRONTEND_ATTRIBUTES)), (20, Some(&ORIGINAL_VALUE_RECOVERY_TABLE))] };
 
 impl HasSchema for HloModuleProto {
     const SCHEMA: &'static Schema = &HLO_MODULE_PROTO;
@@ -1041,6 +1043,28 @@ pub(super) struct OutputOperandAliasing {
 
 pub(super) static OUTPUT_OPERAND_ALIASING: Schema =
     Schema { name: "OutputOperandAliasing", keeps: false, fields: &[(1, None), (2, None), (3, None)] };
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct OriginalValueRecoveryTable {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) entries: Vec<OriginalValueRecovery>,
+}
+
+pub(super) static ORIGINAL_VALUE_RECOVERY_TABLE: Schema =
+    Schema { name: "OriginalValueRecoveryTable", keeps: false, fields: &[(1, Some(&ORIGINAL_VALUE_RECOVERY))] };
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct OriginalValueRecovery {
+    #[prost(message, optional, tag = "1")]
+    pub(super) old_original_array: Option<OriginalArrayProto>,
+    #[prost(message, optional, tag = "2")]
+    pub(super) new_original_array: Option<OriginalArrayProto>,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub(super) recovery_module: Bytes,
+}
+
+pub(super) static ORIGINAL_VALUE_RECOVERY: Schema =
+    Schema { name: "OriginalValueRecovery", keeps: false, fields: &[(1, Some(&ORIGINAL_ARRAY_PROTO)), (2, Some(&ORIGINAL_ARRAY_PROTO)), (3, Some(&HLO_MODULE_PROTO))] };
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct OriginalArrayProto {

@@ -6,7 +6,7 @@ use crate::{ComputationId, Effect, Instruction, InstructionId, Op, Opcode, Secon
 
 use super::{InstructionError, Verifier};
 
-impl Verifier<'_> {
+impl<'a> Verifier<'a> {
     pub(super) fn check_pairs(&mut self) {
         let module = self.module;
         let uses = self.count_uses();
@@ -33,12 +33,19 @@ impl Verifier<'_> {
         }
     }
 
-    /// Whether two transfers with the host do the same, with other data.
+    /// Whether two transfers with the host do the same, with other data. Attributes name the one whom they meet there.
     fn is_same_transfer(&self, a: InstructionId, b: InstructionId) -> bool {
         let shapes =
             |id: InstructionId| self.module.instructions[id].operands.iter().map(|&o| self.module.shape(o));
         let (first, second) = (&self.module.instructions[a], &self.module.instructions[b]);
-        first.op == second.op && first.shape == second.shape && shapes(a).eq(shapes(b))
+        let attributes = |instruction: &'a Instruction| {
+            let extras = instruction.extras.as_deref().map(|extras| &extras.frontend_attributes);
+            extras.filter(|attributes| !attributes.is_empty())
+        };
+        first.op == second.op
+            && first.shape == second.shape
+            && shapes(a).eq(shapes(b))
+            && attributes(first) == attributes(second)
     }
 
     /// The number of users of every instruction, broken ones included, and the last of them.

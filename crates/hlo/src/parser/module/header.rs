@@ -4,6 +4,7 @@ use memplan_ir::{
     AliasKind, BufferDonor, DebugAttributes, FileLocation, InputOutputAlias, OriginRecovery, ProgramShape,
     StackFrame,
 };
+use rustc_hash::FxHashSet;
 
 use super::{Cursor, Parsed, Parser};
 use crate::{error::ParseErrorKind, lexer::Token};
@@ -56,12 +57,16 @@ impl Parser<'_> {
             }
             "origin_recovery_table" => {
                 c.expect(Token::LeftBrace, "`{`")?;
+                let mut recovered = FxHashSet::default();
                 while !c.eat(Token::RightBrace) {
                     let old = c.original_array()?;
                     c.expect(Token::Colon, "`:`")?;
                     let new = c.original_array()?;
                     let recovery_module = if c.eat(Token::Comma) { c.string()? } else { "".into() };
-                    config.origin_recovery_table.push(OriginRecovery { old, new, recovery_module });
+                    // The first way to recover an array counts.
+                    if recovered.insert(old.clone()) {
+                        config.origin_recovery_table.push(OriginRecovery { old, new, recovery_module });
+                    }
                 }
             }
             "debug_attributes" => {

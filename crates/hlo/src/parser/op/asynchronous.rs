@@ -4,7 +4,7 @@ use memplan_ir::{Async, Instruction, Op, Opcode, Operands, Shape};
 use smallvec::smallvec;
 
 use super::{A, Attributes, Called, Head, Parsed, Parser};
-use crate::error::ParseErrorKind;
+use crate::{async_notes::AsyncNotes, error::ParseErrorKind};
 
 impl<'s> Parser<'s> {
     /// `slice-start(x), slice={...}`: an async-start of a computation that holds one slice.
@@ -46,7 +46,9 @@ impl<'s> Parser<'s> {
         let thread = attributes.string(A::AsyncExecutionThread);
         let (op, called) = self.op(&inner_head, &inner_operands, attributes)?;
         let shape = self.module.intern(output);
-        let mut inner = Instruction::new("async_op", shape, op, inner_operands, scope.id);
+        // Named as XLA names it.
+        let name: &'static str = wrapped.into();
+        let mut inner = Instruction::new(name, shape, op, inner_operands, scope.id);
         inner.called = called;
         self.add(&mut scope, inner, span.clone());
         let computation = self.finish_nameless("async_wrapped", span, scope)?;
@@ -90,6 +92,14 @@ impl<'s> Parser<'s> {
             _ => Op::AsyncDone(attributes),
         };
         Ok((op, called))
+    }
+
+    /// What is noted of an asynchronous operation is noted of what it runs too, whoever notes last. So reads XLA.
+    pub(in crate::parser) fn note_wrapped(&mut self, instruction: &Instruction) {
+        let is_async = matches!(instruction.op, Op::AsyncStart(_) | Op::AsyncUpdate(_) | Op::AsyncDone(_));
+        let Some(&wrapped) = instruction.called.first().filter(|_| is_async) else { return };
+        let root = self.module.computations[wrapped].root;
+        AsyncNotes::of(instruction).note(&mut self.module.instructions[root]);
     }
 
     fn bad_shape(&self, head: &Head, known: usize) -> Box<crate::ParseError> {

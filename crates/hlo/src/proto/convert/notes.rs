@@ -165,15 +165,25 @@ pub(in crate::proto) fn original_value(
         });
         match (leaf, element.original_array) {
             (Some(leaf @ OriginalTree::Leaf(_)), Some(array)) => {
-                let index = shape_index("original_array", &array.shape_index)?;
-                let instruction = array.instruction_name.into();
-                *leaf = OriginalTree::Leaf(Some(OriginalArray { instruction, index }));
+                *leaf = OriginalTree::Leaf(Some(original_array(array)?));
             }
             (Some(_), None) => (),
             _ => return Err(outside()),
         }
     }
     Ok(OriginalValue::Tree(tree))
+}
+
+pub(in crate::proto) fn original_array(proto: pb::OriginalArrayProto) -> Result<OriginalArray, FieldError> {
+    let index = shape_index("original_array", &proto.shape_index)?;
+    Ok(OriginalArray { instruction: proto.instruction_name.into(), index })
+}
+
+pub(in crate::proto) fn original_array_proto(array: &OriginalArray) -> pb::OriginalArrayProto {
+    pb::OriginalArrayProto {
+        instruction_name: array.instruction.to_string(),
+        shape_index: steps(&array.index),
+    }
 }
 
 fn empty_tree(shape: &Shape) -> OriginalTree {
@@ -188,10 +198,7 @@ pub(in crate::proto) fn original_value_proto(value: &OriginalValue) -> pb::Origi
         match tree {
             OriginalTree::Leaf(array) => elements.push(pb::OriginalValueElement {
                 shape_index: steps(at),
-                original_array: array.as_ref().map(|array| pb::OriginalArrayProto {
-                    instruction_name: array.instruction.to_string(),
-                    shape_index: steps(&array.index),
-                }),
+                original_array: array.as_ref().map(original_array_proto),
             }),
             OriginalTree::Tuple(trees) => {
                 for (i, tree) in (0..).zip(trees) {

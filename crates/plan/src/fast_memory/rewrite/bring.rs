@@ -225,7 +225,8 @@ impl Rewrite<'_> {
         };
         let parameters: Vec<InstructionId> = operands.iter().enumerate().map(parameter).collect();
         let shape = module.intern(result.clone());
-        let inner = Instruction::new("async_op", shape, op, parameters.iter().copied(), wrapped);
+        let name: &'static str = op.opcode().into();
+        let inner = Instruction::new(name, shape, op, parameters.iter().copied(), wrapped);
         module.computations[wrapped].root = module.add_instruction(inner);
         module.computations[wrapped].parameters = parameters;
         let sources = operands.iter().map(|&operand| module.shape(operand).clone()).collect();
