@@ -60,6 +60,7 @@ pub struct Stage {
 
 /// Why a program was not compiled.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CompileError {
     /// The module is not valid, before or after the passes.
     #[error("the module is not valid {when}")]
@@ -76,8 +77,8 @@ pub enum CompileError {
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The plan was refuted, which is a bug in memplan.
-    #[error("the plan is wrong, which is a bug in memplan: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Refuted(Vec<check::Violation>),
+    #[error("the plan is wrong, which is a bug in memplan")]
+    Refuted(#[from] check::Violations),
 }
 
 /// Optimizes, fuses, schedules, plans and checks a module for a target. A module that has a schedule loses it: the

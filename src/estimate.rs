@@ -33,6 +33,7 @@ pub struct Estimate {
 
 /// Why there is no estimate.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum EstimateError {
     /// The module is not valid.
     #[error("the module is not valid")]

@@ -54,6 +54,7 @@ pub struct Step {
 
 /// Why a program was not rewritten.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RewriteError {
     /// What the compiler will need is not known.
     #[error(transparent)]

@@ -196,7 +196,7 @@ ENTRY main {
     check(&plain, &reused.schedule, &target, &reused.plan).unwrap();
     let violations = check(&marked, &reused.schedule, &target, &reused.plan).unwrap_err();
     assert!(
-        matches!(violations.as_slice(), [Violation::ResidentLate { .. }, Violation::ResidentLost { .. }]),
+        matches!(&*violations, [Violation::ResidentLate { .. }, Violation::ResidentLost { .. }]),
         "{violations:?}"
     );
 }

@@ -36,6 +36,6 @@ pub(crate) fn exception(failure: &Failure) -> PyErr {
 }
 
 /// The exception for an error of the library, with everything that led to it.
-pub(crate) fn input(error: &dyn std::error::Error) -> PyErr {
+pub(crate) fn input(error: &(dyn std::error::Error + 'static)) -> PyErr {
     exception(&Failure::input(error))
 }

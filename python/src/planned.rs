@@ -287,8 +287,8 @@ pub(crate) fn compile(
         let totals = compiled.planned.plan.totals;
         Ok((Planned::new(module, machine, compiled.planned, totals, None), story))
     };
-    let (planned, story) = work::run(py, "compiling", job)?
-        .map_err(|error: CompileError| exception(&memplan_cli::compile_failure(&error)))?;
+    let (planned, story) =
+        work::run(py, "compiling", job)?.map_err(|error: CompileError| exception(&Failure::input(&error)))?;
     match story {
         Some(story) => Err(DoesNotFit::new_err(story)),
         None => Ok(planned),
@@ -311,10 +311,7 @@ pub(crate) fn check(
     let machine = target(target_name.unwrap_or(&file.target))?;
     let job = move || {
         let (schedule, plan) = file.resolve(&module).map_err(|error| error.to_string())?;
-        let all = |violations: Vec<checker::Violation>| {
-            violations.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
-        };
-        checker::check(&module, &schedule, &machine, &plan).map_err(all)
+        checker::check(&module, &schedule, &machine, &plan).map_err(|violations| violations.to_string())
     };
     let proof = work::run(py, "checking", job)?.map_err(Refuted::new_err)?;
     Ok((proof.computations, proof.instructions, proof.reads, proof.writes))

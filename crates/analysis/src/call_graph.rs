@@ -32,6 +32,7 @@ pub struct CallGraph {
 
 /// Why a call graph is not one that memory can be planned for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CallGraphError {
     /// A computation calls itself, directly or not.
     #[error("computation `{0}` calls itself, directly or through others")]

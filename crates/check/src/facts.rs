@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::bytes::Holder;
 use crate::lie::WayToLie;
-use crate::{Found, Place, Violation};
+use crate::{Found, Place, Violation, Violations};
 
 /// Violations beyond this many are only counted: a wrong plan is often wrong in thousands of places.
 const MOST_VIOLATIONS: usize = 64;
@@ -69,11 +69,11 @@ impl Report {
         self.violations.is_empty()
     }
 
-    pub(crate) fn into_result(mut self) -> Result<(), Vec<Violation>> {
+    pub(crate) fn into_result(mut self) -> Result<(), Violations> {
         if self.more > 0 {
             self.violations.push(Violation::More(self.more));
         }
-        if self.violations.is_empty() { Ok(()) } else { Err(self.violations) }
+        if self.violations.is_empty() { Ok(()) } else { Err(Violations(self.violations)) }
     }
 }
 

@@ -49,7 +49,7 @@ use rustc_hash::FxHashMap;
 
 use bytes::Holder;
 use facts::{Facts, Report};
-pub use violation::{Found, Place, Violation};
+pub use violation::{Found, Place, Violation, Violations};
 use walk::Proving;
 
 /// Pieces of memory written by callees that may be looked at in all, beyond a share for every instruction.
@@ -73,13 +73,13 @@ pub struct Proof {
 /// Proves that a plan is right for a module that the verifier accepts, run in the order of `schedule`.
 ///
 /// # Errors
-/// Everything found wrong, up to a limit; the first is most often the cause of the others.
+/// What is wrong with the plan.
 pub fn check(
     module: &Module,
     schedule: &Schedule,
     target: &Target,
     plan: &MemoryPlan,
-) -> Result<Proof, Vec<Violation>> {
+) -> Result<Proof, Violations> {
     let mut report = Report::default();
     if plan.target != target.name {
         report.add(Violation::OtherTarget {

@@ -1,6 +1,7 @@
 //! What can be wrong with a plan, each with the culprit's name.
 
 use std::fmt;
+use std::ops::Deref;
 
 use memplan_ir::{InstructionId, ShapeIndex};
 use memplan_memory::{Alignment, AllocationId, Bytes, MemorySpaceId, Slice};
@@ -235,3 +236,37 @@ fn span(slice: &Slice) -> String {
 fn place_of(slice: &Option<Slice>) -> String {
     slice.as_ref().map_or_else(|| "no slice at all".to_string(), span)
 }
+
+/// Everything that was found wrong with a plan, at least one thing, up to a limit; the first is most often the cause of
+/// the others. Shows a line each.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Violations(pub(crate) Vec<Violation>);
+
+impl Deref for Violations {
+    type Target = [Violation];
+
+    fn deref(&self) -> &[Violation] {
+        &self.0
+    }
+}
+
+impl IntoIterator for Violations {
+    type Item = Violation;
+    type IntoIter = std::vec::IntoIter<Violation>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl fmt::Display for Violations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, violation) in self.0.iter().enumerate() {
+            let separator = if i == 0 { "" } else { "\n" };
+            write!(f, "{separator}{violation}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Violations {}

@@ -4,7 +4,7 @@ use clap::Args;
 use memplan::check;
 use memplan::memory::PlanFile;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, chain};
 use crate::input::{read, read_module, target};
 use crate::output::write_result;
 use crate::report::count;
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     })?;
     let name = args.target.as_ref().unwrap_or(&file.target);
     let target = target(name)?;
-    let (schedule, plan) = file.resolve(&module).map_err(|error| Failure::Refuted(error.to_string()))?;
+    let (schedule, plan) = file.resolve(&module).map_err(|error| Failure::Refuted(chain(&error)))?;
     match check::check(&module, &schedule, &target, &plan) {
         Ok(proof) => write_result(None, proof_line(&proof)),
         Err(violations) => Err(Failure::Refuted(format!("error: the plan is wrong\n{}", list(&violations)))),

@@ -4,8 +4,8 @@ use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use memplan::ir::Module;
 use memplan::memory::{Bytes, Target};
-use memplan::plan::{PlanError, PlanOptions, peak_report};
-use memplan::{CompileError, CompileOptions, Compiled, compile, ir, passes};
+use memplan::plan::{PlanOptions, peak_report};
+use memplan::{CompileOptions, Compiled, compile, ir, passes};
 
 use crate::check::proof_line;
 use crate::emit::{EmitArgs, Program};
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
         CompileOptions { measure_stages: args.format == Format::Text, ..CompileOptions::default() };
     options.plan = PlanOptions { assign: args.pack.assign_options(), ..PlanOptions::default() };
     let bar = progress::spinner("compiling");
-    let compiled = compile(&mut module, &target, &options).map_err(|error| failure(&error));
+    let compiled = compile(&mut module, &target, &options).map_err(|error| Failure::input(&error));
     bar.finish_and_clear();
     let compiled = compiled?;
     let plan = &compiled.planned.plan;
@@ -97,14 +97,6 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
                 .as_ref()
                 .map_or(Ok(()), |tiles| ipu_report::verdict(&args.ipu, &module, &target, facts, tiles))
         }
-    }
-}
-
-/// How the command ends where a program was not compiled.
-pub fn failure(error: &CompileError) -> Failure {
-    match error {
-        CompileError::Plan(PlanError::DoesNotFit { .. }) => Failure::DoesNotFit(error.to_string()),
-        _ => Failure::input(error),
     }
 }
 

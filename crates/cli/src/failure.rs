@@ -2,6 +2,9 @@
 
 use std::fmt::Write as _;
 
+use memplan::memory::{PlanFileError, TargetError};
+use memplan::plan::PlanError;
+
 /// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
@@ -16,8 +19,8 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// An input error with everything that led to it.
-    pub fn input(error: &dyn std::error::Error) -> Failure {
+    /// An input error with everything that led to it, and a way out where the command has one.
+    pub fn input(error: &(dyn std::error::Error + 'static)) -> Failure {
         Failure::Input(chain(error))
     }
 
@@ -42,10 +45,11 @@ impl Failure {
     }
 }
 
-/// An error with its sources, a line each.
-fn chain(error: &dyn std::error::Error) -> String {
+/// An error with its sources, a line each, and what helps.
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = format!("error: {error}");
     let mut last = error.to_string();
+    let mut help = way_out(error);
     let mut source = error.source();
     while let Some(cause) = source {
         // Transparent wrappers repeat their source.
@@ -53,7 +57,27 @@ fn chain(error: &dyn std::error::Error) -> String {
             last = cause.to_string();
             let _ = write!(text, "\n  because: {last}");
         }
+        help = help.or_else(|| way_out(cause));
         source = cause.source();
     }
+    if let Some(help) = help {
+        let _ = write!(text, "\n  help: {help}");
+    }
     text
+}
+
+/// Which flag helps. The libraries say what is wrong and know of no flags.
+fn way_out(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+    if let Some(TargetError::Unknown { .. }) = error.downcast_ref() {
+        return Some("`--target FILE.toml` reads a description of your own");
+    }
+    if let Some(PlanFileError::OtherModule { .. }) = error.downcast_ref() {
+        return Some("`--emit hlo=FILE` writes the module that a plan describes");
+    }
+    match error.downcast_ref() {
+        Some(PlanError::Merged { .. } | PlanError::ReadOnly { .. }) => {
+            Some("`--schedule memory` makes an order of its own, and inserts copies")
+        }
+        _ => None,
+    }
 }

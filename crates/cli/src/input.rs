@@ -148,11 +148,11 @@ const MOST_SHOWN: usize = 100;
 /// Where in the text an error is: the definition of the instruction or computation it is about.
 fn culprit(text: &str, error: &ir::VerifyError) -> Option<Range<usize>> {
     match error {
-        ir::VerifyError::Module(_) => None,
         ir::VerifyError::Computation { name, .. } => locate(text, name, 0),
         ir::VerifyError::Instruction { name, computation, .. } => {
             locate(text, name, locate(text, computation, 0).map_or(0, |span| span.end))
         }
+        _ => None,
     }
 }
 

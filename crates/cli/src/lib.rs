@@ -29,7 +29,7 @@ use std::ffi::OsString;
 
 use clap::{Parser, Subcommand};
 
-pub use compile::{failure as compile_failure, story as too_large};
+pub use compile::story as too_large;
 pub use failure::Failure;
 pub use input::{parse_module, target};
 pub use options::parse_bytes;

@@ -16,6 +16,7 @@ use memplan_memory::{Addressing, AllocationId, AllocationKind, Bytes, MemoryPlan
 
 /// Why constants cannot be written.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConstantsError {
     /// The text of the program does not have the data.
     #[error(

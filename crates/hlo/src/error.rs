@@ -30,6 +30,7 @@ pub struct Related {
 /// What can be wrong with HLO text.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
+#[non_exhaustive]
 pub enum ParseErrorKind {
     #[error("expected {expected}, found {found}")]
     Unexpected { expected: String, found: String },

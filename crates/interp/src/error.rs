@@ -5,6 +5,7 @@ use memplan_ir::{ElementType, Opcode};
 /// Why a module could not be evaluated.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
+#[non_exhaustive]
 pub enum Error {
     #[error("parameter {number} ({name}) is missing: {expected} expected")]
     MissingInput { number: usize, name: String, expected: String },

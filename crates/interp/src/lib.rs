@@ -24,7 +24,9 @@ mod lower;
 mod math;
 mod memory;
 mod minifloat;
+#[cfg(feature = "npz")]
 mod npy;
+#[cfg(feature = "npz")]
 pub mod npz;
 mod program;
 mod pull;

@@ -8,7 +8,6 @@ use memplan_analysis::LiveRange;
 use memplan_ir::Module;
 use memplan_memory::{Bytes, Target};
 use rustc_hash::FxBuildHasher;
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{Mapping, Placed, TensorId, TilePlan, TileSet, What};
@@ -16,7 +15,8 @@ use crate::{Mapping, Placed, TensorId, TilePlan, TileSet, What};
 /// What lies where on the tiles of all chips that run a program. Sizes and offsets are in bytes. Times are phases, two for
 /// each instruction in the order of execution: vertices compute in the first, and add up partial results of several
 /// tiles in the second. Ranges leave out their end.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TileDocument {
     /// `memplan.tiles`.
     pub format: &'static str,
@@ -35,7 +35,8 @@ pub struct TileDocument {
 }
 
 /// One chip.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ChipDocument {
     /// What is spread over the tiles.
     pub tensors: Vec<TensorDocument>,
@@ -48,7 +49,8 @@ pub struct ChipDocument {
 }
 
 /// A tensor.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TensorDocument {
     /// The instruction that defines it, with the place in a tuple where it has one.
     pub name: String,
@@ -65,7 +67,8 @@ pub struct TensorDocument {
 }
 
 /// Which tile has which elements.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum MappingDocument {
     /// Nothing of it is on this chip.
@@ -87,7 +90,8 @@ pub enum MappingDocument {
 }
 
 /// Some consecutive elements.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PieceDocument {
     /// Where they lie.
     pub tile: u32,
@@ -96,7 +100,8 @@ pub struct PieceDocument {
 }
 
 /// What an instruction runs.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StepDocument {
     /// The number of the instruction.
     pub instruction: u32,
@@ -107,7 +112,8 @@ pub struct StepDocument {
 }
 
 /// Vertices of one kind.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct VerticesDocument {
     /// Where they are.
     pub tiles: Vec<[u32; 2]>,
@@ -124,7 +130,8 @@ pub struct VerticesDocument {
 }
 
 /// The code of a vertex.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CodeletDocument {
     /// What it computes.
     pub name: String,
@@ -133,7 +140,8 @@ pub struct CodeletDocument {
 }
 
 /// Tiles that hold the same at the same places.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GroupDocument {
     /// Which they are.
     pub tiles: Vec<[u32; 2]>,
@@ -144,7 +152,8 @@ pub struct GroupDocument {
 }
 
 /// Something on a tile.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ItemDocument {
     /// What it is.
     pub what: WhatDocument,
@@ -157,7 +166,8 @@ pub struct ItemDocument {
 }
 
 /// What something on a tile is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum WhatDocument {
     /// Code of all codelets, and of calling them.

@@ -6,6 +6,7 @@ use crate::placement_file::PlacementError;
 
 /// Why tiles cannot be planned.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum IpuError {
     /// The target is some other machine.
     #[error("target `{0}` has no tiles")]

@@ -43,6 +43,7 @@ pub struct PlacementError {
 
 /// What can be wrong with a placement file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PlacementProblem {
     /// Too few or too many fields.
     #[error("expected `tensor, NAME, TILES[, ELEMENTS]` or `vertices, NAME, TILES`")]

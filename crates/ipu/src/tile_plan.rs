@@ -17,6 +17,7 @@ const PACK_NODES: u64 = 2_000;
 
 /// What does not fit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Overflow {
     /// The fullest tile needs more than a tile has.
     #[error("tile {tile} needs {needed:#} of {available:#} bytes")]

@@ -11,6 +11,7 @@ use crate::{
 /// Why something cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
+#[non_exhaustive]
 pub enum BuildError {
     #[error("cannot add {opcode} to {computation}")]
     Instruction { opcode: Opcode, computation: Box<str>, source: InferError },

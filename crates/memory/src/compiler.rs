@@ -69,6 +69,7 @@ pub enum Scheduler {
 
 /// Why there is no such compiler.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CompilerError {
     /// No built-in compiler has the name.
     #[error(

@@ -22,13 +22,13 @@
 //!   as fused attention has; a third operand panel would not fit beside the block.
 
 use memplan_ir::Opcode;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Bytes, by_name};
 
 /// Which operations of a target may share a kernel.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct FusionRules {
     /// What fusion is for.
@@ -48,7 +48,7 @@ pub struct FusionRules {
     /// Elementwise operations that are never computed twice, for several kernels or for several elements; of conversions,
     /// those that round.
     #[serde(with = "by_name::list")]
-    #[schemars(with = "Vec<String>")]
+    #[cfg_attr(feature = "schema", schemars(with = "Vec<String>"))]
     pub expensive: Vec<Opcode>,
     /// Dots.
     pub dot: ContractionRules,
@@ -69,7 +69,8 @@ pub struct FusionRules {
 }
 
 /// What a fusion has to be good for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum FusionGoal {
     /// Fewer bytes alive, and not many more moved: memplan's own.
@@ -80,7 +81,8 @@ pub enum FusionGoal {
 }
 
 /// What the kernel of a dot or convolution can do besides.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct ContractionRules {
     /// Whether operands can be computed while they are loaded.

@@ -12,8 +12,10 @@ pub mod parallel;
 mod plan;
 mod plan_file;
 mod target;
+#[cfg(feature = "schema")]
 mod target_fields;
 mod target_file;
+mod target_spans;
 mod tile_report;
 mod tiles;
 mod tpu_layout;
@@ -26,6 +28,7 @@ pub use kernel_scratch::KernelScratch;
 pub use plan::{Allocation, AllocationId, AllocationKind, MemoryPlan, Slice, SpaceTotals, Totals};
 pub use plan_file::{CostEntry, KindName, PlanFile, PlanFileError};
 pub use target::{Family, FastMemory, MemorySpace, MemorySpaceId, Rates, Target, Transfer};
+#[cfg(feature = "schema")]
 pub use target_fields::TargetField;
 pub use target_file::TargetError;
 pub use tile_report::{TileCategories, TileReport, TileStage};

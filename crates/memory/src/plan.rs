@@ -106,9 +106,8 @@ impl MemoryPlan {
 }
 
 /// Totals of a plan.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Totals {
     /// Entry parameters.
     pub arguments: Bytes,
@@ -133,7 +132,8 @@ pub struct Totals {
 }
 
 /// Totals of one memory space.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SpaceTotals {
     /// The space.
     pub space: MemorySpaceId,

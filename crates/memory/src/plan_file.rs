@@ -2,7 +2,6 @@
 
 use memplan_ir::{ComputationId, InstructionId, Module, Position, Schedule, ShapeIndex, fingerprint};
 use rustc_hash::FxHashMap;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -14,7 +13,8 @@ const FORMAT: &str = "memplan.plan";
 const VERSION: u32 = 1;
 
 /// A plan file. All sizes and offsets are in bytes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PlanFile {
     /// Always `memplan.plan`.
     pub format: String,
@@ -48,7 +48,8 @@ pub struct PlanFile {
 }
 
 /// The order of execution of one computation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct ComputationSchedule {
     pub computation: String,
@@ -60,7 +61,8 @@ pub struct ComputationSchedule {
 }
 
 /// What one run of a program costs, by the cost model.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CostEntry {
     /// From begin to end.
     pub seconds: f64,
@@ -73,7 +75,8 @@ pub struct CostEntry {
 }
 
 /// One allocation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[allow(missing_docs, reason = "see Allocation")]
 pub struct AllocationEntry {
     pub index: u32,
@@ -88,7 +91,8 @@ pub struct AllocationEntry {
 }
 
 /// The kind of an allocation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs, reason = "see AllocationKind")]
 pub enum KindName {
@@ -122,7 +126,8 @@ impl std::fmt::Display for KindName {
 }
 
 /// A position within an entry parameter.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct ParameterEntry {
     pub number: u32,
@@ -130,7 +135,8 @@ pub struct ParameterEntry {
 }
 
 /// Where the buffer of one position lives.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct ValueEntry {
     pub computation: String,
@@ -142,7 +148,8 @@ pub struct ValueEntry {
 }
 
 /// Where the working memory of one instruction lives.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct ScratchEntry {
     pub computation: String,
@@ -154,6 +161,7 @@ pub struct ScratchEntry {
 
 /// Why a plan file cannot be used with a module.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PlanFileError {
     /// It is some other file.
     #[error("this is not a plan file of version {VERSION} (format `{format}`, version {version})")]
@@ -166,7 +174,7 @@ pub enum PlanFileError {
     /// It is for another module.
     #[error(
         "the plan was made for module `{plan}` with fingerprint {expected}; this is `{module}` with fingerprint \
-         {found}. `--emit hlo=FILE` writes the module that a plan describes"
+         {found}"
     )]
     OtherModule {
         /// Name in the plan.

@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 
 use memplan_ir::{ArrayShape, ElementType, Layout, Shape};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Alignment, Bytes, FusionRules, TargetError, TileRule, Tiles, by_name};
 
 /// A memory space by the number that layouts use, `S(n)`; 0 is the main memory.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct MemorySpaceId(pub u32);
 
@@ -27,7 +25,8 @@ impl std::fmt::Display for MemorySpaceId {
 }
 
 /// What kind of machine a target is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
     /// Host processors.
@@ -43,7 +42,8 @@ pub enum Family {
 }
 
 /// One memory of a target.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MemorySpace {
     /// The number that layouts use.
@@ -84,7 +84,8 @@ impl MemorySpace {
 }
 
 /// A way between two memories that works without the cores.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Transfer {
     /// Where bytes are read.
@@ -97,9 +98,10 @@ pub struct Transfer {
 }
 
 /// Operations per second of the matrix units by element type; a multiplication with its addition counts two.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
-#[schemars(with = "BTreeMap<String, f64>")]
+#[cfg_attr(feature = "schema", schemars(with = "BTreeMap<String, f64>"))]
 pub struct Rates(#[serde(with = "by_name")] BTreeMap<ElementType, Rate>);
 
 impl Rates {
@@ -126,7 +128,8 @@ impl TryFrom<f64> for Rate {
 }
 
 /// The memory near the cores that whole values are kept in while they are needed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FastMemory {
     /// Which memory it is. It has a capacity, and transfers lead from main memory to it and back.
@@ -136,7 +139,8 @@ pub struct FastMemory {
 }
 
 /// A machine to plan for.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Target {
     /// The name on the command line.

@@ -4,15 +4,14 @@ use std::ops::Range;
 use std::path::Path;
 
 use crate::Target;
-use crate::target_fields::{leaves, span_of};
+use crate::target_spans::{leaves, span_of};
 
 /// What is wrong with a target description.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TargetError {
     /// No built-in target has this name.
-    #[error(
-        "there is no target `{name}`; the built-in ones are {known}, and `--target FILE.toml` reads your own"
-    )]
+    #[error("there is no target `{name}`; the built-in ones are {known}")]
     Unknown {
         /// The name asked for.
         name: String,
@@ -180,11 +179,17 @@ fn table_at(text: &str, offset: usize) -> String {
 }
 
 /// The field with a path, whatever indices it has: what it is and what it means.
+#[cfg(feature = "schema")]
 fn describe(path: &str) -> Option<String> {
     let without_indices: String = path.chars().filter(|c| !c.is_ascii_digit()).collect();
     let found =
         Target::fields().into_iter().find(|field| field.path == path || field.path == without_indices);
     found.map(|field| format!("`{}` is {}: {}", field.path, field.kind, field.description))
+}
+
+#[cfg(not(feature = "schema"))]
+fn describe(_: &str) -> Option<String> {
+    None
 }
 
 fn line_and_column(text: &str, offset: usize) -> (usize, usize) {

@@ -1,12 +1,12 @@
 //! How full the tiles of a machine are: the part of a plan file that machines with tiles have.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Bytes;
 
 /// How full the tiles are. All sizes in bytes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TileReport {
     /// Bytes of one tile.
     pub tile_bytes: Bytes,
@@ -21,7 +21,8 @@ pub struct TileReport {
 }
 
 /// One chip.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TileStage {
     /// The number of the fullest tile, the first of them.
     pub fullest: u32,
@@ -38,7 +39,8 @@ pub struct TileStage {
 }
 
 /// What memory of tiles is for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TileCategories {
     /// Code, which lies in memory that is not interleaved.
     pub code: Bytes,

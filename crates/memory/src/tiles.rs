@@ -8,7 +8,6 @@
 use std::collections::BTreeMap;
 
 use memplan_ir::Opcode;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Bytes, by_name};
@@ -23,7 +22,8 @@ const MAX_THREADS: u32 = 1 << 10;
 const MAX_COST: Bytes = Bytes(1 << 32);
 
 /// Main memory that is cut into tiles, each with a core that reaches only its own.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Tiles {
     /// How many there are on a chip, at most 65536.
@@ -58,7 +58,8 @@ pub struct Tiles {
 }
 
 /// Bytes of vertices and code on a tile.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct TileCosts {
     /// A vector field of a vertex with its length.
@@ -74,7 +75,7 @@ pub struct TileCosts {
     /// Codelets of operations that are more than a loop over elements, by opcode; those of others are as large as one
     /// that does nothing. A fusion has the code of the largest in it.
     #[serde(with = "by_name")]
-    #[schemars(with = "BTreeMap<String, Bytes>")]
+    #[cfg_attr(feature = "schema", schemars(with = "BTreeMap<String, Bytes>"))]
     pub code: BTreeMap<Opcode, Bytes>,
     /// Each operation of a codelet that was generated for a fusion.
     pub operation_code: Bytes,

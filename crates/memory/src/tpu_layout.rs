@@ -17,7 +17,6 @@
 //! The rule was measured on libtpu, not published; `tests/tpu_layout.rs` compares it with 2,000 compiled programs.
 
 use memplan_ir::{ElementType, Layout, Tile};
-use schemars::JsonSchema;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use smallvec::SmallVec;
@@ -26,7 +25,8 @@ use smallvec::SmallVec;
 const WORD_BITS: u64 = 32;
 
 /// How a generation of TPUs tiles arrays.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TileRule {
     /// Words in a row of a vector register; a power of two.

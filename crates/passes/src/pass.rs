@@ -26,6 +26,7 @@ pub struct Context<'a> {
 
 /// Why a pass gave up. The module may be half rewritten.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PassError {
     /// The module is not one the pass can work on.
     #[error("pass `{pass}` cannot run: {message}")]

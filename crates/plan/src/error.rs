@@ -1,12 +1,13 @@
 //! Why no plan was made.
 
 use memplan_analysis::CallGraphError;
-use memplan_memory::{Bytes, MemorySpaceId};
+use memplan_memory::MemorySpaceId;
 
 use crate::ScheduleError;
 
 /// Why no plan was made.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PlanError {
     /// The call graph is not one that memory can be planned for.
     #[error(transparent)]
@@ -18,7 +19,7 @@ pub enum PlanError {
     #[error(
         "parameters `{first}` and `{second}` would have to share storage, because their values meet in a loop, a \
          conditional or an aliased result; copies must be inserted first, which a schedule of its own keeps memplan from \
-         doing (`--schedule memory` makes a new one)"
+         doing"
     )]
     Merged {
         /// One parameter.
@@ -29,7 +30,7 @@ pub enum PlanError {
     /// A constant would be overwritten or handed to the caller.
     #[error(
         "constant `{constant}` would have to share storage with a value that changes, or be a result; a copy must be \
-         inserted first, which a schedule of its own keeps memplan from doing (`--schedule memory` makes a new one)"
+         inserted first, which a schedule of its own keeps memplan from doing"
     )]
     ReadOnly {
         /// The constant.
@@ -40,15 +41,5 @@ pub enum PlanError {
     TooLarge {
         /// The memory space.
         space: MemorySpaceId,
-    },
-    /// It does not fit.
-    #[error("the program needs {needed} in {space}, which has {capacity}")]
-    DoesNotFit {
-        /// The memory space.
-        space: MemorySpaceId,
-        /// What it needs.
-        needed: Bytes,
-        /// What there is.
-        capacity: Bytes,
     },
 }

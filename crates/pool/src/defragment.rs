@@ -85,6 +85,7 @@ impl Compaction {
 
 /// Why nothing can be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum DefragmentError {
     /// More is asked for than is free, alignment counted.
     #[error("a hole of {wanted} is wanted, and only {free} are free")]

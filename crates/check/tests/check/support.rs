@@ -5,7 +5,7 @@
 //! constants, `fast…` an arena in space 1, anything else an arena. Sizes follow from what lies there.
 
 use indexmap::IndexMap;
-use memplan_check::{Proof, Violation};
+use memplan_check::{Proof, Violation, Violations};
 use memplan_hlo::parse;
 use memplan_ir::{InstructionId, Module, Position, Schedule, ShapeIndex};
 use memplan_memory::{
@@ -54,7 +54,7 @@ impl Case {
         named.next().unwrap_or_else(|| panic!("the program has no `{name}`")).0
     }
 
-    pub(crate) fn check(&self) -> Result<Proof, Vec<Violation>> {
+    pub(crate) fn check(&self) -> Result<Proof, Violations> {
         memplan_check::check(&self.module, &self.schedule, &self.target, &self.plan)
     }
 

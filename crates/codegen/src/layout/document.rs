@@ -2,12 +2,12 @@
 
 use memplan_ir::ShapeIndex;
 use memplan_memory::{Alignment, Bytes, KindName, MemorySpaceId, Totals};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The layout of one program. All sizes and offsets are in bytes; launches, buffers and allocations are named by their
 /// number.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProgramLayout {
     /// Always `memplan.layout`.
     pub format: String,
@@ -44,7 +44,8 @@ pub struct ProgramLayout {
 }
 
 /// A memory space.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Space {
     /// The number that layouts use.
     pub id: MemorySpaceId,
@@ -66,7 +67,8 @@ pub struct Space {
 }
 
 /// A contiguous region of one memory space, asked for once and held for the whole run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Allocation {
     /// Its number.
     pub index: u32,
@@ -88,7 +90,8 @@ pub struct Allocation {
 }
 
 /// Bytes of an allocation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Address {
     /// The allocation.
     pub allocation: u32,
@@ -99,7 +102,8 @@ pub struct Address {
 }
 
 /// One part of a parameter or of the result: what the caller passes or gets.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Port {
     /// Number of the parameter; results have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -122,7 +126,8 @@ pub struct Port {
 }
 
 /// A value with an address.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Buffer {
     /// Its number.
     pub index: u32,
@@ -168,7 +173,8 @@ pub struct Buffer {
 }
 
 /// Half-open range of launches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Lifetime {
     /// The first launch that needs the bytes.
     pub from: u32,
@@ -177,7 +183,8 @@ pub struct Lifetime {
 }
 
 /// The launches of one computation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Computation {
     /// Its name.
     pub name: String,
@@ -191,7 +198,8 @@ pub struct Computation {
 }
 
 /// An instruction that has something to do.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Launch {
     /// Its number in the flattened schedule.
     pub index: u32,
@@ -220,7 +228,8 @@ pub struct Launch {
 }
 
 /// What it takes to run a launch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum LaunchKind {
     /// A kernel reads the operands and writes the results.
@@ -240,7 +249,8 @@ pub enum LaunchKind {
 }
 
 /// A computation that a launch hands control to.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Call {
     /// What for.
     pub role: CallRole,
@@ -249,7 +259,8 @@ pub struct Call {
 }
 
 /// What a computation is called for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum CallRole {
@@ -260,7 +271,8 @@ pub enum CallRole {
 }
 
 /// One array that a launch reads or writes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Argument {
     /// The operand that it is a part of; of results 0.
     pub number: u32,
@@ -281,7 +293,8 @@ pub struct Argument {
 }
 
 /// Bytes on their way while launches run, or between memory spaces.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Transfer {
     /// The instruction that starts it.
     pub name: String,
@@ -312,7 +325,8 @@ pub struct Transfer {
 }
 
 /// A shape that loses bytes to padding.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Padding {
     /// The shape, with layout.
     pub shape: String,
@@ -327,7 +341,8 @@ pub struct Padding {
 }
 
 /// Another shape or layout for the same data.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Remedy {
     /// What is changed.
     pub kind: RemedyKind,
@@ -340,7 +355,8 @@ pub struct Remedy {
 }
 
 /// What a remedy changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum RemedyKind {
     /// The order of the dimensions in memory.

@@ -5,6 +5,7 @@ use crate::{ComputationId, InferError, InstructionId, Opcode, ShapeIndex};
 /// One thing that is wrong with a module.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
+#[non_exhaustive]
 pub enum VerifyError {
     #[error("the module is invalid")]
     Module(#[source] ModuleError),

@@ -25,6 +25,7 @@ pub struct FusionEdge {
 
 /// Whether a producer is computed in the kernels of its consumers, and why not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Verdict {
     /// It is computed there, and nowhere else.
     #[error("fused, into {kernels} kernel(s)")]

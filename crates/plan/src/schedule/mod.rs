@@ -106,6 +106,7 @@ pub enum Method {
 
 /// Why no schedule was made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ScheduleError {
     /// The call graph is not one that memory can be planned for.
     #[error(transparent)]
