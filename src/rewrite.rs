@@ -7,7 +7,7 @@
 use crate::estimate::{EstimateError, estimate};
 use crate::first_guess::FirstGuess;
 use crate::ir::{self, Module};
-use crate::memory::{Bytes, Compiler, Target};
+use crate::memory::{Bytes, Compiler, Target, parallel};
 use crate::passes::{self, Context, Pass, PassError, Products, RunOptions, Tie};
 
 /// What to aim for.
@@ -76,6 +76,10 @@ impl Rewritten {
 
 /// Rewrites a module for a compiler and a machine that it compiles for.
 ///
+/// Bytes and seconds are those of one device: of a program that shardings spread over several, arguments are cut as they
+/// say, and all else is taken to be cut as finely as what is cut most finely. Time for communication is not known. Such
+/// a program is not walked over in blocks of rows, since those of one block may all lie on one device.
+///
 /// Where the program does not fit a limit although all that is cheap is computed again, matrix products are too, as few
 /// of them as it takes.
 ///
@@ -88,7 +92,8 @@ pub fn rewrite(
     options: &RewriteOptions,
 ) -> Result<Rewritten, RewriteError> {
     let machine = compiler.on(target);
-    let search = Search { compiler, target, machine: &machine, limit: options.memory_limit };
+    let spread = Spread::new(&module, &machine);
+    let search = Search { compiler, target, machine: &machine, limit: options.memory_limit, spread };
     let before = search.price(&module)?;
     let flat = search.flatten(&module)?;
     let mut best: Option<Found> = None;
@@ -110,8 +115,9 @@ pub fn rewrite(
 const PRODUCTS: [Products; 4] =
     [Products::Cheap, Products::AllButEvery(2), Products::AllButEvery(4), Products::AllButEvery(16)];
 
-/// The body of every function in its place.
-const FLAT: &[Pass] = &[passes::CALL_INLINER, passes::TUPLE_SIMPLIFIER, passes::DCE];
+/// The body of every function in its place, and shardings on what they are about.
+const FLAT: &[Pass] =
+    &[passes::CALL_INLINER, passes::SHARDING_FOLDING, passes::TUPLE_SIMPLIFIER, passes::DCE];
 
 /// Removes what changes of loops leave behind.
 const LOOP_CLEANUP: &[Pass] = &[passes::WHILE_SIMPLIFIER, passes::TUPLE_SIMPLIFIER, passes::DCE];
@@ -123,6 +129,34 @@ struct Search<'a> {
     /// The target as the compiler sees it.
     machine: &'a Target,
     limit: Option<Bytes>,
+    spread: Option<Spread>,
+}
+
+/// How a program is spread over devices.
+struct Spread {
+    /// Bytes of arguments that one device holds, where that is not all of them.
+    arguments: Option<Bytes>,
+    /// One device computes one part in so many.
+    pieces: u64,
+}
+
+impl Spread {
+    fn new(module: &Module, target: &Target) -> Option<Spread> {
+        let pieces = parallel::pieces(module);
+        let arguments = parallel::arguments_per_device(module, target);
+        (pieces > 1).then_some(Spread { arguments, pieces })
+    }
+
+    /// What one device needs of what all need together.
+    fn of_one_device(&self, all: Price, arguments: Bytes) -> Price {
+        let rest = all.total.saturating_sub(arguments);
+        let pieces = self.pieces as f64;
+        Price {
+            total: self.arguments.unwrap_or(arguments).saturating_add(Bytes(rest.0.div_ceil(self.pieces))),
+            seconds: all.seconds / pieces,
+            operations: all.operations / pieces,
+        }
+    }
 }
 
 /// What came of trying every rewrite.
@@ -137,7 +171,9 @@ impl Search<'_> {
     fn price(&self, module: &Module) -> Result<Price, RewriteError> {
         let found = estimate(module, self.compiler, self.target)?;
         let operations = found.run.matrix_operations + found.run.vector_operations;
-        Ok(Price { total: found.total, seconds: found.run.seconds, operations })
+        let all = Price { total: found.total, seconds: found.run.seconds, operations };
+        let of_one = |spread: &Spread| spread.of_one_device(all, found.totals.arguments);
+        Ok(self.spread.as_ref().map_or(all, of_one))
     }
 
     fn fits(&self, price: Price) -> bool {
@@ -271,7 +307,7 @@ impl Search<'_> {
                 name: "blocks of rows",
                 description: "a loop computes a wide array a block of rows at a time, and again for its gradient",
                 orders: as_written,
-                ways: SHARES_IN_BLOCKS.map(blocks).into(),
+                ways: if self.spread.is_some() { vec![] } else { SHARES_IN_BLOCKS.map(blocks).into() },
                 cleanup: &[passes::DCE],
             },
             Rewrite {

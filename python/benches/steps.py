@@ -15,9 +15,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 WAYS = {"jit": "`jax.jit`", "checkpoint": "and `jax.checkpoint`", "memplan": "`memplan.jit`"}
 STEPS = 5
@@ -29,6 +31,8 @@ def models() -> dict[str, Callable[[Callable[..., Any]], tuple[Any, tuple[Any, .
     import jax.numpy as jnp
     import numpy as np
     from jax import lax
+    from programs import cross_entropy, lstm_loss
+    from programs import normalized as norm
 
     def weights(seed: int, *shape: int) -> Any:
         return jnp.asarray(np.random.default_rng(seed).normal(0, 0.02, shape), jnp.float32)
@@ -36,9 +40,6 @@ def models() -> dict[str, Callable[[Callable[..., Any]], tuple[Any, tuple[Any, .
     def block(width: int, *lead: int) -> dict[str, Any]:
         square = {n: weights(ord(n), *lead, width, width) for n in "qkvo"}
         return {**square, "a": weights(1, *lead, width, 4 * width), "b": weights(2, *lead, 4 * width, width)}
-
-    def norm(x: Any) -> Any:
-        return (x - x.mean(-1, keepdims=True)) * lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
 
     def attend(x: Any, memory: Any, p: Any, heads: int, causal: bool) -> Any:
         split = lambda y: y.reshape(*y.shape[:2], heads, -1)  # noqa: E731
@@ -52,9 +53,6 @@ def models() -> dict[str, Callable[[Callable[..., Any]], tuple[Any, tuple[Any, .
         x = x + attend(norm(x), norm(x), p, 4, causal)
         return x + jax.nn.gelu(norm(x) @ p["a"]) @ p["b"]
 
-    def cross_entropy(logits: Any, labels: Any) -> Any:
-        return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], -1))
-
     def gpt2(keep: Any) -> Any:
         params = {"layers": block(128, 6), "embedding": weights(3, 4096, 128)}
         one = keep(lambda x, p: (layer(x, p), None))
@@ -67,18 +65,7 @@ def models() -> dict[str, Callable[[Callable[..., Any]], tuple[Any, tuple[Any, .
 
     def lstm(keep: Any) -> Any:
         params = {"x": weights(0, 64, 1024), "h": weights(1, 256, 1024), "out": weights(2, 256, 32)}
-
-        def loss(params: Any, xs: Any, labels: Any) -> Any:
-            def cell(carry: Any, x: Any) -> Any:
-                h, c = carry
-                i, f, g, o = jnp.split(x @ params["x"] + h @ params["h"], 4, -1)
-                c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-                return (jax.nn.sigmoid(o) * jnp.tanh(c), c), None
-
-            (h, _), _ = lax.scan(keep(cell), (jnp.zeros((128, 256)),) * 2, xs)
-            return cross_entropy(h @ params["out"], labels)
-
-        return loss, (params, weights(3, 256, 128, 64), jnp.arange(128) % 32)
+        return lstm_loss(keep), (params, weights(3, 256, 128, 64), jnp.arange(128) % 32)
 
     def encoder_decoder(keep: Any) -> Any:
         params = {name: block(128, 3) for name in ("encoder", "decoder", "cross")}

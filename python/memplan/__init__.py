@@ -6,7 +6,7 @@ XLA will need on a machine, without it; ``memplan.plan`` and ``memplan.compile``
 
 from memplan._api import check, compile, estimate, fits, pack, plan, rewrite
 from memplan._jit import jit
-from memplan._lowering import FallbackWarning
+from memplan._lowering import FallbackWarning, LimitWarning
 from memplan._memplan import VERSION as __version__
 from memplan._memplan import DoesNotFit, Error, InputError, Module, Refuted
 from memplan._programs import read
@@ -20,6 +20,7 @@ __all__ = [
     "Fit",
     "Holder",
     "InputError",
+    "LimitWarning",
     "Module",
     "Packing",
     "Plan",

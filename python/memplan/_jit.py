@@ -60,6 +60,8 @@ def jit(
         return functools.partial(jit, memory_limit=memory_limit, report=report, **jit_options)
     import jax
 
+    if not callable(fun):
+        raise TypeError(f"memplan.jit takes a function, not {fun!r}")
     job = Job(getattr(fun, "__name__", repr(fun)), _targets.bytes_of(memory_limit), report)
     return jax.jit(_as_one_primitive(fun, job), **jit_options)
 
@@ -80,6 +82,8 @@ def _as_one_primitive(fun: Callable[..., Any], job: Job) -> Callable[..., Any]:
             args, kwargs = jax.tree.unflatten(tree, filled)
             return fun(*args, **kwargs)
 
+        # What JAX says of errors names the function and its line, and arguments as they are here.
+        flat.__wrapped__, flat.__signature__ = fun, inspect.signature(flat)  # type: ignore[attr-defined]
         dynamic = [leaf for traced, leaf in zip(is_traced, leaves, strict=True) if traced]
         closed, shape = jax.make_jaxpr(flat, return_shape=True)(*dynamic)
         return jax.tree.unflatten(jax.tree.structure(shape), _bind(closed, job, *dynamic))

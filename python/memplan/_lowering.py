@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memplan import _memplan, _targets, _xla
-from memplan._results import Rewritten
+from memplan._results import Rewritten, readable
+
+if TYPE_CHECKING:
+    import jax
+
+#: Packages that stand between the caller of a function and its lowering.
+_NOT_OF_USERS = {"memplan", "jax", "jaxlib", "contextlib", "functools"}
+
+#: What is said of parameters that the caller gives up.
+_DONATED = {"tf.aliasing_output", "jax.buffer_donor"}
+
+#: What is said of parameters that are spread over devices: by Shardy, and by GSPMD.
+_SHARDING = {"sdy.sharding", "mhlo.sharding"}
 
 #: MLIR's passes that read shardings where HLO keeps them.
 _SHARDINGS = "xla-sdy-round-trip-import-shardy-attrs,sdy-lift-inlined-meshes"
@@ -15,6 +28,10 @@ _SHARDINGS = "xla-sdy-round-trip-import-shardy-attrs,sdy-lift-inlined-meshes"
 
 class FallbackWarning(UserWarning):
     """A program runs as it was written, and why."""
+
+
+class LimitWarning(UserWarning):
+    """A program is expected to need more than its limit, with everything done that helps."""
 
 
 class Job:
@@ -28,9 +45,26 @@ class Job:
 
     def fall_back(self, why: str) -> None:
         """Says, once, why the program runs as it was written."""
-        if why not in self._warned:
-            self._warned.add(why)
-            warnings.warn(f"memplan.jit runs `{self.name}` as it is written: {why}", FallbackWarning, stacklevel=2)
+        self._warn(f"memplan.jit runs `{self.name}` as it is written: {why}", FallbackWarning)
+
+    def tell(self, rewritten: Rewritten) -> None:
+        """Says what was done, to those who asked, and what was asked for and cannot be done."""
+        if self.report is not None:
+            self.report(rewritten)
+        needed = rewritten.after.bytes
+        if self.memory_limit is not None and needed > self.memory_limit:
+            limit = f"more than its limit of {readable(self.memory_limit)}"
+            self._warn(f"memplan.jit expects `{self.name}` to need {readable(needed)}, {limit}", LimitWarning)
+
+    def _warn(self, message: str, category: type[UserWarning]) -> None:
+        """Warns once, of the line that calls the function."""
+        if message in self._warned:
+            return
+        self._warned.add(message)
+        level, frame = 1, sys._getframe()
+        while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _NOT_OF_USERS:
+            level, frame = level + 1, frame.f_back
+        warnings.warn(message, category, stacklevel=level)
 
     def __repr__(self) -> str:
         return f"memplan.jit({self.name})"
@@ -41,26 +75,28 @@ def lower(context: Any, *args: Any, jaxpr: Any, job: Job) -> Any:
     from jax.extend.core import jaxpr_as_fun
     from jax.interpreters import mlir
 
+    results = None
     try:
-        program = _rewritten(context, args, jaxpr, job)
-        if program is not None:
-            return _call(context, args, program, job.name)
+        rewritten = _rewritten(context, args, jaxpr, job)
+        if rewritten is not None and rewritten.is_changed:
+            results = _call(context, args, _xla.to_stablehlo(rewritten.module), job.name)
     except Exception as error:
         job.fall_back(f"{type(error).__name__}: {error}")
+    else:
+        if rewritten is not None:
+            job.tell(rewritten)
+    if results is not None:
+        return results
     return mlir.lower_fun(jaxpr_as_fun(jaxpr), multiple_results=True)(context, *args)
 
 
-def _rewritten(context: Any, args: Sequence[Any], jaxpr: Any, job: Job) -> bytes | None:
-    """The rewritten program, as StableHLO; None where nothing pays, or it is part of another program."""
+def _rewritten(context: Any, args: Sequence[Any], jaxpr: Any, job: Job) -> Rewritten | None:
+    """The program alone, rewritten; None where it cannot be, or is part of another program."""
     import jax
     from jax.extend.core import jaxpr_as_fun
 
     main = _main_function()
     if main is None:
-        return None
-    n_devices = getattr(context.module_context.axis_context, "num_devices", 1)
-    if n_devices != 1:
-        job.fall_back(f"it is for {n_devices} devices, and memplan rewrites programs of one")
         return None
     platforms = context.module_context.platforms
     if len(platforms) != 1 or platforms[0] not in _targets.COMPILERS:
@@ -71,18 +107,21 @@ def _rewritten(context: Any, args: Sequence[Any], jaxpr: Any, job: Job) -> bytes
         return jaxpr_as_fun(jaxpr)(*values)
 
     as_written.__name__ = as_written.__qualname__ = job.name
-    specs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type) for aval in jaxpr.in_avals]
-    alone = jax.jit(as_written, donate_argnums=_donated(main, args), keep_unused=True)
-    module = _xla.from_lowered(alone.trace(*specs).lower(lowering_platforms=tuple(platforms)))
+    said = _said_of_operands(main, args)
+    donated = tuple(i for i, said_of_one in enumerate(said) if not _DONATED.isdisjoint(said_of_one))
+    alone = jax.jit(as_written, donate_argnums=donated, keep_unused=True)
+    lowered = alone.trace(*map(_spec, jaxpr.in_avals)).lower(lowering_platforms=tuple(platforms))
+    _shard(lowered.compiler_ir("stablehlo"), said)
+    module = _xla.from_lowered(lowered)
+    if module.has_parts_of_one_device():
+        job.fall_back("parts of it are written for each of several devices (shard_map)")
+        return None
     contacts = module.host_contacts()
     if contacts:
         job.fall_back("it talks to the host while it runs (" + ", ".join(contacts) + ")")
         return None
     native = _memplan.rewrite(module, _targets.COMPILERS[platforms[0]], _target(context), job.memory_limit)
-    rewritten = Rewritten(native)
-    if job.report is not None:
-        job.report(rewritten)
-    return _xla.to_stablehlo(rewritten.module) if rewritten.is_changed else None
+    return Rewritten(native)
 
 
 def _main_function() -> Any:
@@ -94,16 +133,45 @@ def _main_function() -> Any:
     return function if name == "main" else None
 
 
-def _donated(main: Any, args: Sequence[Any]) -> tuple[int, ...]:
-    """Which arguments of a program the caller gives up, as the parameters of its function say."""
-    if "arg_attrs" not in main.attributes:
-        return ()
-    given_up = {
-        parameter
-        for parameter, said in zip(main.regions[0].blocks[0].arguments, main.attributes["arg_attrs"], strict=True)
-        if "tf.aliasing_output" in said or "jax.buffer_donor" in said
-    }
-    return tuple(i for i, value in enumerate(args) if value in given_up)
+def _spec(aval: Any) -> jax.ShapeDtypeStruct:
+    """An argument like that which a type describes. Types name shardings where axes of meshes are explicit."""
+    import jax
+
+    sharding = None if aval.sharding.mesh.empty else aval.sharding
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=sharding)
+
+
+def _said_of_operands(main: Any, args: Sequence[Any]) -> list[dict[str, Any]]:
+    """What the function of a program says of its parameters, for each operand; nothing of those that are none."""
+    said = dict(zip(main.regions[0].blocks[0].arguments, _said_of_parameters(main), strict=True))
+    return [said.get(value, {}) for value in args]
+
+
+def _said_of_parameters(function: Any) -> list[dict[str, Any]]:
+    """The attributes of each parameter of a function."""
+    from jaxlib.mlir import ir
+
+    # jaxlib's bindings do not find optional properties of operations by name; what is printed has them.
+    text = function.operation.get_asm(print_generic_op_form=True, skip_regions=True)
+    properties = ir.DictAttr(ir.Attribute.parse(text[text.index("<{") + 1 : text.rindex("}>") + 1], function.context))
+    if "arg_attrs" not in properties:
+        return [{} for _ in function.type.inputs]
+    return [{said.name: said.attr for said in ir.DictAttr(one)} for one in ir.ArrayAttr(properties["arg_attrs"])]
+
+
+def _shard(module: Any, said: Sequence[dict[str, Any]]) -> None:
+    """Spreads the parameters of a program over devices as is said of each."""
+    from jaxlib.mlir import ir, passmanager
+
+    shardings = [{name: str(one[name]) for name in _SHARDING & one.keys()} for one in said]
+    if not any(shardings):
+        return
+    main = ir.SymbolTable(module.operation)["main"]
+    with module.context:
+        parsed = [{name: ir.Attribute.parse(text) for name, text in one.items()} for one in shardings]
+        own = _said_of_parameters(main)
+        main.arg_attrs = ir.ArrayAttr.get([ir.DictAttr.get(a | b) for a, b in zip(own, parsed, strict=True)])
+        passmanager.PassManager.parse("builtin.module(sdy-lift-inlined-meshes)").run(module.operation)
 
 
 def _target(context: Any) -> str | None:
@@ -129,10 +197,10 @@ def _call(context: Any, args: Sequence[Any], program: bytes, name: str) -> list[
     wanted, results = [value.type for value in args], list(main.type.results)
     if list(main.type.inputs) != wanted or len(results) != len(context.avals_out):
         raise TypeError(f"the rewritten program takes {list(main.type.inputs)}, and {wanted} are given")
-    for attribute in ("arg_attrs", "res_attrs"):
-        # What is donated, and where it lies, is said of the parameters of the program that calls it.
-        if attribute in main.attributes:
-            del main.attributes[attribute]
+    # What is donated, and where it lies, is said of the parameters of the program that calls it.
+    nothing = mlir.ir.DictAttr.get({}, module.context)
+    main.arg_attrs = mlir.ir.ArrayAttr.get([nothing] * len(wanted), module.context)
+    main.attributes["res_attrs"] = mlir.ir.ArrayAttr.get([nothing] * len(results), module.context)
     module_context = context.module_context
     callee = mlir.merge_mlir_modules(module_context.module, name, module, dst_symtab=module_context.symbol_table)
     return list(func.CallOp(results, mlir.ir.FlatSymbolRefAttr.get(callee), args).results)

@@ -1,10 +1,10 @@
-"""JAX on two CPU devices, and the shared programs where they are."""
+"""JAX on four CPU devices, and the shared programs where they are."""
 
 import os
 from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
 
 import pytest
 

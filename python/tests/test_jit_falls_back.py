@@ -82,6 +82,33 @@ def test_errors_of_the_user_are_theirs() -> None:
         memplan.jit(saves)(X)
 
 
+def test_what_jax_says_of_errors_names_the_function() -> None:
+    def decides(x: Any) -> Any:
+        return x if x.sum() > 0 else -x
+
+    with pytest.raises(jax.errors.TracerBoolConversionError, match=r"function decides at .*test_jit_falls_back\.py"):
+        memplan.jit(decides)(X)
+    with pytest.raises(TypeError, match="takes a function, not 3"):
+        memplan.jit(3)  # type: ignore[call-overload]
+
+
+def test_warnings_name_the_line_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_xla, "to_stablehlo", lambda _: 1 / 0)
+    with pytest.warns(memplan.FallbackWarning) as seen:
+        memplan.jit(saves)(X, W)
+    assert seen[0].filename == __file__
+
+
+def test_a_limit_that_is_not_met() -> None:
+    with pytest.warns(memplan.LimitWarning, match="`saves` to need .* more than its limit of 1.00 KiB"):
+        memplan.jit(saves, memory_limit="1KiB")(X, W)
+
+
+def test_an_error_in_the_report_is_the_users() -> None:
+    with pytest.raises(ZeroDivisionError):
+        memplan.jit(saves, report=lambda _: 1 / 0)(X, W)
+
+
 def test_report() -> None:
     reports: list[memplan.Rewritten] = []
     memplan.jit(saves, report=reports.append)(X, W)

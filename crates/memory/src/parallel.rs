@@ -43,6 +43,21 @@ pub fn arguments_per_device(module: &Module, target: &Target) -> Option<Bytes> {
     is_cut.then_some(sum)
 }
 
+/// Into how many pieces the most finely cut array is cut, by the shardings that a module that is not partitioned yet
+/// has: 1 where nothing is.
+pub fn pieces(module: &Module) -> u64 {
+    let of = |spec: &ShardingSpec, rank| {
+        spec.shards(rank).iter().fold(1u64, |product, &shards| product.saturating_mul(shards.unsigned_abs()))
+    };
+    let most = module.instructions.iter().filter_map(|(id, instruction)| {
+        let sharding = instruction.extras.as_ref()?.sharding.as_ref()?;
+        let leaves = module.shape(id).leaves();
+        let arrays = leaves.iter().filter_map(|(_, leaf)| leaf.as_array()).enumerate();
+        arrays.filter_map(|(leaf, array)| Some(of(of_leaf(sharding, leaf)?, array.rank()))).max()
+    });
+    most.max().unwrap_or(1)
+}
+
 /// The sharding of one leaf of a value.
 fn of_leaf(sharding: &Sharding, leaf: usize) -> Option<&ShardingSpec> {
     match sharding {

@@ -30,6 +30,7 @@ mod rewrite;
 mod row_blocks;
 mod scalar;
 mod scatter_to_select;
+mod sharding_annotations;
 mod side_effects;
 mod spell_out;
 mod tuple_constant_expander;
@@ -63,6 +64,7 @@ pub use pipeline::{LEGALIZE, SIMPLIFY, simplification_pipeline};
 pub use remat::{Products, REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, Tie, recompute_after_peak};
 pub use row_blocks::{ROW_BLOCKS, cut_into_row_blocks, walk_in_row_blocks};
 pub use scatter_to_select::SCATTER_TO_SELECT;
+pub use sharding_annotations::{SHARDING_FOLDING, SHARDING_REMOVER};
 pub use tuple_constant_expander::TUPLE_CONSTANT_EXPANDER;
 pub use tuple_simplifier::TUPLE_SIMPLIFIER;
 pub use while_invariant_code_motion::{
@@ -120,6 +122,8 @@ pub const FOREIGN: &[Pass] = &[
     INSTRUCTION_FUSION,
     LIBRARY_FUSION,
     RESHAPE_DECOMPOSER,
+    SHARDING_FOLDING,
+    SHARDING_REMOVER,
     STABLE_SORT_EXPANDER,
     TRANSPOSE_FOLDING,
     TRANSPOSED_STATE,
