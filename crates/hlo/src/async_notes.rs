@@ -1,11 +1,13 @@
 //! Notes of asynchronous operations, which text has once for the operation and for what it runs.
 
+use std::sync::Arc;
+
 use memplan_ir::{Extras, FrontendAttributes, Instruction, Metadata, OriginalValue, Statistics};
 
 /// The notes that reading an asynchronous operation gives to what it runs.
 #[derive(Clone, Copy, Default, PartialEq)]
 pub(crate) struct AsyncNotes<'a> {
-    metadata: Option<&'a Metadata>,
+    metadata: Option<&'a Arc<Metadata>>,
     backend_config: Option<&'a [u8]>,
     frontend_attributes: Option<&'a FrontendAttributes>,
     statistics: Option<&'a Statistics>,
@@ -16,7 +18,7 @@ impl<'a> AsyncNotes<'a> {
     pub(crate) fn of(instruction: &'a Instruction) -> AsyncNotes<'a> {
         let extras = instruction.extras.as_deref();
         AsyncNotes {
-            metadata: instruction.metadata.as_deref(),
+            metadata: instruction.metadata.as_ref(),
             backend_config: instruction.backend_config.as_deref(),
             frontend_attributes: extras.map(|e| &e.frontend_attributes).filter(|a| !a.is_empty()),
             statistics: extras.and_then(|extras| extras.statistics.as_ref()),
@@ -38,7 +40,7 @@ impl<'a> AsyncNotes<'a> {
     /// Writes the notes to what runs, over those that it has.
     pub(crate) fn note(self, wrapped: &mut Instruction) {
         if let Some(metadata) = self.metadata {
-            wrapped.metadata = Some(Box::new(metadata.clone()));
+            wrapped.metadata = Some(Arc::clone(metadata));
         }
         if let Some(config) = self.backend_config {
             wrapped.backend_config = Some(config.into());

@@ -1,6 +1,7 @@
 //! The protobuf front-end: against the corpus, against the texts in `tests/hlo`, and against bytes that are no module.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use memplan_hlo::fuzzing::check_proto;
 use memplan_hlo::{parse, print, proto};
@@ -119,7 +120,7 @@ fn unknown_fields_are_kept_in_modules_computations_instructions_and_metadata() {
     let entry = module.computations[module.entry].instructions.clone();
     module.instructions[entry[1]].extras_mut().unknown_fields = UNKNOWN.into();
     let metadata = module.instructions[entry[2]].metadata.as_mut().expect("the constant has metadata");
-    metadata.unknown_fields = UNKNOWN.into();
+    Arc::make_mut(metadata).unknown_fields = UNKNOWN.into();
     let once = proto::write_module(&module).expect("valid");
     let imported = proto::read(&once).expect("what was written reads back");
     assert_eq!(imported.warnings, []);

@@ -1,5 +1,7 @@
 //! Instructions: one operation with its operands and notes.
 
+use std::sync::Arc;
+
 use indexmap::IndexMap;
 use smallvec::SmallVec;
 
@@ -31,8 +33,8 @@ pub struct Instruction {
     pub parent: ComputationId,
     /// Instructions of the same computation that must run before this one.
     pub control_predecessors: Vec<InstructionId>,
-    /// Framework operation and source line.
-    pub metadata: Option<Box<Metadata>>,
+    /// Framework operation and source line, shared by all copies of an instruction.
+    pub metadata: Option<Arc<Metadata>>,
     /// Whatever the backend wrote, usually JSON.
     pub backend_config: Option<Box<[u8]>>,
     /// What few instructions have.

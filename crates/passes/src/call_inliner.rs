@@ -16,6 +16,8 @@
 //! (`_xla_compute_type`), callees of another execution thread, and whatever would grow the module beyond
 //! [`MAX_INLINED_PER_INSTRUCTION`]. Requires nothing. *Changed* means that a call was inlined.
 
+use std::sync::Arc;
+
 use memplan_ir::{ComputationId, InstructionId, Metadata, Module, Op};
 use rustc_hash::FxHashMap;
 
@@ -109,12 +111,13 @@ fn base_name(name: &str) -> &str {
     }
 }
 
-fn with_prefix(prefix: &str, mut metadata: Box<Metadata>) -> Box<Metadata> {
+fn with_prefix(prefix: &str, mut metadata: Arc<Metadata>) -> Arc<Metadata> {
     if !prefix.is_empty() && !metadata.op_name.starts_with(prefix) {
-        metadata.op_name = match &*metadata.op_name {
+        let op_name = match &*metadata.op_name {
             "" => prefix.into(),
             name => format!("{prefix}/{name}").into(),
         };
+        Arc::make_mut(&mut metadata).op_name = op_name;
     }
     metadata
 }

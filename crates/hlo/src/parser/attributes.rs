@@ -3,6 +3,8 @@
 mod allowed;
 mod value;
 
+use std::sync::Arc;
+
 use memplan_ir::{
     ComputationId, ConvolutionDimensions, Dimensions, Domain, Extras, Instruction, InstructionId, Literal,
     Metadata, Opcode, OutputOperandAlias, PaddingDimension, Precision, ReplicaGroups, Shape, SliceDimension,
@@ -154,7 +156,7 @@ pub(super) struct Attributes<'s> {
     own: SmallVec<[(Attribute, usize, Value<'s>); 4]>,
     /// Which attributes were seen, one bit each.
     seen: u128,
-    pub(super) metadata: Option<Box<Metadata>>,
+    pub(super) metadata: Option<Arc<Metadata>>,
     pub(super) backend_config: Option<Box<[u8]>>,
     pub(super) control_predecessors: Vec<InstructionId>,
     pub(super) extras: Option<Box<Extras>>,
@@ -308,7 +310,7 @@ impl<'s> Parser<'s> {
         attributes.seen_common |= 1 << bit;
         let cursor = &mut self.cursor;
         match bit {
-            0 => attributes.metadata = Some(Box::new(cursor.metadata()?)),
+            0 => attributes.metadata = Some(Arc::new(cursor.metadata()?)),
             1 => {
                 let config: Box<[u8]> = match cursor.token {
                     Token::LeftBrace => cursor.json()?.as_bytes().into(),

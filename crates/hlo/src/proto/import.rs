@@ -1,5 +1,7 @@
 //! From messages to a module.
 
+use std::sync::Arc;
+
 use memplan_ir::{
     AliasKind, BufferDonor, ComputationId, EntityRef, Extras, InputOutputAlias, Instruction, InstructionId,
     Module, Op, OriginRecovery,
@@ -270,7 +272,7 @@ impl Importer {
         let mut instruction = Instruction::new(proto.name, shape, op, operands, parent);
         instruction.called = called;
         instruction.control_predecessors = control_predecessors;
-        instruction.metadata = metadata.map(Box::new);
+        instruction.metadata = metadata.map(Arc::new);
         instruction.backend_config =
             (!proto.backend_config.is_empty()).then(|| proto.backend_config.as_ref().into());
         instruction.extras = (extras != Extras::default()).then(|| Box::new(extras));

@@ -9,6 +9,8 @@
 //! it, all loops would begin with one and the same array; a compiler copies it for each of them, and may do so in one
 //! kernel at the beginning of the program (XLA's GPU compiler does).
 
+use std::sync::Arc;
+
 use memplan_ir::{
     ArrayShape, BinaryOp, ComparisonDirection, ComputationId, Dimensions, ElementType, Instruction,
     InstructionId, Literal, Metadata, Module, Names, Op, Shape,
@@ -389,7 +391,7 @@ impl LoopBuilder<'_> {
 }
 
 /// Where a new instruction says that it comes from.
-type Note = Option<Box<Metadata>>;
+type Note = Option<Arc<Metadata>>;
 
 /// The shape of a block.
 fn block_of(shape: &Shape, rows: Rows) -> Shape {
