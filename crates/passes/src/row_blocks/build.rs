@@ -424,24 +424,7 @@ fn replace_in(
     }
     let root = &mut module.computations[computation].root;
     *root = stands_for.get(root).copied().unwrap_or(*root);
-    let mut is_entered: FxHashSet<InstructionId> = FxHashSet::default();
-    let mut order = Vec::with_capacity(listed.len());
-    let mut open: Vec<(InstructionId, bool)> = Vec::new();
-    for &id in listed.iter().filter(|id| !is_dropped.contains(id)) {
-        open.push((id, false));
-        while let Some((id, is_ready)) = open.pop() {
-            if is_ready {
-                order.push(id);
-                continue;
-            }
-            if !is_entered.insert(id) {
-                continue;
-            }
-            open.push((id, true));
-            let instruction = &module.instructions[id];
-            let before = instruction.operands.iter().chain(&instruction.control_predecessors);
-            open.extend(before.rev().map(|&id| (id, false)));
-        }
-    }
-    module.computations[computation].instructions = order;
+    let kept = listed.into_iter().filter(|id| !is_dropped.contains(id)).collect();
+    module.computations[computation].instructions = kept;
+    module.put_operands_first(computation);
 }
