@@ -35,6 +35,7 @@ use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Names, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 pub(crate) use self::order::sort_topologically;
+use crate::pass::{call_graph, unsupported};
 use crate::spell_out::spell_out_tuples;
 use crate::{Context, Pass, PassError};
 
@@ -46,12 +47,8 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     if module.is_scheduled {
         return Ok(false);
     }
-    let unsupported = |error: memplan_analysis::CallGraphError| PassError::Unsupported {
-        pass: COPY_INSERTION.name,
-        message: error.to_string(),
-    };
-    let graph = CallGraph::new(module).map_err(unsupported)?;
-    graph.require_flat(module).map_err(unsupported)?;
+    let graph = call_graph(module, COPY_INSERTION.name)?;
+    graph.require_flat(module).map_err(unsupported(COPY_INSERTION.name))?;
     let (mut changed, mut names) = (false, Names::new(module));
     for &computation in graph.sequential() {
         let root = decides_results(module, &graph, computation);

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use memplan_analysis::{CallGraph, CallGraphError};
 use memplan_ir::{Module, verify};
 use memplan_memory::Target;
 
@@ -44,6 +45,16 @@ pub enum PassError {
         /// What the verifier says.
         message: String,
     },
+}
+
+/// The call graph of a module, for a pass that gives up where there is none.
+pub(crate) fn call_graph(module: &Module, pass: &'static str) -> Result<CallGraph, PassError> {
+    CallGraph::new(module).map_err(unsupported(pass))
+}
+
+/// Why a pass gave up, where a call graph is not what it needs.
+pub(crate) fn unsupported(pass: &'static str) -> impl Fn(CallGraphError) -> PassError {
+    move |error| PassError::Unsupported { pass, message: error.to_string() }
 }
 
 /// How to run a list of passes.

@@ -22,7 +22,6 @@ mod emit;
 mod kernels;
 mod report;
 
-use memplan_analysis::CallGraph;
 use memplan_ir::{Module, Names, layouts_agree};
 use memplan_memory::Target;
 
@@ -30,6 +29,7 @@ pub(crate) use emit::{Kind, Members, emit_in_place};
 pub(crate) use kernels::{Grouping, Siblings, group};
 pub use report::{FusionEdge, FusionReport, Verdict};
 
+use crate::pass::call_graph;
 use crate::{Context, DCE, Pass, PassError};
 
 /// The pass.
@@ -54,14 +54,14 @@ pub const FUSION_OF_UPDATES: Pass = Pass {
 /// When the module's computations call each other in a circle.
 pub fn explain_fusion(module: &Module, target: &Target) -> Result<FusionReport, PassError> {
     let mut report = FusionReport::default();
-    for (_, grouping) in group(module, &call_graph(module)?, target, Siblings::Join) {
+    for (_, grouping) in group(module, &call_graph(module, FUSION.name)?, target, Siblings::Join) {
         report.add(module, grouping.decisions);
     }
     Ok(report)
 }
 
 fn fuse(module: &mut Module, context: &Context<'_>, siblings: Siblings) -> Result<bool, PassError> {
-    let groupings = group(module, &call_graph(module)?, context.target, siblings);
+    let groupings = group(module, &call_graph(module, FUSION.name)?, context.target, siblings);
     let mut names = Names::new(module);
     // Where layouts are not assigned yet, a transpose is no view of anything.
     let views_are_bitcasts = layouts_agree(module);
@@ -75,9 +75,4 @@ fn fuse(module: &mut Module, context: &Context<'_>, siblings: Siblings) -> Resul
         (DCE.run)(module, context)?;
     }
     Ok(changed)
-}
-
-fn call_graph(module: &Module) -> Result<CallGraph, PassError> {
-    CallGraph::new(module)
-        .map_err(|error| PassError::Unsupported { pass: FUSION.name, message: error.to_string() })
 }

@@ -25,11 +25,12 @@ mod transfers;
 
 use std::sync::Arc;
 
-use memplan_analysis::{CallGraph, InPlace, dataflow};
+use memplan_analysis::{InPlace, dataflow};
 use memplan_ir::{EntityRef, Instruction, InstructionId, Module, Op, Shape, ShapeId};
 use memplan_memory::MemorySpaceId;
 
 use crate::copy_insertion::decides_results;
+use crate::pass::call_graph;
 use crate::rewrite::Rewriter;
 use crate::spell_out::spell_out_tuples;
 use crate::{Context, FLATTEN_CALL_GRAPH, Pass, PassError};
@@ -59,12 +60,8 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
         drop_calls(module);
         return Ok(true);
     }
-    let unsupported = |error: memplan_analysis::CallGraphError| PassError::Unsupported {
-        pass: HOST_OFFLOAD.name,
-        message: error.to_string(),
-    };
     let mut changed = (FLATTEN_CALL_GRAPH.run)(module, context)?;
-    let graph = CallGraph::new(module).map_err(unsupported)?;
+    let graph = call_graph(module, HOST_OFFLOAD.name)?;
     let mut names = memplan_ir::Names::new(module);
     for &computation in graph.sequential() {
         let root = decides_results(module, &graph, computation);

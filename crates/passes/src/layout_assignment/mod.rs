@@ -30,6 +30,7 @@ use memplan_ir::{
 use memplan_memory::Target;
 use petgraph::unionfind::UnionFind;
 
+use crate::pass::call_graph;
 use crate::{Context, Pass, PassError, cost};
 
 /// The pass.
@@ -44,10 +45,7 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
         return Ok(false);
     }
     let target = context.target;
-    let graph = CallGraph::new(module).map_err(|error| PassError::Unsupported {
-        pass: LAYOUT_ASSIGNMENT.name,
-        message: error.to_string(),
-    })?;
+    let graph = call_graph(module, LAYOUT_ASSIGNMENT.name)?;
     let program = program_shape(module, target);
     let mut names = Names::new(module);
     let otherwise = parameters_laid_out_otherwise(module, target, &graph, &program);

@@ -38,6 +38,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cost::{self, CostClass, Hero};
 use crate::fusion::{self, Siblings};
+use crate::pass::call_graph;
 use crate::{Pass, PassError};
 use live_bytes::{LiveBytes, Profile};
 pub(crate) use min_cut::{Network, UNCUTTABLE};
@@ -83,8 +84,7 @@ pub fn recompute_after_peak(
     tie: Option<Tie>,
     products: Products,
 ) -> Result<bool, PassError> {
-    let graph = CallGraph::new(module)
-        .map_err(|error| PassError::Unsupported { pass: REMAT.name, message: error.to_string() })?;
+    let graph = call_graph(module, REMAT.name)?;
     let mut names = Names::new(module);
     let mut attempts: FxHashMap<ComputationId, Attempt> = FxHashMap::default();
     // Those of rounds that were taken back stand in no computation.

@@ -30,11 +30,11 @@ mod choose;
 mod region;
 mod rows;
 
-use memplan_analysis::CallGraph;
 use memplan_ir::{InstructionId, Module, Names};
 use memplan_memory::{Bytes, Target};
 use rustc_hash::FxHashSet;
 
+use crate::pass::call_graph;
 use crate::{Pass, PassError};
 use region::{Places, Program};
 
@@ -56,7 +56,8 @@ const MAX_ROUNDS: usize = 4;
 pub fn walk_in_row_blocks(module: &mut Module, target: &Target, share: u64) -> Result<bool, PassError> {
     let mut changed = false;
     for _ in 0..MAX_ROUNDS {
-        let smallest = choose::smallest_worthwhile(module, &call_graph(module)?, target, share);
+        let smallest =
+            choose::smallest_worthwhile(module, &call_graph(module, ROW_BLOCKS.name)?, target, share);
         if !cut_into_row_blocks(module, target, smallest)? {
             break;
         }
@@ -76,7 +77,7 @@ pub fn cut_into_row_blocks(module: &mut Module, target: &Target, smallest: Bytes
     if module.config.num_partitions.is_some_and(|n| n > 1) || module.is_scheduled {
         return Ok(false);
     }
-    let graph = call_graph(module)?;
+    let graph = call_graph(module, ROW_BLOCKS.name)?;
     let mut names = Names::new(module);
     let mut places = Places::new(module);
     let seeds = choose::seeds(Program { module, target, places: &places }, &graph, smallest);
@@ -95,9 +96,4 @@ pub fn cut_into_row_blocks(module: &mut Module, target: &Target, smallest: Bytes
         module.compact();
     }
     Ok(!is_done.is_empty())
-}
-
-fn call_graph(module: &Module) -> Result<CallGraph, PassError> {
-    CallGraph::new(module)
-        .map_err(|error| PassError::Unsupported { pass: ROW_BLOCKS.name, message: error.to_string() })
 }

@@ -22,6 +22,7 @@ use memplan_ir::{
 };
 use rustc_hash::FxHashMap;
 
+use crate::pass::call_graph;
 use crate::{Context, Pass, PassError};
 
 /// The pass.
@@ -32,11 +33,7 @@ pub const BFLOAT16_PROPAGATION: Pass = Pass {
 };
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let unsupported = |error: memplan_analysis::CallGraphError| PassError::Unsupported {
-        pass: BFLOAT16_PROPAGATION.name,
-        message: error.to_string(),
-    };
-    let graph = CallGraph::new(module).map_err(unsupported)?;
+    let graph = call_graph(module, BFLOAT16_PROPAGATION.name)?;
     let flow = dataflow(module, &graph);
     let narrow = narrow_values(module, &graph, &flow);
     if !narrow.values().any(|is_narrow| *is_narrow) {

@@ -15,13 +15,13 @@
 //! reinterpretations, constants, updates of slices, which XLA widens and fuses with the conversions before and behind, dots whose result is asked for in the wide type (libraries have those), and operations
 //! whose computations do more than compute numbers. *Changed* means that something was widened.
 
-use memplan_analysis::CallGraph;
 use memplan_ir::{
     BinaryOp, ComputationId, ElementType, Instruction, InstructionId, Module, Names, Op, Shape, ShapeId,
     UnaryOp,
 };
 use rustc_hash::FxHashMap;
 
+use crate::pass::call_graph;
 use crate::{Context, Pass, PassError};
 
 /// The pass.
@@ -32,11 +32,7 @@ pub const FLOAT_NORMALIZATION: Pass = Pass {
 };
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let unsupported = |error: memplan_analysis::CallGraphError| PassError::Unsupported {
-        pass: FLOAT_NORMALIZATION.name,
-        message: error.to_string(),
-    };
-    let computations = CallGraph::new(module).map_err(unsupported)?.sequential().to_vec();
+    let computations = call_graph(module, FLOAT_NORMALIZATION.name)?.sequential().to_vec();
     let names = Names::new(module);
     let mut widen = Widen {
         module,

@@ -15,7 +15,6 @@
 
 use std::collections::VecDeque;
 
-use memplan_analysis::CallGraph;
 use memplan_ir::{
     ArrayShape, BinaryOp, ComputationId, ElementType, FusionKind, InstructionId, Module, Op, Opcode, Users,
 };
@@ -23,6 +22,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::fusions::{self, Group, post_order};
+use crate::pass::call_graph;
 use crate::{Context, Pass, PassError};
 
 /// The pass.
@@ -48,11 +48,7 @@ const MIN_DOT_EXTENT: i64 = 8;
 const MIN_FEATURES: i64 = 17;
 
 fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
-    let unsupported = |error: memplan_analysis::CallGraphError| PassError::Unsupported {
-        pass: LIBRARY_FUSION.name,
-        message: error.to_string(),
-    };
-    let graph = CallGraph::new(module).map_err(unsupported)?;
+    let graph = call_graph(module, LIBRARY_FUSION.name)?;
     let users = Users::new(module);
     let mut groups = Vec::new();
     for &computation in graph.sequential() {

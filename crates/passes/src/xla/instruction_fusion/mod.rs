@@ -22,13 +22,13 @@ mod unfusible;
 use std::collections::BinaryHeap;
 
 use cranelift_entity::{EntitySet, SecondaryMap};
-use memplan_analysis::CallGraph;
 use memplan_ir::{ComputationId, FusionKind, InstructionId, Module, Op, Users};
 use memplan_memory::Target;
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use super::fusions::{self, Group, post_order};
+use crate::pass::call_graph;
 use crate::{Context, Pass, PassError, cost};
 use indexing::Indexing;
 
@@ -43,11 +43,7 @@ pub const INSTRUCTION_FUSION: Pass = Pass {
 const MAX_GROWTH: usize = 16;
 
 fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
-    let unsupported = |error: memplan_analysis::CallGraphError| PassError::Unsupported {
-        pass: INSTRUCTION_FUSION.name,
-        message: error.to_string(),
-    };
-    let graph = CallGraph::new(module).map_err(unsupported)?;
+    let graph = call_graph(module, INSTRUCTION_FUSION.name)?;
     let users = Users::new(module);
     let mut groups = Vec::new();
     for &computation in graph.sequential() {
