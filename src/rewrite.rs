@@ -349,7 +349,7 @@ type Way<'a> = Box<dyn Fn(&mut Module) -> Result<bool, PassError> + 'a>;
 
 /// Arrays that take one part in so many of what is live at the peak are walked over in blocks: of small ones, too, or
 /// only of the widest, as every loop costs time.
-const SHARES_IN_BLOCKS: [u64; 2] = [64, 8];
+const SHARES_IN_BLOCKS: [u64; 2] = [passes::MIN_SHARE_IN_BLOCKS, 8];
 
 /// Whether the caller sees the same parameters and results in both.
 fn has_same_interface(before: &Module, after: &Module) -> bool {

@@ -62,7 +62,7 @@ pub use optimization_barrier_expander::OPTIMIZATION_BARRIER_EXPANDER;
 pub use pass::{Context, Pass, PassError, PassRun, RunOptions, run};
 pub use pipeline::{LEGALIZE, SIMPLIFY, simplification_pipeline};
 pub use remat::{Products, REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, Tie, recompute_after_peak};
-pub use row_blocks::{ROW_BLOCKS, cut_into_row_blocks, walk_in_row_blocks};
+pub use row_blocks::{MIN_SHARE_IN_BLOCKS, ROW_BLOCKS, cut_into_row_blocks, walk_in_row_blocks};
 pub use scatter_to_select::SCATTER_TO_SELECT;
 pub use sharding_annotations::{SHARDING_FOLDING, SHARDING_REMOVER};
 pub use tuple_constant_expander::TUPLE_CONSTANT_EXPANDER;

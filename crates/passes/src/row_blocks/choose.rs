@@ -13,7 +13,7 @@ use crate::remat;
 
 /// Arrays that take less than this part of what is live at the peak are left whole: cutting them brings less than its
 /// loop costs in launches.
-pub(super) const MIN_SHARE: u64 = 64;
+pub const MIN_SHARE_IN_BLOCKS: u64 = 64;
 
 /// Smaller arrays stay in caches anyway.
 const MIN_BYTES: u64 = 1 << 20;

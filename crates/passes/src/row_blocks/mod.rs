@@ -36,13 +36,14 @@ use rustc_hash::FxHashSet;
 
 use crate::pass::call_graph;
 use crate::{Pass, PassError};
+pub use choose::MIN_SHARE_IN_BLOCKS;
 use region::{Places, Program};
 
 /// The pass.
 pub const ROW_BLOCKS: Pass = Pass {
     name: "row-blocks",
     description: "Walk over wide arrays in blocks of rows, in loops that compute them again for gradients",
-    run: |module, context| walk_in_row_blocks(module, context.target, choose::MIN_SHARE),
+    run: |module, context| walk_in_row_blocks(module, context.target, MIN_SHARE_IN_BLOCKS),
 };
 
 /// How often the peak is looked at anew: what was small beside it may be large beside the next one.
