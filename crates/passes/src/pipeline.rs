@@ -53,15 +53,16 @@ pub const LEGALIZE: [Pass; 6] = [
 
 fn simplify(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
     let mut changed_any = false;
-    for _ in 0..MAX_ROUNDS {
-        let mut changed = false;
-        for pass in ROUND {
-            changed |= (pass.run)(module, context)?;
-        }
-        if !changed {
+    // A pass that met this very module before left it as it is.
+    let mut n_settled = 0;
+    for pass in std::iter::repeat_n(ROUND, MAX_ROUNDS).flatten() {
+        if n_settled == ROUND.len() {
             break;
         }
-        changed_any = true;
+        match (pass.run)(module, context)? {
+            true => (changed_any, n_settled) = (true, 0),
+            false => n_settled += 1,
+        }
     }
     Ok(changed_any)
 }
