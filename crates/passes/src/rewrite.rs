@@ -49,8 +49,9 @@ pub(crate) struct Rewriter<'m> {
     effects: SideEffects,
     /// The instruction whose turn it is: new ones stand for it, and take its metadata.
     anchor: Option<InstructionId>,
-    /// Larger than the number behind the dot of any name, so that names made with it are new.
-    next_suffix: u64,
+    /// Larger than the number behind the dot of any name, so that names made with it are new. Most passes that change
+    /// nothing never ask for it.
+    next_suffix: Option<u64>,
     is_layout_sensitive: bool,
     changed: bool,
 }
@@ -58,23 +59,24 @@ pub(crate) struct Rewriter<'m> {
 impl<'m> Rewriter<'m> {
     /// Prepares to rewrite a module. Linear.
     pub(crate) fn new(module: &'m mut Module) -> Rewriter<'m> {
-        let effects = SideEffects::new(module);
-        let pinned = pinned_instructions(module, &effects);
-        let is_layout_sensitive = module.is_scheduled
-            || module.instructions.values().any(|instruction| matches!(instruction.op, Op::Bitcast));
+        let n = module.instructions.len();
         let mut rewriter = Rewriter {
-            replacements: SecondaryMap::with_capacity(module.instructions.len()),
-            uses: SecondaryMap::with_capacity(module.instructions.len()),
-            next_suffix: first_free_suffix(module),
-            awaited: control_predecessors(module),
-            module,
-            pinned,
-            effects,
+            replacements: SecondaryMap::with_capacity(n),
+            uses: SecondaryMap::with_capacity(n),
+            next_suffix: None,
+            awaited: EntitySet::new(),
+            pinned: SecondaryMap::with_capacity(n),
+            effects: SideEffects::default(),
             anchor: None,
-            is_layout_sensitive,
+            is_layout_sensitive: module.is_scheduled,
             changed: false,
+            module,
         };
-        rewriter.count_uses();
+        // Callees before callers, whose side effects are those of what they call.
+        for i in 0..rewriter.module.computations.len() {
+            rewriter.pin_instructions(ComputationId::new(i));
+            rewriter.count_uses(ComputationId::new(i));
+        }
         rewriter
     }
 
@@ -344,8 +346,8 @@ impl<'m> Rewriter<'m> {
 
     /// A name that no instruction and no computation of the module has.
     pub(crate) fn fresh_name(&mut self, base: &str) -> Box<str> {
-        let suffix = self.next_suffix;
-        self.next_suffix += 1;
+        let suffix = self.next_suffix.unwrap_or_else(|| first_free_suffix(self.module));
+        self.next_suffix = Some(suffix + 1);
         format!("{base}.{suffix}").into()
     }
 
@@ -379,20 +381,30 @@ impl<'m> Rewriter<'m> {
 
     // Bookkeeping.
 
-    fn count_uses(&mut self) {
-        for computation in self.module.computations.values() {
-            self.uses[computation.root] += 1;
-            for &id in &computation.instructions {
-                if self.pinned[id] {
-                    self.uses[id] += 1;
-                }
+    fn pin_instructions(&mut self, computation: ComputationId) {
+        for &id in &self.module.computations[computation].instructions {
+            let instruction = &self.module.instructions[id];
+            self.effects.note(computation, instruction);
+            self.is_layout_sensitive |= matches!(instruction.op, Op::Bitcast);
+            self.pinned[id] |= matches!(instruction.op, Op::Parameter { .. })
+                || self.effects.of(instruction)
+                || !instruction.control_predecessors.is_empty();
+            for &before in &instruction.control_predecessors {
+                self.pinned[before] = true;
+                self.awaited.insert(before);
             }
-            // Users before operands: what is unused by then is dead, and uses nothing.
-            for &id in computation.instructions.iter().rev() {
-                if self.uses[id] > 0 {
-                    for &operand in &self.module.instructions[id].operands {
-                        self.uses[operand] += 1;
-                    }
+        }
+    }
+
+    fn count_uses(&mut self, computation: ComputationId) {
+        let computation = &self.module.computations[computation];
+        self.uses[computation.root] += 1;
+        // Users before operands: what is unused by then is dead, and uses nothing.
+        for &id in computation.instructions.iter().rev() {
+            self.uses[id] += u32::from(self.pinned[id]);
+            if self.uses[id] > 0 {
+                for &operand in &self.module.instructions[id].operands {
+                    self.uses[operand] += 1;
                 }
             }
         }
@@ -490,30 +502,6 @@ impl<'m> Rewriter<'m> {
         instructions.iter().for_each(|&id| self.resolve_operands(id));
         self.module.computations[computation].instructions = instructions;
     }
-}
-
-fn pinned_instructions(module: &Module, effects: &SideEffects) -> SecondaryMap<InstructionId, bool> {
-    let mut pinned = SecondaryMap::with_capacity(module.instructions.len());
-    for &id in module.computations.values().flat_map(|computation| &computation.instructions) {
-        let instruction = &module.instructions[id];
-        if matches!(instruction.op, Op::Parameter { .. })
-            || effects.of(instruction)
-            || !instruction.control_predecessors.is_empty()
-        {
-            pinned[id] = true;
-        }
-        for &before in &instruction.control_predecessors {
-            pinned[before] = true;
-        }
-    }
-    pinned
-}
-
-fn control_predecessors(module: &Module) -> EntitySet<InstructionId> {
-    let instructions = module.computations.values().flat_map(|computation| &computation.instructions);
-    let mut awaited = EntitySet::new();
-    awaited.extend(instructions.flat_map(|&id| module.instructions[id].control_predecessors.iter().copied()));
-    awaited
 }
 
 fn first_free_suffix(module: &Module) -> u64 {

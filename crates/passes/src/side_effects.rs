@@ -1,7 +1,7 @@
 //! Which instructions do something besides computing a value, and so may be neither dropped nor merged.
 
 use cranelift_entity::EntitySet;
-use memplan_ir::{ComputationId, Instruction, Module};
+use memplan_ir::{ComputationId, Instruction};
 
 /// The computations that have an instruction with a side effect, their callees included.
 #[derive(Clone, Debug, Default)]
@@ -10,18 +10,7 @@ pub(crate) struct SideEffects {
 }
 
 impl SideEffects {
-    /// Looks at every computation once, callees before callers.
-    pub(crate) fn new(module: &Module) -> SideEffects {
-        let mut effects = SideEffects::default();
-        for (id, computation) in module.computations.iter() {
-            for &instruction in &computation.instructions {
-                effects.note(id, &module.instructions[instruction]);
-            }
-        }
-        effects
-    }
-
-    /// Takes note of an instruction of a computation.
+    /// Takes note of an instruction of a computation, after those of the computations that it calls.
     pub(crate) fn note(&mut self, computation: ComputationId, instruction: &Instruction) {
         if self.of(instruction) {
             self.computations.insert(computation);
