@@ -9,26 +9,29 @@ impl Module {
     /// then follow the text, and callees stand before their callers, otherwise in the order they had. Linear.
     pub fn compact(&mut self) {
         let order = reachable_callees_first(self);
-        renumber_computations(self, &order);
+        if order.len() < self.computations.len() || !order.is_sorted() {
+            renumber_computations(self, &order);
+        }
         renumber_instructions(self);
     }
 }
 
 /// The old order, with callees that stand behind their first caller moved to right before it.
 fn reachable_callees_first(module: &Module) -> Vec<ComputationId> {
-    let reachable = reachable(module);
-    let mut order = Vec::new();
+    let callees: SecondaryMap<ComputationId, Vec<ComputationId>> = callees(module);
+    let reachable = reachable(module.entry, &callees);
+    let mut order = Vec::with_capacity(module.computations.len());
     let mut entered = EntitySet::new();
     // Each computation on the stack with the callees it has yet to visit.
-    let mut stack: Vec<(ComputationId, std::vec::IntoIter<ComputationId>)> = Vec::new();
+    let mut stack: Vec<(ComputationId, std::slice::Iter<'_, ComputationId>)> = Vec::new();
     for next in module.computations.keys().filter(|&id| reachable.contains(id)) {
         if entered.insert(next) {
-            stack.push((next, callees(module, next)));
+            stack.push((next, callees[next].iter()));
         }
         while let Some((computation, rest)) = stack.last_mut() {
             match rest.next() {
-                Some(callee) if !entered.insert(callee) => {}
-                Some(callee) => stack.push((callee, callees(module, callee))),
+                Some(&callee) if !entered.insert(callee) => {}
+                Some(&callee) => stack.push((callee, callees[callee].iter())),
                 None => {
                     order.push(*computation);
                     stack.pop();
@@ -39,23 +42,27 @@ fn reachable_callees_first(module: &Module) -> Vec<ComputationId> {
     order
 }
 
-fn reachable(module: &Module) -> EntitySet<ComputationId> {
+fn reachable(
+    entry: ComputationId,
+    callees: &SecondaryMap<ComputationId, Vec<ComputationId>>,
+) -> EntitySet<ComputationId> {
     let mut reachable = EntitySet::new();
-    let mut open = vec![module.entry];
+    let mut open = vec![entry];
     while let Some(computation) = open.pop() {
         if reachable.insert(computation) {
-            open.extend(callees(module, computation));
+            open.extend(&callees[computation]);
         }
     }
     reachable
 }
 
-fn callees(module: &Module, computation: ComputationId) -> std::vec::IntoIter<ComputationId> {
-    let instructions = module.computations[computation].instructions.iter();
-    instructions
-        .flat_map(|&id| module.instructions[id].called.iter().copied())
-        .collect::<Vec<_>>()
-        .into_iter()
+fn callees(module: &Module) -> SecondaryMap<ComputationId, Vec<ComputationId>> {
+    let mut callees: SecondaryMap<ComputationId, Vec<ComputationId>> = SecondaryMap::new();
+    for (id, computation) in &module.computations {
+        let called = computation.instructions.iter().flat_map(|&id| &module.instructions[id].called);
+        callees[id] = called.copied().collect();
+    }
+    callees
 }
 
 fn renumber_computations(module: &mut Module, order: &[ComputationId]) {
@@ -80,12 +87,17 @@ fn renumber_computations(module: &mut Module, order: &[ComputationId]) {
 }
 
 fn renumber_instructions(module: &mut Module) {
-    let mut new_id: SecondaryMap<InstructionId, PackedOption<InstructionId>> = SecondaryMap::new();
+    let mut new_id: SecondaryMap<InstructionId, PackedOption<InstructionId>> =
+        SecondaryMap::with_capacity(module.instructions.len());
     let ids = module.computations.values().flat_map(|computation| &computation.instructions);
-    let mut n = 0;
+    let (mut n, mut is_as_before) = (0, true);
     for &old in ids {
         new_id[old] = InstructionId::new(n).into();
+        is_as_before &= old.index() == n;
         n += 1;
+    }
+    if is_as_before && n == module.instructions.len() {
+        return;
     }
     let renumber =
         |id: InstructionId| new_id[id].expect("what an instruction refers to stands in its computation");

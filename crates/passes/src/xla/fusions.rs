@@ -21,13 +21,15 @@ pub(super) fn fuse(
     groups: &[Group],
     kind: FusionKind,
 ) -> Result<bool, PassError> {
+    if groups.is_empty() {
+        return Ok(false);
+    }
     let mut names = Names::new(module);
     fuse_all(module, context.target, groups, kind, &mut names);
-    if !groups.is_empty() {
-        (DCE.run)(module, context)?;
+    if !(DCE.run)(module, context)? {
         module.compact();
     }
-    Ok(!groups.is_empty())
+    Ok(true)
 }
 
 fn fuse_all(module: &mut Module, target: &Target, groups: &[Group], kind: FusionKind, names: &mut Names) {
