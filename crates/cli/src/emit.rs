@@ -113,11 +113,12 @@ impl<'a> Program<'a> {
             "computation\tinstruction\truns\tseconds\tmain_memory_bytes\tmatrix_operations\tvector_operations\n",
         );
         let (module, cost) = (self.module, self.cost());
+        let kernels = cost.kernels(module, &self.planned.facts, self.target);
         for &computation in self.planned.facts.graph.sequential() {
             let (name, runs) = (&module.computations[computation].name, cost.runs(computation));
             for (id, instruction) in module.instructions_of(computation) {
                 let RunEstimate { seconds, main_memory_bytes, matrix_operations, vector_operations, .. } =
-                    cost.kernels.of(id);
+                    kernels.of(id);
                 text.push_str(&format!(
                     "{name}\t{}\t{runs}\t{seconds:e}\t{main_memory_bytes}\t{matrix_operations}\t{vector_operations}\n",
                     instruction.name

@@ -10,8 +10,6 @@ use rustc_hash::FxHashSet;
 pub struct ProgramCost {
     /// One run of the program.
     pub run: RunEstimate,
-    /// One run of each instruction.
-    pub kernels: KernelCosts,
     costs: Costs,
 }
 
@@ -19,11 +17,12 @@ impl ProgramCost {
     /// Follows a run of a scheduled module, in time linear in the module.
     pub fn new(module: &Module, facts: &Facts, target: &Target) -> ProgramCost {
         let costs = Costs::new(module, &facts.graph, &facts.in_place, target);
-        ProgramCost {
-            run: RunEstimate::new(module, &facts.graph, &costs, target),
-            kernels: KernelCosts::new(module, &facts.graph, &costs, target),
-            costs,
-        }
+        ProgramCost { run: RunEstimate::new(module, &facts.graph, &costs, target), costs }
+    }
+
+    /// One run of each instruction, in time linear in the module, which is to be the one that this is the cost of.
+    pub fn kernels(&self, module: &Module, facts: &Facts, target: &Target) -> KernelCosts {
+        KernelCosts::new(module, &facts.graph, &self.costs, target)
     }
 
     /// How often a computation runs in one run of the program: see [`Costs::frequency`].
