@@ -3,7 +3,7 @@
 //! The program goes through the same stages as there (simplify, fuse, copy, schedule, assign), each with that compiler's
 //! rules, which are data ([`Compiler`]). What comes out is no plan for anybody to run, but the bytes of one.
 
-use crate::analysis::{CallGraph, CallGraphError, RunEstimate};
+use crate::analysis::{CallGraph, RunEstimate};
 use crate::ir::{self, Module, Op, Role};
 use crate::memory::{Bytes, Compiler, Scheduler, Target, Totals};
 use crate::pack;
@@ -49,9 +49,6 @@ pub enum EstimateError {
     /// A pass gave up.
     #[error(transparent)]
     Pass(#[from] PassError),
-    /// The module's computations call each other in a circle.
-    #[error(transparent)]
-    CallGraph(#[from] CallGraphError),
     /// No plan could be made.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -64,27 +61,51 @@ pub enum EstimateError {
 pub fn estimate(module: &Module, compiler: &Compiler, target: &Target) -> Result<Estimate, EstimateError> {
     ir::verify(module).map_err(EstimateError::Invalid)?;
     let machine = compiler.on(target);
-    let mut module = module.clone();
-    module.is_scheduled = false;
-    passes::run(&mut module, &passes_of(compiler)?, &Context { target: &machine }, RunOptions::default())?;
-    let options = plan_options(compiler);
-    let mut planned = plan::plan(&module, &machine, &options)?;
-    planned.apply(&mut module);
-    if let Some(fast) = fast_memory_options(compiler, &machine, planned.plan.totals.temp) {
-        module.is_scheduled = true;
-        fast_memory::assign(&mut module, &machine, &fast)?;
-        planned = plan::plan(&module, &machine, &options)?;
+    let expected = Expected::new(module.clone(), compiler, &machine)?;
+    let peak = plan::peak_report(&expected.module, &expected.planned.facts, &expected.planned.plan);
+    let total = expected.total();
+    let Expected { module, planned, totals, run } = expected;
+    Ok(Estimate { totals, total, peak, run, module, planned })
+}
+
+/// What a compiler is expected to make of a valid module, and what that needs.
+pub(crate) struct Expected {
+    module: Module,
+    planned: Planned,
+    /// Bytes by kind.
+    pub(crate) totals: Totals,
+    /// What one run costs.
+    pub(crate) run: RunEstimate,
+}
+
+impl Expected {
+    /// Follows a module through a compiler, on a machine as that compiler sees it.
+    pub(crate) fn new(
+        mut module: Module,
+        compiler: &Compiler,
+        machine: &Target,
+    ) -> Result<Expected, EstimateError> {
+        module.is_scheduled = false;
+        let context = Context { target: machine };
+        passes::run(&mut module, &passes_of(compiler)?, &context, RunOptions::default())?;
+        let options = plan_options(compiler);
+        let mut planned = plan::plan(&module, machine, &options)?;
+        planned.apply(&mut module);
+        if let Some(fast) = fast_memory_options(compiler, machine, planned.plan.totals.temp) {
+            module.is_scheduled = true;
+            fast_memory::assign(&mut module, machine, &fast)?;
+            planned = plan::plan(&module, machine, &options)?;
+        }
+        let totals =
+            with_code(planned.plan.totals, compiler.code.of(n_kernels(&module, &planned.facts.graph)));
+        let run = ProgramCost::new(&module, &planned.facts, machine).run;
+        Ok(Expected { module, planned, totals, run })
     }
-    let graph = CallGraph::new(&module)?;
-    let totals = with_code(planned.plan.totals, compiler.code.of(n_kernels(&module, &graph)));
-    Ok(Estimate {
-        totals,
-        total: totals.total.saturating_sub(totals.constants),
-        peak: plan::peak_report(&module, &planned.facts, &planned.plan),
-        run: ProgramCost::new(&module, &planned.facts, &machine).run,
-        module,
-        planned,
-    })
+
+    /// Arguments, outputs that are not aliased, and temporaries.
+    pub(crate) fn total(&self) -> Bytes {
+        self.totals.total.saturating_sub(self.totals.constants)
+    }
 }
 
 /// What a compiler does to a program before it orders it, and what makes the result legal if it has not.

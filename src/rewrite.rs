@@ -4,10 +4,13 @@
 //! Every rewrite is tried, and kept where it pays under the estimate of what that compiler makes of the program
 //! ([`crate::estimate()`]). What is not kept leaves no trace: a program that nothing helps comes back as it was.
 
-use crate::estimate::{EstimateError, estimate};
+use std::sync::Arc;
+
+use crate::estimate::{EstimateError, Expected};
 use crate::first_guess::FirstGuess;
-use crate::ir::{self, Module};
-use crate::memory::{Bytes, Compiler, Target, parallel};
+use crate::ir::{self, Module, Op};
+use crate::memory::{self, Bytes, Compiler, Target};
+use crate::parallel;
 use crate::passes::{self, Context, Pass, PassError, Products, RunOptions, Tie};
 
 /// What to aim for.
@@ -40,7 +43,7 @@ pub struct Price {
 }
 
 /// One rewrite that was tried.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     /// Its name.
     pub name: &'static str,
@@ -93,22 +96,28 @@ pub fn rewrite(
 ) -> Result<Rewritten, RewriteError> {
     let machine = compiler.on(target);
     let spread = Spread::new(&module, &machine);
-    let search = Search { compiler, target, machine: &machine, limit: options.memory_limit, spread };
-    let before = search.price(&module)?;
-    let flat = search.flatten(&module)?;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let search = Search { compiler, machine: &machine, limit: options.memory_limit, spread, threads };
+    ir::verify(&module).map_err(EstimateError::Invalid)?;
+    let before = search.price(module.clone())?;
+    let flat = Found { module: Arc::new(search.flatten(&module)?), price: before, steps: Vec::new() };
+    let mut found = vec![flat];
     let mut best: Option<Found> = None;
     for products in PRODUCTS {
-        let found = search.keep_what_pays(&flat, before, products)?;
-        let fits = search.fits(found.price);
-        if best.as_ref().is_none_or(|best| found.price.total < best.price.total) {
-            best = Some(found);
+        found = search.keep_what_pays(&found, products)?;
+        let last = found.last().expect("it begins with the program as it was");
+        if best.as_ref().is_none_or(|best| last.price.total < best.price.total) {
+            best = Some(last.clone());
         }
-        if fits {
+        if search.fits(last.price) {
             break;
         }
     }
+    drop(found);
     let best = best.expect("the first choice of products is always tried");
-    Ok(Rewritten { module: best.module.unwrap_or(module), before, steps: best.steps })
+    let is_changed = best.steps.iter().any(|step| step.is_kept);
+    let module = if is_changed { Arc::unwrap_or_clone(best.module) } else { module };
+    Ok(Rewritten { module, before, steps: best.steps })
 }
 
 /// Products that may be computed again, at ever higher prices. The later ones are for programs that do not fit.
@@ -125,11 +134,11 @@ const LOOP_CLEANUP: &[Pass] = &[passes::WHILE_SIMPLIFIER, passes::TUPLE_SIMPLIFI
 /// What to rewrite for.
 struct Search<'a> {
     compiler: &'a Compiler,
-    target: &'a Target,
     /// The target as the compiler sees it.
     machine: &'a Target,
     limit: Option<Bytes>,
     spread: Option<Spread>,
+    threads: usize,
 }
 
 /// How a program is spread over devices.
@@ -142,8 +151,8 @@ struct Spread {
 
 impl Spread {
     fn new(module: &Module, target: &Target) -> Option<Spread> {
-        let pieces = parallel::pieces(module);
-        let arguments = parallel::arguments_per_device(module, target);
+        let pieces = memory::parallel::pieces(module);
+        let arguments = memory::parallel::arguments_per_device(module, target);
         (pieces > 1).then_some(Spread { arguments, pieces })
     }
 
@@ -159,19 +168,20 @@ impl Spread {
     }
 }
 
-/// What came of trying every rewrite.
+/// What came of trying some of the rewrites.
+#[derive(Clone, PartialEq)]
 struct Found {
-    /// The program, where anything was kept.
-    module: Option<Module>,
+    module: Arc<Module>,
     price: Price,
     steps: Vec<Step>,
 }
 
 impl Search<'_> {
-    fn price(&self, module: &Module) -> Result<Price, RewriteError> {
-        let found = estimate(module, self.compiler, self.target)?;
+    /// What a valid module comes to.
+    fn price(&self, module: Module) -> Result<Price, RewriteError> {
+        let found = Expected::new(module, self.compiler, self.machine)?;
         let operations = found.run.matrix_operations + found.run.vector_operations;
-        let all = Price { total: found.total, seconds: found.run.seconds, operations };
+        let all = Price { total: found.total(), seconds: found.run.seconds, operations };
         let of_one = |spread: &Spread| spread.of_one_device(all, found.totals.arguments);
         Ok(self.spread.as_ref().map_or(all, of_one))
     }
@@ -187,21 +197,28 @@ impl Search<'_> {
         Ok(flat)
     }
 
-    fn keep_what_pays(
-        &self,
-        flat: &Module,
-        before: Price,
-        products: Products,
-    ) -> Result<Found, RewriteError> {
-        let mut found = Found { module: None, price: before, steps: Vec::new() };
-        for rewrite in self.rewrites(products) {
-            let module = found.module.as_ref().unwrap_or(flat);
-            let Some((candidate, price)) = self.best_way(module, found.price, &rewrite)? else { continue };
+    /// Where the program stands before the first rewrite, and after each. `last` says so of other products, or only of
+    /// the beginning; what does not depend on products is taken from there.
+    fn keep_what_pays(&self, last: &[Found], products: Products) -> Result<Vec<Found>, RewriteError> {
+        let mut all = vec![last[0].clone()];
+        for (i, rewrite) in self.rewrites(products).iter().enumerate() {
+            let known = last.get(i + 1).filter(|_| !rewrite.takes_products && last[i] == all[i]);
+            let next = match known {
+                Some(known) => known.clone(),
+                None => self.keep_if_it_pays(all[i].clone(), rewrite)?,
+            };
+            all.push(next);
+        }
+        Ok(all)
+    }
+
+    fn keep_if_it_pays(&self, mut found: Found, rewrite: &Rewrite<'_>) -> Result<Found, RewriteError> {
+        if let Some((candidate, price)) = self.best_way(&found.module, found.price, rewrite)? {
             let is_kept = self.pays(found.price, price);
-            let Rewrite { name, description, .. } = rewrite;
+            let Rewrite { name, description, .. } = *rewrite;
             found.steps.push(Step { name, description, price, is_kept });
             if is_kept {
-                (found.module, found.price) = (Some(candidate), price);
+                (found.module, found.price) = (Arc::new(candidate), price);
             }
         }
         Ok(found)
@@ -215,16 +232,21 @@ impl Search<'_> {
         now: Price,
         rewrite: &Rewrite<'_>,
     ) -> Result<Option<(Module, Price)>, RewriteError> {
-        let mut found: Vec<(Module, Price)> = Vec::new();
-        for &guess in rewrite.orders {
-            for way in &rewrite.ways {
-                let Some(candidate) = self.apply(module, guess, rewrite, way)? else { continue };
-                if found.last().is_none_or(|(last, _)| *last != candidate) {
-                    let price = self.price(&candidate)?;
-                    found.push((candidate, price));
-                }
+        let ways = rewrite.orders.iter().flat_map(|&guess| rewrite.ways.iter().map(move |way| (guess, way)));
+        let tried = parallel::map(self.threads, ways.collect(), |(guess, way)| {
+            self.apply(module, guess, rewrite, way)
+        });
+        let mut candidates: Vec<Module> = Vec::new();
+        for candidate in tried.into_iter().filter_map(Result::transpose) {
+            let candidate = candidate?;
+            if candidates.last() != Some(&candidate) && self.may_pay(rewrite, module, now, &candidate) {
+                candidates.push(candidate);
             }
         }
+        let priced = parallel::map(self.threads, candidates, |candidate| {
+            self.price(candidate.clone()).map(|price| (candidate, price))
+        });
+        let found = priced.into_iter().collect::<Result<Vec<_>, _>>()?;
         let rank = |price: Price| (!self.pays(now, price), !self.fits(price));
         let Some(&(_, best)) = found.iter().min_by_key(|(_, price)| (rank(*price), price.total)) else {
             return Ok(None);
@@ -281,6 +303,8 @@ impl Search<'_> {
                 orders: as_written,
                 ways: vec![residuals],
                 cleanup: LOOP_CLEANUP,
+                takes_products: true,
+                replaces: None,
             },
             Rewrite {
                 name: "loop state in place",
@@ -288,6 +312,8 @@ impl Search<'_> {
                 orders: as_written,
                 ways: pass(passes::LOOP_STATE_IN_PLACE),
                 cleanup: LOOP_CLEANUP,
+                takes_products: false,
+                replaces: None,
             },
             Rewrite {
                 name: "conditionals in place",
@@ -295,6 +321,8 @@ impl Search<'_> {
                 orders: as_written,
                 ways: pass(passes::CONDITIONAL_IN_PLACE),
                 cleanup: &[passes::DCE],
+                takes_products: false,
+                replaces: None,
             },
             Rewrite {
                 name: "gradients of gathers",
@@ -302,6 +330,8 @@ impl Search<'_> {
                 orders: as_written,
                 ways: pass(passes::SCATTER_TO_SELECT),
                 cleanup: &[passes::DCE],
+                takes_products: false,
+                replaces: Some(bytes_of_scatters),
             },
             Rewrite {
                 name: "blocks of rows",
@@ -309,6 +339,8 @@ impl Search<'_> {
                 orders: as_written,
                 ways: if self.spread.is_some() { vec![] } else { SHARES_IN_BLOCKS.map(blocks).into() },
                 cleanup: &[passes::DCE],
+                takes_products: false,
+                replaces: None,
             },
             Rewrite {
                 name: "recomputation",
@@ -316,8 +348,18 @@ impl Search<'_> {
                 orders: &FirstGuess::OF_REWRITE,
                 ways: vec![recomputation],
                 cleanup: &[passes::DCE],
+                takes_products: true,
+                replaces: None,
             },
         ]
+    }
+
+    /// Whether a candidate may save enough, as far as can be told without an estimate: no more than the arrays that it
+    /// does without and as much again for what they are made of.
+    fn may_pay(&self, rewrite: &Rewrite<'_>, module: &Module, now: Price, candidate: &Module) -> bool {
+        let Some(bytes) = rewrite.replaces else { return true };
+        let fewer = bytes(module, self.machine).saturating_sub(bytes(candidate, self.machine));
+        !self.fits(now) || 2.0 * fewer as f64 >= now.total.0 as f64 * MIN_SAVING
     }
 
     /// Whether one price is better than another.
@@ -342,14 +384,25 @@ struct Rewrite<'a> {
     ways: Vec<Way<'a>>,
     /// Removes what it leaves behind.
     cleanup: &'a [Pass],
+    /// Whether the ways depend on which products may be computed again.
+    takes_products: bool,
+    /// Bytes of the arrays in a program of the kind that it replaces, where these are all that it saves.
+    replaces: Option<fn(&Module, &Target) -> u64>,
 }
 
 /// Changes a module, and says whether it did.
-type Way<'a> = Box<dyn Fn(&mut Module) -> Result<bool, PassError> + 'a>;
+type Way<'a> = Box<dyn Fn(&mut Module) -> Result<bool, PassError> + Sync + 'a>;
 
 /// Arrays that take one part in so many of what is live at the peak are walked over in blocks: of small ones, too, or
 /// only of the widest, as every loop costs time.
 const SHARES_IN_BLOCKS: [u64; 2] = [passes::MIN_SHARE_IN_BLOCKS, 8];
+
+fn bytes_of_scatters(module: &Module, target: &Target) -> u64 {
+    let instructions = module.computations.values().flat_map(|computation| &computation.instructions);
+    let scatters = instructions.filter(|&&id| matches!(module.instructions[id].op, Op::Scatter(_)));
+    let leaves = scatters.flat_map(|&id| module.shape(id).leaves());
+    leaves.fold(0, |sum, (_, leaf)| sum.saturating_add(target.size_of(leaf).0))
+}
 
 /// Whether the caller sees the same parameters and results in both.
 fn has_same_interface(before: &Module, after: &Module) -> bool {
