@@ -46,10 +46,9 @@ fn fold(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
         module.instructions.keys().filter(|&id| is_annotation(module, id)).collect();
     for id in annotations {
         let value = module.instructions[id].operands[0];
-        if module.shape(id).as_array().is_some_and(|array| array.rank() == 0) {
-            folded.insert(id);
-        } else if own_sharding(module, id).is_some() && sharding_of(module, value) == own_sharding(module, id)
-        {
+        let is_scalar = module.shape(id).as_array().is_some_and(|array| array.rank() == 0);
+        let said = own_sharding(module, id);
+        if is_scalar || (said.is_some() && sharding_of(module, value) == said) {
             folded.insert(id);
         } else if can_carry(module, &users, value) {
             let notes = module.instructions[id].extras_mut().clone();
