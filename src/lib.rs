@@ -22,18 +22,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod compile;
-mod estimate;
-mod first_guess;
-mod parallel;
-mod rewrite;
-mod trace;
-
-pub use compile::{CompileError, CompileOptions, Compiled, Stage, compile};
-pub use estimate::{Estimate, EstimateError, estimate};
 pub use memplan_analysis as analysis;
 pub use memplan_check as check;
 pub use memplan_codegen as codegen;
+pub use memplan_driver as driver;
+pub use memplan_driver::{
+    CompileError, CompileOptions, Compiled, Estimate, EstimateError, Price, RewriteError, RewriteOptions,
+    Rewritten, Stage, Step, compile, estimate, rewrite, trace_of_plan,
+};
 pub use memplan_hlo as hlo;
 pub use memplan_interp as interp;
 pub use memplan_ipu as ipu;
@@ -44,5 +40,3 @@ pub use memplan_passes as passes;
 pub use memplan_passes::LEGALIZE;
 pub use memplan_plan as plan;
 pub use memplan_pool as pool;
-pub use rewrite::{Price, RewriteError, RewriteOptions, Rewritten, Step, rewrite};
-pub use trace::trace_of_plan;

@@ -2,14 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use crate::check;
 use crate::first_guess::FirstGuess;
-use crate::ir::{self, Module};
-use crate::memory::{Bytes, Target};
 use crate::parallel;
-use crate::passes::{self, Context, Pass, PassError, RunOptions};
-use crate::plan::fast_memory::{FastMemoryOptions, Objective};
-use crate::plan::{self, AssignOptions, PlanError, PlanOptions, Planned, ScheduleOptions};
+use memplan_check as check;
+use memplan_ir as ir;
+use memplan_ir::Module;
+use memplan_memory::{Bytes, Target};
+use memplan_passes as passes;
+use memplan_passes::{Context, Pass, PassError, RunOptions};
+use memplan_plan as plan;
+use memplan_plan::fast_memory::{FastMemoryOptions, Objective};
+use memplan_plan::{AssignOptions, PlanError, PlanOptions, Planned, ScheduleOptions};
 
 /// How to compile.
 #[derive(Clone, Debug)]

@@ -1,10 +1,10 @@
 //! A program as the allocations and frees that a runtime without a plan would make.
 
-use crate::ir::Module;
-use crate::memory::{AllocationKind, MemorySpaceId};
-use crate::plan::{Planned, lifetimes};
-use crate::pool::Request;
-use crate::pool::trace::{Lifetime, Trace};
+use memplan_ir::Module;
+use memplan_memory::{AllocationKind, MemorySpaceId};
+use memplan_plan::{Planned, lifetimes};
+use memplan_pool::Request;
+use memplan_pool::trace::{Lifetime, Trace};
 
 /// The values of a plan in main memory as they come and go, in the order of its schedule: arguments are there from the
 /// start and freed when the caller gave them up and nobody needs them, results are never freed. Constants belong to the

@@ -8,10 +8,13 @@ use std::sync::Arc;
 
 use crate::estimate::{EstimateError, Expected};
 use crate::first_guess::FirstGuess;
-use crate::ir::{self, Module, Op};
-use crate::memory::{self, Bytes, Compiler, Target};
 use crate::parallel;
-use crate::passes::{self, Context, Pass, PassError, Products, RunOptions, Tie};
+use memplan_ir as ir;
+use memplan_ir::{Module, Op};
+use memplan_memory as memory;
+use memplan_memory::{Bytes, Compiler, Target};
+use memplan_passes as passes;
+use memplan_passes::{Context, Pass, PassError, Products, RunOptions, Tie};
 
 /// What to aim for.
 #[derive(Clone, Debug, Default)]

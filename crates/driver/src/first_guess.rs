@@ -3,10 +3,12 @@
 //! What is worth recomputing, and what fusing brings, depends on what is alive when, so on an order that is only found
 //! afterwards. Whoever needs one beforehand carries each guess through to the end, at a glance, and keeps the best.
 
-use crate::ir::{ComputationId, EntityRef, Instruction, InstructionId, Module, Op, Schedule, SecondaryMap};
-use crate::memory::Target;
-use crate::passes::{self, Context, Pass, PassError, RunOptions};
-use crate::plan::{self, ScheduleOptions};
+use memplan_ir::{ComputationId, EntityRef, Instruction, InstructionId, Module, Op, Schedule, SecondaryMap};
+use memplan_memory::Target;
+use memplan_passes as passes;
+use memplan_passes::{Context, Pass, PassError, RunOptions};
+use memplan_plan as plan;
+use memplan_plan::ScheduleOptions;
 
 /// A first guess of the order.
 #[derive(Clone, Copy, Debug)]

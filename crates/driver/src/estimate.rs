@@ -3,14 +3,17 @@
 //! The program goes through the same stages as there (simplify, fuse, copy, schedule, assign), each with that compiler's
 //! rules, which are data ([`Compiler`]). What comes out is no plan for anybody to run, but the bytes of one.
 
-use crate::analysis::{CallGraph, RunEstimate};
-use crate::ir::{self, Module, Op, Role};
-use crate::memory::{Bytes, Compiler, Scheduler, Target, Totals};
-use crate::pack;
-use crate::passes::{self, Context, Pass, PassError, RunOptions};
-use crate::plan::fast_memory::{self, FastMemoryOptions, Selection};
-use crate::plan::{
-    self, AssignOptions, Method, PeakReport, PlanError, PlanOptions, Planned, ProgramCost, ScheduleOptions,
+use memplan_analysis::{CallGraph, RunEstimate};
+use memplan_ir as ir;
+use memplan_ir::{Module, Op, Role};
+use memplan_memory::{Bytes, Compiler, Scheduler, Target, Totals};
+use memplan_pack as pack;
+use memplan_passes as passes;
+use memplan_passes::{Context, Pass, PassError, RunOptions};
+use memplan_plan as plan;
+use memplan_plan::fast_memory::{self, FastMemoryOptions, Selection};
+use memplan_plan::{
+    AssignOptions, Method, PeakReport, PlanError, PlanOptions, Planned, ProgramCost, ScheduleOptions,
     Sharing, TakeOver,
 };
 

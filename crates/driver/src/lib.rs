@@ -1,0 +1,34 @@
+//! The pipelines of memplan, from a module to an answer.
+//!
+//! [`compile()`] optimizes, fuses, schedules, plans and proves a program for a machine. [`estimate()`] says what another
+//! compiler, described by a [`Compiler`](memplan_memory::Compiler), will need for it. [`rewrite()`] changes a program so
+//! that such a compiler needs less.
+//!
+//! ```
+//! use memplan_driver::{CompileOptions, compile};
+//! use memplan_memory::Target;
+//!
+//! let mut module = memplan_hlo::parse(
+//!     "HloModule scale
+//!      ENTRY main { p = f32[1024] parameter(0)  s = f32[1024] add(p, p)  ROOT r = f32[1024] multiply(s, s) }",
+//! )?;
+//! let compiled = compile(&mut module, &Target::find("gpu-h100")?, &CompileOptions::default())?;
+//! for stage in &compiled.stages {
+//!     println!("{}: {:?}", stage.name, stage.time);
+//! }
+//! // One kernel, whose only array is its result.
+//! assert_eq!(compiled.planned.plan.totals.temp.0, 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod compile;
+mod estimate;
+mod first_guess;
+mod parallel;
+mod rewrite;
+mod trace;
+
+pub use compile::{CompileError, CompileOptions, Compiled, Stage, compile};
+pub use estimate::{Estimate, EstimateError, estimate};
+pub use rewrite::{Price, RewriteError, RewriteOptions, Rewritten, Step, rewrite};
+pub use trace::trace_of_plan;
