@@ -273,7 +273,7 @@ impl Search<'_> {
         self.run(&mut candidate, rewrite.cleanup)?;
         candidate.compact();
         ir::verify(&candidate)
-            .map_err(|errors| PassError::Broke { pass: rewrite.name, message: errors.to_string() })?;
+            .map_err(|source| PassError::Broke { pass: rewrite.name, source })?;
         match has_same_interface(module, &candidate) {
             true => Ok(Some(candidate)),
             false => Err(RewriteError::Interface(rewrite.name)),

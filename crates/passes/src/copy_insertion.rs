@@ -35,7 +35,7 @@ use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Names, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 pub(crate) use self::order::sort_topologically;
-use crate::pass::{call_graph, unsupported};
+use crate::pass::call_graph;
 use crate::spell_out::spell_out_tuples;
 use crate::{Context, Pass, PassError};
 
@@ -48,7 +48,7 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
         return Ok(false);
     }
     let graph = call_graph(module, COPY_INSERTION.name)?;
-    graph.require_flat(module).map_err(unsupported(COPY_INSERTION.name))?;
+    graph.require_flat(module).map_err(|source| PassError::CallGraph { pass: COPY_INSERTION.name, source })?;
     let (mut changed, mut names) = (false, Names::new(module));
     for &computation in graph.sequential() {
         let root = decides_results(module, &graph, computation);

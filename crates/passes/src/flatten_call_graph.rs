@@ -13,7 +13,7 @@ use cranelift_entity::SecondaryMap;
 use memplan_ir::{ComputationId, InstructionId, Module, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::{Context, Pass, PassError};
+use crate::{Context, Pass, PassError, Unsupported};
 
 /// The pass; the top of this file says what it does.
 pub const FLATTEN_CALL_GRAPH: Pass = Pass {
@@ -43,10 +43,8 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
                 pending.push(callee);
             }
             if count > limit {
-                return Err(PassError::Unsupported {
-                    pass: FLATTEN_CALL_GRAPH.name,
-                    message: format!("calls of calls would grow the program beyond {limit} instructions"),
-                });
+                let source = Unsupported::Growth(limit);
+                return Err(PassError::Unsupported { pass: FLATTEN_CALL_GRAPH.name, source });
             }
         }
     }

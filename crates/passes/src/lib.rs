@@ -59,7 +59,7 @@ pub use layout_assignment::LAYOUT_ASSIGNMENT;
 pub use loop_residuals::{LOOP_RESIDUALS, recompute_residuals};
 pub use loop_state::LOOP_STATE_IN_PLACE;
 pub use optimization_barrier_expander::OPTIMIZATION_BARRIER_EXPANDER;
-pub use pass::{Context, Pass, PassError, PassRun, RunOptions, run};
+pub use pass::{Context, Pass, PassError, PassRun, RunOptions, Unsupported, run};
 pub use pipeline::{LEGALIZE, SIMPLIFY, simplification_pipeline};
 pub use remat::{Products, REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, Tie, recompute_after_peak};
 pub use row_blocks::{MIN_SHARE_IN_BLOCKS, ROW_BLOCKS, cut_into_row_blocks, walk_in_row_blocks};

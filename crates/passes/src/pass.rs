@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use memplan_analysis::{CallGraph, CallGraphError};
-use memplan_ir::{Module, verify};
+use memplan_ir::{Module, VerifyErrors, verify};
 use memplan_memory::Target;
 
 /// A rewrite of a module.
@@ -29,32 +29,58 @@ pub struct Context<'a> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PassError {
+    /// The module has no call graph that the pass can work on.
+    #[error("pass `{pass}` cannot run")]
+    CallGraph {
+        /// The pass.
+        pass: &'static str,
+        /// What is wrong with it.
+        source: CallGraphError,
+    },
     /// The module is not one the pass can work on.
-    #[error("pass `{pass}` cannot run: {message}")]
+    #[error("pass `{pass}` cannot run")]
     Unsupported {
         /// The pass.
         pass: &'static str,
-        /// What it met, naming the culprit.
-        message: String,
+        /// What it met.
+        source: Unsupported,
     },
     /// What a pass left behind is not valid, which is a bug in the pass.
-    #[error("pass `{pass}` left an invalid module behind: {message}")]
+    #[error("pass `{pass}` left an invalid module behind")]
     Broke {
         /// The pass.
         pass: &'static str,
         /// What the verifier says.
-        message: String,
+        source: VerifyErrors,
     },
+}
+
+/// What a pass met in a module that it cannot work on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unsupported {
+    /// Two receives of one loop would have to write one buffer.
+    #[error("`{0}` cannot be kept apart from the receive of the iteration before")]
+    Receive(Box<str>),
+    /// A result would have to be where something is that is still needed.
+    #[error("the value returned as `{0}` cannot be kept apart from what it replaces")]
+    Returned(Box<str>),
+    /// Two results of an instruction say that they live in one operand.
+    #[error("`{instruction}` declares that two of its results live in its operand {operand}")]
+    SharedOperand {
+        /// The instruction.
+        instruction: Box<str>,
+        /// The number of the operand.
+        operand: u32,
+    },
+    /// Copies of called computations would be too many.
+    #[error("calls of calls would grow the program beyond {0} instructions")]
+    Growth(usize),
 }
 
 /// The call graph of a module, for a pass that gives up where there is none.
 pub(crate) fn call_graph(module: &Module, pass: &'static str) -> Result<CallGraph, PassError> {
-    CallGraph::new(module).map_err(unsupported(pass))
-}
-
-/// Why a pass gave up, where a call graph is not what it needs.
-pub(crate) fn unsupported(pass: &'static str) -> impl Fn(CallGraphError) -> PassError {
-    move |error| PassError::Unsupported { pass, message: error.to_string() }
+    CallGraph::new(module).map_err(|source| PassError::CallGraph { pass, source })
 }
 
 /// How to run a list of passes.
@@ -94,7 +120,7 @@ pub fn run(
         runs.push(PassRun { name: pass.name, changed, time: start.elapsed() });
         if options.verify {
             verify(module)
-                .map_err(|errors| PassError::Broke { pass: pass.name, message: errors.to_string() })?;
+                .map_err(|source| PassError::Broke { pass: pass.name, source })?;
         }
     }
     Ok(runs)

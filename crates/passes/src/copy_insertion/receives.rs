@@ -14,7 +14,7 @@ use memplan_analysis::{ValueId, ValueKind};
 use memplan_ir::{InstructionId, Op, ShapeIndex};
 
 use super::{COPY_INSERTION, Separate};
-use crate::PassError;
+use crate::{PassError, Unsupported};
 
 impl Separate<'_> {
     pub(super) fn receives(&mut self) -> Result<(), PassError> {
@@ -38,10 +38,8 @@ impl Separate<'_> {
             }
             self.copy_what_arrived(before, &returned);
             if !self.join(self.class(before), self.class(received), None) {
-                let name = &self.module.instructions[receive].name;
-                let message =
-                    format!("`{name}` cannot be kept apart from the receive of the iteration before");
-                return Err(PassError::Unsupported { pass: COPY_INSERTION.name, message });
+                let source = Unsupported::Receive(self.module.instructions[receive].name.clone());
+                return Err(PassError::Unsupported { pass: COPY_INSERTION.name, source });
             }
         }
         Ok(())

@@ -5,7 +5,7 @@ use memplan_ir::{InputOutputAlias, InstructionId, Op, Shape, ShapeIndex};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{COPY_INSERTION, Class, Separate};
-use crate::PassError;
+use crate::{PassError, Unsupported};
 use crate::spell_out::tuple_leaves;
 
 /// A leaf of the root.
@@ -42,10 +42,9 @@ impl Separate<'_> {
             self.copy_slot(slot);
             let class = self.class_of_leaf(self.leaf(slot));
             if !self.join(before, class, None) {
-                let name = &self.module.instructions[self.leaf(slot)].name;
-                let message =
-                    format!("the value returned as `{name}` cannot be kept apart from what it replaces");
-                return Err(PassError::Unsupported { pass: COPY_INSERTION.name, message });
+                let name = self.module.instructions[self.leaf(slot)].name.clone();
+                let source = Unsupported::Returned(name);
+                return Err(PassError::Unsupported { pass: COPY_INSERTION.name, source });
             }
         }
         Ok(())

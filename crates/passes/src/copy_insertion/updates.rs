@@ -5,7 +5,7 @@ use memplan_ir::{InstructionId, Module, Op, Shape, ShapeIndex};
 use rustc_hash::FxHashMap;
 
 use super::{COPY_INSERTION, Class, Node, Separate};
-use crate::PassError;
+use crate::{PassError, Unsupported};
 use crate::spell_out::tuple_leaves;
 
 impl Separate<'_> {
@@ -19,13 +19,9 @@ impl Separate<'_> {
             for pair in self.in_place.must_alias(self.module, id) {
                 let operand = self.module.instructions[id].operands[pair.operand as usize];
                 if self.class_of_copy.contains_key(&operand) {
-                    return Err(PassError::Unsupported {
-                        pass: COPY_INSERTION.name,
-                        message: format!(
-                            "`{}` declares that two of its results live in its operand {}",
-                            self.module.instructions[id].name, pair.operand
-                        ),
-                    });
+                    let instruction = self.module.instructions[id].name.clone();
+                    let source = Unsupported::SharedOperand { instruction, operand: pair.operand };
+                    return Err(PassError::Unsupported { pass: COPY_INSERTION.name, source });
                 }
                 let is_array = matches!(self.module.shape(operand), Shape::Array(_));
                 let Some(result) = self.flow.find(id, &pair.output_index) else { continue };
