@@ -55,7 +55,7 @@ fn measure(name: &str, text: &str) {
         ir::verify(&module).expect("the program is valid");
         lap();
         let context = passes::Context { target: &target };
-        passes::run(&mut module, &LEGALIZE, &context, passes::RunOptions::default())
+        passes::run(&mut module, &[&LEGALIZE], &context, passes::RunOptions::default())
             .expect("it can be made legal");
         let mut planned = plan(&module, &target, &PlanOptions::default()).expect("it can be planned");
         planned.apply(&mut module);

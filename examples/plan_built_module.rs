@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Copies where aliasing needs them (here: nowhere), then a schedule and a place for everything.
     let target = Target::find("gpu-h100")?;
-    passes::run(&mut module, &LEGALIZE, &Context { target: &target }, RunOptions::default())?;
+    passes::run(&mut module, &[&LEGALIZE], &Context { target: &target }, RunOptions::default())?;
     let planned = plan(&module, &target, &PlanOptions::default())?;
     check::check(&module, &planned.schedule, &target, &planned.plan).map_err(|wrong| format!("{wrong:?}"))?;
 

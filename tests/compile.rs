@@ -65,8 +65,8 @@ fn compile_filetests() {
 /// Total bytes of a program as it stands, in the layouts of the machine.
 fn plan_without_compiling(source: &memplan::ir::Module, target: &Target) -> memplan::memory::Bytes {
     let mut module = source.clone();
-    crate::support::run_passes(&mut module, &[memplan::passes::LAYOUT_ASSIGNMENT], target).unwrap();
-    crate::support::run_passes(&mut module, &memplan::LEGALIZE, target).unwrap();
+    crate::support::run_passes(&mut module, &[&memplan::passes::LAYOUT_ASSIGNMENT], target).unwrap();
+    crate::support::run_passes(&mut module, &[&memplan::LEGALIZE], target).unwrap();
     let planned = memplan::plan::plan(&module, target, &PlanOptions::default()).unwrap();
     planned.plan.totals.total
 }

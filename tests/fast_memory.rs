@@ -55,7 +55,7 @@ fn assigned(
 ) -> Result<(Module, FastMemoryReport), String> {
     let mut scheduled = source.clone();
     if !scheduled.is_scheduled {
-        run_passes(&mut scheduled, &LEGALIZE, target)?;
+        run_passes(&mut scheduled, &[&LEGALIZE], target)?;
         scheduled.is_scheduled = true;
     }
     let mut module = scheduled.clone();

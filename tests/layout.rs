@@ -51,7 +51,7 @@ fn layouts_of_examples() {
 
             // As it stands and in the order of its text, so that a better compiler changes nothing here.
             let mut module = source.clone();
-            run_passes(&mut module, &LEGALIZE, &target).unwrap();
+            run_passes(&mut module, &[&LEGALIZE], &target).unwrap();
             module.is_scheduled = true;
             let planned = plan_and_prove(&mut module, &target).unwrap_or_else(|e| panic!("{path:?}: {e}"));
             let layout = checked(&module, &planned, &target);

@@ -60,8 +60,8 @@ fn planned(fixture: &Fixture, target: &Target) -> Result<(Module, Module, Planne
     let source = hlo::parse(&fixture.source).map_err(|error| explain(&error))?;
     memplan::ir::verify(&source).map_err(|errors| format!("not valid: {errors}"))?;
     let mut module = source.clone();
-    let find = |name: &String| *passes::find(name).unwrap_or_else(|| panic!("no pass {name}"));
-    let list: Vec<Pass> = fixture.passes.iter().map(find).collect();
+    let find = |name: &String| passes::find(name).unwrap_or_else(|| panic!("no pass {name}"));
+    let list: Vec<&dyn Pass> = fixture.passes.iter().map(find).collect();
     run_passes(&mut module, &list, target)?;
     let planned = plan_and_prove(&mut module, target)?;
     Ok((source, module, planned))

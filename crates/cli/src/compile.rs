@@ -3,9 +3,9 @@
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use memplan::ir::Module;
-use memplan::memory::{Bytes, Target};
+use memplan::memory::Bytes;
 use memplan::plan::{PlanOptions, peak_report};
-use memplan::{CompileOptions, Compiled, compile, ir, passes};
+use memplan::{CompileOptions, Compiled, compile, passes};
 
 use crate::check::proof_line;
 use crate::emit::{EmitArgs, Program};
@@ -56,12 +56,14 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
     args.emit.check(args.output.as_deref())?;
     let target = target(&args.target)?;
     let mut module = read_module(&args.module)?;
-    let explanation = args.explain_fusion.then(|| explain(&module, &target)).transpose()?;
     let per_device = report::per_device(&module, &target);
     let original = (args.format == Format::Text).then(|| module.clone());
-    let mut options =
-        CompileOptions { measure_stages: args.format == Format::Text, ..CompileOptions::default() };
-    options.plan = PlanOptions { assign: args.pack.assign_options(), ..PlanOptions::default() };
+    let options = CompileOptions {
+        plan: PlanOptions { assign: args.pack.assign_options(), ..PlanOptions::default() },
+        measure_stages: args.format == Format::Text,
+        explain_fusion: args.explain_fusion,
+        ..CompileOptions::default()
+    };
     let bar = progress::spinner("compiling");
     let compiled = compile(&mut module, &target, &options).map_err(|error| Failure::input(&error));
     bar.finish_and_clear();
@@ -81,7 +83,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
             text.extend(placement.iter().map(|placement| format!("\n{}", paragraph(placement))));
             text.extend(tiles.as_ref().map(|tiles| ipu_report::render(&module, tiles)));
             text.push_str(&format!("\n{}", proof_line(&compiled.proof)));
-            text.extend(explanation);
+            text.extend(compiled.fusion.as_ref().map(explain));
             text
         }
     };
@@ -149,15 +151,8 @@ pub fn story(module: &Module, compiled: &Compiled, limit: Bytes) -> String {
     text
 }
 
-/// The verdict on every edge, made on the simplified program, which is what fusion sees.
-fn explain(module: &Module, target: &Target) -> Result<String, Failure> {
-    let mut module = module.clone();
-    module.is_scheduled = false;
-    let context = passes::Context { target };
-    ir::verify(&module).map_err(|errors| Failure::input(&errors))?;
-    passes::run(&mut module, &passes::simplification_pipeline(), &context, passes::RunOptions::default())
-        .map_err(|error| Failure::input(&error))?;
-    let report = passes::explain_fusion(&module, target).map_err(|error| Failure::input(&error))?;
+/// The verdict on every edge of the program that was compiled.
+fn explain(report: &passes::FusionReport) -> String {
     let mut text = "\nfusion, edge by edge\n\n".to_string();
     for edge in &report.edges {
         text.push_str(&format!(
@@ -165,5 +160,5 @@ fn explain(module: &Module, target: &Target) -> Result<String, Failure> {
             edge.computation, edge.producer, edge.consumer, edge.verdict
         ));
     }
-    Ok(text)
+    text
 }

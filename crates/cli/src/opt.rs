@@ -35,9 +35,9 @@ pub(crate) fn run(args: &OptArgs) -> Result<(), Failure> {
     write_result(args.output.as_deref(), hlo::print(&module))
 }
 
-fn find(name: &str) -> Result<passes::Pass, Failure> {
-    passes::find(name).copied().ok_or_else(|| {
-        let known: Vec<&str> = passes::ALL.iter().map(|pass| pass.name).collect();
+fn find(name: &str) -> Result<&'static dyn passes::Pass, Failure> {
+    passes::find(name).ok_or_else(|| {
+        let known: Vec<&str> = passes::ALL.iter().map(|pass| pass.name()).collect();
         Failure::Usage(format!("error: there is no pass `{name}`; the passes are {}", known.join(", ")))
     })
 }

@@ -86,7 +86,7 @@ pub fn plan_module(
     // A new order may need other copies than the old one, and may have them.
     module.is_scheduled &= keep_schedule;
     let context = passes::Context { target };
-    passes::run(module, &LEGALIZE, &context, passes::RunOptions::default())
+    passes::run(module, &[&LEGALIZE], &context, passes::RunOptions::default())
         .map_err(|error| Failure::input(&error))?;
     let mut planned = plan(module, target, options).map_err(|error| Failure::input(&error))?;
     planned.apply(module);

@@ -149,7 +149,7 @@ fn of_trace(path: &str) -> Result<Subject, Failure> {
 
 fn of_module(args: &ReplayArgs, target: &Target) -> Result<Subject, Failure> {
     let mut module = read_module(&args.input)?;
-    passes::run(&mut module, &LEGALIZE, &passes::Context { target }, passes::RunOptions::default())
+    passes::run(&mut module, &[&LEGALIZE], &passes::Context { target }, passes::RunOptions::default())
         .map_err(|error| Failure::input(&error))?;
     let options = PlanOptions { assign: args.pack.assign_options(), ..PlanOptions::default() };
     let planned = plan(&module, target, &options).map_err(|error| Failure::input(&error))?;

@@ -97,7 +97,7 @@ fn in_arena(
     options: &Options,
 ) -> Result<Vec<Literal>, Failure> {
     let context = passes::Context { target };
-    passes::run(&mut module, &LEGALIZE, &context, passes::RunOptions::default())
+    passes::run(&mut module, &[&LEGALIZE], &context, passes::RunOptions::default())
         .map_err(|error| Failure::input(&error))?;
     let assign = AssignOptions { scratch: interp::scratch(&module), ..AssignOptions::default() };
     let plan_options = PlanOptions { assign, ..PlanOptions::default() };

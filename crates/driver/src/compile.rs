@@ -4,25 +4,30 @@ use std::time::{Duration, Instant};
 
 use crate::first_guess::FirstGuess;
 use crate::parallel;
+use crate::stages::Stages;
 use memplan_check as check;
 use memplan_ir as ir;
 use memplan_ir::Module;
 use memplan_memory::{Bytes, Target};
 use memplan_passes as passes;
-use memplan_passes::{Context, Pass, PassError, RunOptions};
+use memplan_passes::{Context, Fusion, FusionReport, Pass, PassError, Pipeline, RunOptions};
 use memplan_plan as plan;
 use memplan_plan::fast_memory::{FastMemoryOptions, Objective};
 use memplan_plan::{AssignOptions, PlanError, PlanOptions, Planned, ScheduleOptions};
 
 /// How to compile.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct CompileOptions {
+    /// The passes, stage by stage.
+    pub stages: Stages,
     /// How to schedule and assign.
     pub plan: PlanOptions,
     /// Verify the module after every pass, not only at the end.
     pub verify_each_pass: bool,
     /// Also plan the program as it was before and between the stages, to say what each stage brought.
     pub measure_stages: bool,
+    /// Say of every edge that could be fused what became of it.
+    pub explain_fusion: bool,
     /// The most threads that work at a time: by default, as many as there are cores. Results do not depend on it.
     pub threads: usize,
 }
@@ -31,9 +36,11 @@ impl Default for CompileOptions {
     fn default() -> CompileOptions {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         CompileOptions {
+            stages: Stages::default(),
             plan: PlanOptions::default(),
             verify_each_pass: false,
             measure_stages: false,
+            explain_fusion: false,
             threads,
         }
     }
@@ -48,6 +55,8 @@ pub struct Compiled {
     pub proof: check::Proof,
     /// What each stage did.
     pub stages: Vec<Stage>,
+    /// The verdict on every edge, where [`CompileOptions::explain_fusion`] asks for it.
+    pub fusion: Option<FusionReport>,
 }
 
 /// What one stage of the pipeline did.
@@ -96,29 +105,22 @@ pub fn compile(
 ) -> Result<Compiled, CompileError> {
     ir::verify(module).map_err(|source| CompileError::Invalid { when: "to begin with", source })?;
     module.is_scheduled = false;
-    let mut front = Pipeline { module: module.clone(), target, options, stages: Vec::new(), measured: None };
+    let mut front =
+        Program { module: module.clone(), target, options, stages: Vec::new(), fusion: None, measured: None };
     front.note("before", Duration::ZERO);
     front.measure()?;
-    // What is worth recomputing depends on padded sizes; what is new then is laid out again.
-    let lay_out = vec![passes::HOST_OFFLOAD, passes::LAYOUT_ASSIGNMENT, passes::DONATION];
-    let stages = [
-        ("simplify", passes::simplification_pipeline()),
-        ("recompute rows", vec![passes::LOOP_RESIDUALS, passes::LOOP_STATE_IN_PLACE, passes::SIMPLIFY]),
-        ("lay out", lay_out),
-    ];
-    for (name, list) in stages {
-        front.stage(name, &list)?;
+    for stage in &options.stages.front {
+        front.stage(stage)?;
         front.measure()?;
     }
     let n_front = front.stages.len();
     let start = Instant::now();
     let mut back = front.recompute()?;
     back.measure()?;
-    // With updates fused, fewer bytes are moved, but more may be alive.
-    let fusions = vec![passes::FUSION, passes::FUSION_OF_UPDATES];
+    let fusions = options.stages.fusions.clone();
     let fused = distinct(parallel::map(options.threads, fusions, |fusion| back.clone().fuse(fusion)))?;
     drop(back);
-    let plans = parallel::map(options.threads, fused, |pipeline| pipeline.legalize_and_plan(Effort::Full));
+    let plans = parallel::map(options.threads, fused, |program| program.legalize_and_plan(Effort::Full));
     let plans = plans.into_iter().collect::<Result<Vec<_>, _>>()?;
     let best = plans.into_iter().reduce(|best, next| if total(&next) <= total(&best) { next } else { best });
     let (mut best, planned) = best.expect("there are ways to fuse");
@@ -128,17 +130,17 @@ pub fn compile(
     let planned = best.assign_fast_memory(planned)?;
     let proof = best.check(&planned)?;
     *module = best.module;
-    Ok(Compiled { planned, proof, stages: best.stages })
+    Ok(Compiled { planned, proof, stages: best.stages, fusion: best.fusion })
 }
 
-fn total((_, planned): &(Pipeline<'_>, Planned)) -> Bytes {
+fn total((_, planned): &(Program<'_>, Planned)) -> Bytes {
     planned.plan.totals.total
 }
 
 /// Those of some programs that differ from all before them: what is planned once need not be planned again.
-fn distinct(pipelines: Vec<Result<Pipeline<'_>, CompileError>>) -> Result<Vec<Pipeline<'_>>, CompileError> {
-    let mut kept: Vec<Pipeline<'_>> = Vec::new();
-    for next in pipelines {
+fn distinct(programs: Vec<Result<Program<'_>, CompileError>>) -> Result<Vec<Program<'_>>, CompileError> {
+    let mut kept: Vec<Program<'_>> = Vec::new();
+    for next in programs {
         let next = next?;
         if kept.iter().all(|other| other.module != next.module) {
             kept.push(next);
@@ -146,10 +148,6 @@ fn distinct(pipelines: Vec<Result<Pipeline<'_>, CompileError>>) -> Result<Vec<Pi
     }
     Ok(kept)
 }
-
-/// The passes that keep less for later.
-const RECOMPUTE: [Pass; 4] =
-    [passes::SCATTER_TO_SELECT, passes::SIMPLIFY, passes::REMAT, passes::LAYOUT_ASSIGNMENT];
 
 /// How much of a search scheduling is.
 #[derive(Clone, Copy)]
@@ -164,24 +162,36 @@ const GLANCE: u64 = 16;
 
 /// A module on its way.
 #[derive(Clone)]
-struct Pipeline<'a> {
+struct Program<'a> {
     module: Module,
     target: &'a Target,
     options: &'a CompileOptions,
     stages: Vec<Stage>,
+    /// What fusion decided, where that is asked for.
+    fusion: Option<FusionReport>,
     /// What the program comes to as it stands, where that was measured since it changed last.
     measured: Option<Bytes>,
 }
 
-impl Pipeline<'_> {
-    fn stage(&mut self, name: &'static str, list: &[Pass]) -> Result<(), CompileError> {
+impl Program<'_> {
+    fn stage(&mut self, stage: &Pipeline) -> Result<(), CompileError> {
+        self.run(stage.name, &[stage])
+    }
+
+    fn run(&mut self, name: &'static str, list: &[&dyn Pass]) -> Result<(), CompileError> {
         let start = Instant::now();
+        self.run_quietly(list)?;
+        self.note(name, start.elapsed());
+        Ok(())
+    }
+
+    /// Runs passes that are no stage by themselves.
+    fn run_quietly(&mut self, list: &[&dyn Pass]) -> Result<(), CompileError> {
         let options = RunOptions { stop_after: None, verify: self.options.verify_each_pass };
         let runs = passes::run(&mut self.module, list, &Context { target: self.target }, options)?;
         if runs.iter().any(|run| run.changed) {
             self.measured = None;
         }
-        self.note(name, start.elapsed());
         Ok(())
     }
 
@@ -193,7 +203,7 @@ impl Pipeline<'_> {
         drop(self);
         let is_decided = guesses.len() == 1;
         let glances = parallel::map(threads, guesses, |mut back| {
-            back.stage("recompute", &RECOMPUTE)?;
+            back.stage(&back.options.stages.recompute)?;
             let found = match is_decided {
                 true => Bytes::ZERO,
                 false => total(&back.clone().fuse(passes::FUSION)?.legalize_and_plan(Effort::Glance)?),
@@ -209,13 +219,19 @@ impl Pipeline<'_> {
     fn guess(&self, guess: FirstGuess) -> Result<Option<Self>, CompileError> {
         let Some(module) = guess.order(&self.module, self.target)? else { return Ok(None) };
         let measured = self.measured.filter(|_| module == self.module);
-        Ok(Some(Pipeline { module, stages: self.stages.clone(), measured, ..*self }))
+        Ok(Some(Program { module, stages: self.stages.clone(), fusion: None, measured, ..*self }))
     }
 
     /// Puts operations into kernels.
-    fn fuse(mut self, fusion: Pass) -> Result<Self, CompileError> {
-        // Nothing is merged from here on, so nothing is to be kept apart.
-        self.stage("fuse", &[passes::OPTIMIZATION_BARRIER_EXPANDER, fusion])?;
+    fn fuse(mut self, fusion: Fusion) -> Result<Self, CompileError> {
+        let before = &self.options.stages.before_fusion;
+        let start = Instant::now();
+        self.run_quietly(&[before])?;
+        if self.options.explain_fusion {
+            self.fusion = Some(passes::explain_fusion(&self.module, self.target, fusion)?);
+        }
+        self.run_quietly(&[&fusion])?;
+        self.note(before.name, start.elapsed());
         Ok(self)
     }
 
@@ -225,7 +241,7 @@ impl Pipeline<'_> {
             self.measure()?;
         }
         let measured = self.measured;
-        self.stage("insert copies", &passes::LEGALIZE)?;
+        self.stage(&self.options.stages.legalize)?;
         // What was measured had its copies.
         self.last_stage().total = measured;
         let planned = self.plan(effort)?;
@@ -242,7 +258,7 @@ impl Pipeline<'_> {
             None => {
                 let mut module = self.module.clone();
                 let context = Context { target: self.target };
-                passes::run(&mut module, &passes::LEGALIZE, &context, RunOptions::default())?;
+                passes::run(&mut module, &[&self.options.stages.legalize], &context, RunOptions::default())?;
                 module.is_scheduled = true;
                 let options = PlanOptions { assign: AssignOptions::quick(), ..PlanOptions::default() };
                 plan::plan(&module, self.target, &options)?.plan.totals.total

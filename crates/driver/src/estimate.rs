@@ -112,11 +112,11 @@ impl Expected {
 }
 
 /// What a compiler does to a program before it orders it, and what makes the result legal if it has not.
-fn passes_of(compiler: &Compiler) -> Result<Vec<Pass>, EstimateError> {
+fn passes_of(compiler: &Compiler) -> Result<Vec<&'static dyn Pass>, EstimateError> {
     let unknown =
         |pass: &String| EstimateError::UnknownPass { compiler: compiler.name.clone(), pass: pass.clone() };
-    let own = compiler.passes.iter().map(|name| passes::find(name).copied().ok_or_else(|| unknown(name)));
-    own.chain(passes::LEGALIZE.map(Ok)).collect()
+    let own = compiler.passes.iter().map(|name| passes::find(name).ok_or_else(|| unknown(name)));
+    own.chain([Ok(&passes::LEGALIZE as &dyn Pass)]).collect()
 }
 
 /// One-pass orders as the compiler tries them, and its ways of sharing and packing.

@@ -41,7 +41,7 @@ impl FirstGuess {
             FirstGuess::OnePass | FirstGuess::Fused => 0,
             FirstGuess::Searched => ScheduleOptions::default().budget,
         };
-        run(&mut guess, target, passes::FLATTEN_CALL_GRAPH)?;
+        run(&mut guess, target, &passes::FLATTEN_CALL_GRAPH)?;
         let options = ScheduleOptions { budget, ..ScheduleOptions::default() };
         if let FirstGuess::Fused = self {
             let Some(schedule) = schedule_fused(&guess, target, &options)? else { return Ok(None) };
@@ -68,7 +68,7 @@ fn schedule_fused(
     for (id, instruction) in fused.instructions.iter_mut() {
         instruction.name = id.index().to_string().into();
     }
-    run(&mut fused, target, passes::FUSION)?;
+    run(&mut fused, target, &passes::FUSION)?;
     let Ok((schedule, _)) = plan::schedule(&fused, target, options) else { return Ok(None) };
     let mut order: SecondaryMap<ComputationId, Vec<InstructionId>> = SecondaryMap::new();
     let mut is_placed: SecondaryMap<InstructionId, bool> = SecondaryMap::new();
@@ -103,6 +103,6 @@ fn schedule_fused(
     Ok(Some(all))
 }
 
-fn run(module: &mut Module, target: &Target, pass: Pass) -> Result<(), PassError> {
+fn run(module: &mut Module, target: &Target, pass: &dyn Pass) -> Result<(), PassError> {
     passes::run(module, &[pass], &Context { target }, RunOptions::default()).map(|_| ())
 }

@@ -26,9 +26,11 @@ mod estimate;
 mod first_guess;
 mod parallel;
 mod rewrite;
+mod stages;
 mod trace;
 
 pub use compile::{CompileError, CompileOptions, Compiled, Stage, compile};
 pub use estimate::{Estimate, EstimateError, estimate};
 pub use rewrite::{Price, RewriteError, RewriteOptions, Rewritten, Step, rewrite};
+pub use stages::Stages;
 pub use trace::trace_of_plan;

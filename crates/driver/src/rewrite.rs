@@ -128,11 +128,11 @@ const PRODUCTS: [Products; 4] =
     [Products::Cheap, Products::AllButEvery(2), Products::AllButEvery(4), Products::AllButEvery(16)];
 
 /// The body of every function in its place, and shardings on what they are about.
-const FLAT: &[Pass] =
-    &[passes::CALL_INLINER, passes::SHARDING_FOLDING, passes::TUPLE_SIMPLIFIER, passes::DCE];
+const FLAT: &[&dyn Pass] =
+    &[&passes::CALL_INLINER, &passes::SHARDING_FOLDING, &passes::TUPLE_SIMPLIFIER, &passes::DCE];
 
 /// Removes what changes of loops leave behind.
-const LOOP_CLEANUP: &[Pass] = &[passes::WHILE_SIMPLIFIER, passes::TUPLE_SIMPLIFIER, passes::DCE];
+const LOOP_CLEANUP: &[&dyn Pass] = &[&passes::WHILE_SIMPLIFIER, &passes::TUPLE_SIMPLIFIER, &passes::DCE];
 
 /// What to rewrite for.
 struct Search<'a> {
@@ -272,8 +272,7 @@ impl Search<'_> {
         }
         self.run(&mut candidate, rewrite.cleanup)?;
         candidate.compact();
-        ir::verify(&candidate)
-            .map_err(|source| PassError::Broke { pass: rewrite.name, source })?;
+        ir::verify(&candidate).map_err(|source| PassError::Broke { pass: rewrite.name, source })?;
         match has_same_interface(module, &candidate) {
             true => Ok(Some(candidate)),
             false => Err(RewriteError::Interface(rewrite.name)),
@@ -281,7 +280,7 @@ impl Search<'_> {
     }
 
     /// Runs passes, and says whether they changed anything.
-    fn run(&self, module: &mut Module, list: &[Pass]) -> Result<bool, PassError> {
+    fn run(&self, module: &mut Module, list: &[&dyn Pass]) -> Result<bool, PassError> {
         let runs = passes::run(module, list, &Context { target: self.machine }, RunOptions::default())?;
         Ok(runs.iter().any(|run| run.changed))
     }
@@ -289,7 +288,9 @@ impl Search<'_> {
     /// Every rewrite, in the order in which they are tried: what shortens the state of loops first, as what is recomputed
     /// within them depends on it.
     fn rewrites(&self, products: Products) -> [Rewrite<'_>; 6] {
-        let pass = |pass: Pass| -> Vec<Way<'_>> { vec![Box::new(move |module| self.run(module, &[pass]))] };
+        let pass = |pass: &'static dyn Pass| -> Vec<Way<'_>> {
+            vec![Box::new(move |module| self.run(module, &[pass]))]
+        };
         let residuals: Way<'_> =
             Box::new(move |module| Ok(passes::recompute_residuals(module, self.machine, products)));
         let blocks = |share: u64| -> Way<'_> {
@@ -313,7 +314,7 @@ impl Search<'_> {
                 name: "loop state in place",
                 description: "a loop writes new rows over the old rows that it has read",
                 orders: as_written,
-                ways: pass(passes::LOOP_STATE_IN_PLACE),
+                ways: pass(&passes::LOOP_STATE_IN_PLACE),
                 cleanup: LOOP_CLEANUP,
                 takes_products: false,
                 replaces: None,
@@ -322,8 +323,8 @@ impl Search<'_> {
                 name: "conditionals in place",
                 description: "a conditional that changes its operands or hands them back changes them where they are",
                 orders: as_written,
-                ways: pass(passes::CONDITIONAL_IN_PLACE),
-                cleanup: &[passes::DCE],
+                ways: pass(&passes::CONDITIONAL_IN_PLACE),
+                cleanup: &[&passes::DCE],
                 takes_products: false,
                 replaces: None,
             },
@@ -331,8 +332,8 @@ impl Search<'_> {
                 name: "gradients of gathers",
                 description: "a scatter of one element a row becomes a comparison, which is never in memory",
                 orders: as_written,
-                ways: pass(passes::SCATTER_TO_SELECT),
-                cleanup: &[passes::DCE],
+                ways: pass(&passes::SCATTER_TO_SELECT),
+                cleanup: &[&passes::DCE],
                 takes_products: false,
                 replaces: Some(bytes_of_scatters),
             },
@@ -341,7 +342,7 @@ impl Search<'_> {
                 description: "a loop computes a wide array a block of rows at a time, and again for its gradient",
                 orders: as_written,
                 ways: if self.spread.is_some() { vec![] } else { SHARES_IN_BLOCKS.map(blocks).into() },
-                cleanup: &[passes::DCE],
+                cleanup: &[&passes::DCE],
                 takes_products: false,
                 replaces: None,
             },
@@ -350,7 +351,7 @@ impl Search<'_> {
                 description: "what crosses the peak is computed again after it",
                 orders: &FirstGuess::OF_REWRITE,
                 ways: vec![recomputation],
-                cleanup: &[passes::DCE],
+                cleanup: &[&passes::DCE],
                 takes_products: true,
                 replaces: None,
             },
@@ -386,7 +387,7 @@ struct Rewrite<'a> {
     /// The cheapest last.
     ways: Vec<Way<'a>>,
     /// Removes what it leaves behind.
-    cleanup: &'a [Pass],
+    cleanup: &'a [&'a dyn Pass],
     /// Whether the ways depend on which products may be computed again.
     takes_products: bool,
     /// Bytes of the arrays in a program of the kind that it replaces, where these are all that it saves.

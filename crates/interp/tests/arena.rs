@@ -126,7 +126,7 @@ fn in_arena(name: &str, module: &Module, inputs: &[Literal], target: &str) -> Re
     let context = memplan_passes::Context { target: &target };
     memplan_passes::run(
         &mut module,
-        &memplan_passes::LEGALIZE,
+        &[&memplan_passes::LEGALIZE],
         &context,
         memplan_passes::RunOptions::default(),
     )

@@ -47,7 +47,7 @@ pub fn target(bytes: &[u8]) {
         Ok(target) => {
             let mut module = SUBJECT.module.clone();
             module.is_scheduled = false;
-            run_passes(&mut module, &LEGALIZE, &target).expect("passes ask nothing of a target");
+            run_passes(&mut module, &[&LEGALIZE], &target).expect("passes ask nothing of a target");
             if let Ok(planned) = plan(&module, &target, &PlanOptions::default()) {
                 check(&module, &planned.schedule, &target, &planned.plan).expect("the plan is right");
             }

@@ -11,7 +11,7 @@ use memplan::{LEGALIZE, check, hlo};
 ///
 /// # Errors
 /// When a pass gives up, or leaves a module that is not valid.
-pub fn run_passes(module: &mut Module, list: &[Pass], target: &Target) -> Result<(), String> {
+pub fn run_passes(module: &mut Module, list: &[&dyn Pass], target: &Target) -> Result<(), String> {
     let options = RunOptions { verify: true, ..RunOptions::default() };
     passes::run(module, list, &Context { target }, options).map_err(|error| explain(&error))?;
     Ok(())
@@ -45,7 +45,7 @@ pub fn plan_with(
     target: &Target,
     assign: impl Fn(&Module) -> AssignOptions,
 ) -> Result<Planned, String> {
-    run_passes(module, &LEGALIZE, target)?;
+    run_passes(module, &[&LEGALIZE], target)?;
     let options = PlanOptions { assign: assign(module), ..PlanOptions::default() };
     let mut planned = plan(module, target, &options).map_err(|error| explain(&error))?;
     planned.schedule.apply(module);

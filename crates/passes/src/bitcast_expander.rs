@@ -11,10 +11,10 @@
 
 use memplan_ir::{Module, expand_bitcasts};
 
-use crate::{Context, Pass, PassError};
+use crate::{Context, PassError, PassFn};
 
 /// The pass.
-pub const BITCAST_EXPANDER: Pass = Pass {
+pub const BITCAST_EXPANDER: PassFn = PassFn {
     name: "bitcast-expander",
     description: "make transposes and reshapes of bitcasts, where layouts do not agree",
     run,

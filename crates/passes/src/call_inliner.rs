@@ -22,11 +22,11 @@ use memplan_ir::{ComputationId, InstructionId, Metadata, Module, Op};
 use rustc_hash::FxHashMap;
 
 use crate::rewrite::Rewriter;
-use crate::{Context, Pass, PassError};
+use crate::{Context, PassError, PassFn};
 
 /// Puts callees in place of calls.
-pub const CALL_INLINER: Pass =
-    Pass { name: "call-inliner", description: "put called computations in place of their calls", run };
+pub const CALL_INLINER: PassFn =
+    PassFn { name: "call-inliner", description: "put called computations in place of their calls", run };
 
 /// Most copies made for each instruction of the module. JAX programs copy each function a handful of times; a chain
 /// of functions that each call the next one twice doubles with every link.

@@ -26,10 +26,10 @@ use crate::homes::Homes;
 use crate::loops::loops;
 use crate::rewrite::Rewriter;
 use crate::scalar::Scalar;
-use crate::{CALL_INLINER, Context, Pass, PassError};
+use crate::{CALL_INLINER, Context, PassError, PassFn};
 
 /// The pass.
-pub const CONDITIONAL_IN_PLACE: Pass = Pass {
+pub const CONDITIONAL_IN_PLACE: PassFn = PassFn {
     name: "conditional-in-place",
     description: "let conditionals that change their operands or hand them back change them in place",
     run,

@@ -22,10 +22,10 @@ use crate::rewrite::Rewriter;
 use crate::scalar::Scalar;
 use crate::tuple_simplifier::element_of_tuple;
 use crate::tuple_uses::unused_elements;
-use crate::{Context, Pass, PassError};
+use crate::{Context, PassError, PassFn};
 
 /// Rewrites conditionals.
-pub const CONDITIONAL_SIMPLIFIER: Pass = Pass {
+pub const CONDITIONAL_SIMPLIFIER: PassFn = PassFn {
     name: "conditional-simplifier",
     description: "take the branch that is known, and drop results of conditionals that nobody takes",
     run,

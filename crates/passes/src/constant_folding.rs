@@ -19,11 +19,11 @@ use memplan_ir::{
 use rustc_hash::FxHashMap;
 
 use crate::rewrite::Rewriter;
-use crate::{Context, Pass, PassError};
+use crate::{Context, PassError, PassFn};
 
 /// Computes what depends on constants only.
-pub const CONSTANT_FOLDING: Pass =
-    Pass { name: "constant-folding", description: "compute what depends on constants only", run };
+pub const CONSTANT_FOLDING: PassFn =
+    PassFn { name: "constant-folding", description: "compute what depends on constants only", run };
 
 /// Most elements that one fold may read and write together. A table of this size folds in a few milliseconds; beyond,
 /// the time to compile would show it.

@@ -37,18 +37,20 @@ use rustc_hash::{FxHashMap, FxHashSet};
 pub(crate) use self::order::sort_topologically;
 use crate::pass::call_graph;
 use crate::spell_out::spell_out_tuples;
-use crate::{Context, Pass, PassError};
+use crate::{Context, PassError, PassFn};
 
 /// The pass; the top of this file says what it does.
-pub const COPY_INSERTION: Pass =
-    Pass { name: "copy-insertion", description: "insert the copies that make aliasing legal", run };
+pub const COPY_INSERTION: PassFn =
+    PassFn { name: "copy-insertion", description: "insert the copies that make aliasing legal", run };
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     if module.is_scheduled {
         return Ok(false);
     }
     let graph = call_graph(module, COPY_INSERTION.name)?;
-    graph.require_flat(module).map_err(|source| PassError::CallGraph { pass: COPY_INSERTION.name, source })?;
+    graph
+        .require_flat(module)
+        .map_err(|source| PassError::CallGraph { pass: COPY_INSERTION.name, source })?;
     let (mut changed, mut names) = (false, Names::new(module));
     for &computation in graph.sequential() {
         let root = decides_results(module, &graph, computation);

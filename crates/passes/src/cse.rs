@@ -26,10 +26,10 @@ use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
 
 use crate::rewrite::Rewriter;
-use crate::{Context, Pass, PassError};
+use crate::{Context, PassError, PassFn};
 
 /// Merges equal instructions.
-pub const CSE: Pass = Pass { name: "cse", description: "compute what is computed twice only once", run };
+pub const CSE: PassFn = PassFn { name: "cse", description: "compute what is computed twice only once", run };
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let merged_computations = merge_computations(module);

@@ -17,11 +17,11 @@ use cranelift_entity::EntitySet;
 use memplan_ir::Module;
 
 use crate::rewrite::Rewriter;
-use crate::{Context, Pass, PassError};
+use crate::{Context, PassError, PassFn};
 
 /// Drops dead instructions and computations.
-pub const DCE: Pass =
-    Pass { name: "dce", description: "drop instructions and computations that nothing needs", run };
+pub const DCE: PassFn =
+    PassFn { name: "dce", description: "drop instructions and computations that nothing needs", run };
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let has_dead_computation = has_dead_computation(module);

@@ -11,10 +11,10 @@
 
 use memplan_ir::{Module, layouts_are_assigned, use_default_layouts};
 
-use crate::{Context, Pass, PassError};
+use crate::{Context, PassError, PassFn};
 
 /// The pass.
-pub const DEFAULT_LAYOUTS: Pass = Pass {
+pub const DEFAULT_LAYOUTS: PassFn = PassFn {
     name: "default-layouts",
     description: "Lay everything out row-major, where what nothing moves would lie in two ways",
     run,

@@ -20,11 +20,11 @@ use memplan_ir::{AliasKind, BufferDonor, InputOutputAlias, Module, Shape, ShapeI
 use memplan_memory::Bytes;
 use rustc_hash::FxHashSet;
 
-use crate::{Context, Pass, PassError};
+use crate::{Context, PassError, PassFn};
 
 /// The pass.
-pub const DONATION: Pass =
-    Pass { name: "donation", description: "Let results live in donated parameters of their size", run };
+pub const DONATION: PassFn =
+    PassFn { name: "donation", description: "Let results live in donated parameters of their size", run };
 
 /// What must be equal for one array to live in the memory of another: bytes with padding and without, memory space.
 type Room = (Bytes, Bytes, i64);

@@ -13,10 +13,10 @@ use cranelift_entity::SecondaryMap;
 use memplan_ir::{ComputationId, InstructionId, Module, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::{Context, Pass, PassError, Unsupported};
+use crate::{Context, PassError, PassFn, Unsupported};
 
 /// The pass; the top of this file says what it does.
-pub const FLATTEN_CALL_GRAPH: Pass = Pass {
+pub const FLATTEN_CALL_GRAPH: PassFn = PassFn {
     name: "flatten-call-graph",
     description: "give every call site of control flow a computation of its own",
     run,

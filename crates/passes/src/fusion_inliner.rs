@@ -20,11 +20,11 @@ use memplan_ir::{FusionKind, Module, Op};
 
 use crate::call_inliner::inline;
 use crate::rewrite::Rewriter;
-use crate::{Context, Pass, PassError};
+use crate::{Context, PassError, PassFn};
 
 /// Takes fusions apart.
-pub const FUSION_INLINER: Pass =
-    Pass { name: "fusion-inliner", description: "put fused computations in place of their fusions", run };
+pub const FUSION_INLINER: PassFn =
+    PassFn { name: "fusion-inliner", description: "put fused computations in place of their fusions", run };
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let mut rewriter = Rewriter::new(module);

@@ -52,15 +52,15 @@ pub use dce::DCE;
 pub use default_layouts::DEFAULT_LAYOUTS;
 pub use donation::DONATION;
 pub use flatten_call_graph::FLATTEN_CALL_GRAPH;
-pub use fusion::{FUSION, FUSION_OF_UPDATES, FusionEdge, FusionReport, Verdict, explain_fusion};
+pub use fusion::{FUSION, FUSION_OF_UPDATES, Fusion, FusionEdge, FusionReport, Verdict, explain_fusion};
 pub use fusion_inliner::FUSION_INLINER;
 pub use host_offload::HOST_OFFLOAD;
 pub use layout_assignment::LAYOUT_ASSIGNMENT;
 pub use loop_residuals::{LOOP_RESIDUALS, recompute_residuals};
 pub use loop_state::LOOP_STATE_IN_PLACE;
 pub use optimization_barrier_expander::OPTIMIZATION_BARRIER_EXPANDER;
-pub use pass::{Context, Pass, PassError, PassRun, RunOptions, Unsupported, run};
-pub use pipeline::{LEGALIZE, SIMPLIFY, simplification_pipeline};
+pub use pass::{Context, Pass, PassError, PassFn, PassRun, Pipeline, RunOptions, Unsupported, run};
+pub use pipeline::{LEGALIZE, SIMPLIFY, TAKE_APART};
 pub use remat::{Products, REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, Tie, recompute_after_peak};
 pub use row_blocks::{MIN_SHARE_IN_BLOCKS, ROW_BLOCKS, cut_into_row_blocks, walk_in_row_blocks};
 pub use scatter_to_select::SCATTER_TO_SELECT;
@@ -78,59 +78,61 @@ pub use xla::{
 };
 
 /// Every pass by name, in alphabetical order.
-pub const ALL: &[Pass] = &[
-    ALGEBRAIC_SIMPLIFIER,
-    BITCAST_EXPANDER,
-    CALL_INLINER,
-    CONDITIONAL_IN_PLACE,
-    CONDITIONAL_SIMPLIFIER,
-    CONSTANT_FOLDING,
-    COPY_INSERTION,
-    CSE,
-    DCE,
-    DEFAULT_LAYOUTS,
-    DONATION,
-    FLATTEN_CALL_GRAPH,
-    FUSION,
-    FUSION_INLINER,
-    FUSION_OF_UPDATES,
-    HOST_OFFLOAD,
-    LAYOUT_ASSIGNMENT,
-    LOOP_RESIDUALS,
-    LOOP_STATE_IN_PLACE,
-    OPTIMIZATION_BARRIER_EXPANDER,
-    REMAT,
-    REMAT_BEHIND_BARRIERS,
-    REMAT_BEHIND_SELECTS,
-    ROW_BLOCKS,
-    SCATTER_TO_SELECT,
-    SIMPLIFY,
-    TUPLE_CONSTANT_EXPANDER,
-    TUPLE_SIMPLIFIER,
-    WHILE_INVARIANT_CODE_MOTION,
-    WHILE_SIMPLIFIER,
+pub const ALL: &[&dyn Pass] = &[
+    &ALGEBRAIC_SIMPLIFIER,
+    &BITCAST_EXPANDER,
+    &CALL_INLINER,
+    &CONDITIONAL_IN_PLACE,
+    &CONDITIONAL_SIMPLIFIER,
+    &CONSTANT_FOLDING,
+    &COPY_INSERTION,
+    &CSE,
+    &DCE,
+    &DEFAULT_LAYOUTS,
+    &DONATION,
+    &FLATTEN_CALL_GRAPH,
+    &FUSION,
+    &FUSION_INLINER,
+    &FUSION_OF_UPDATES,
+    &HOST_OFFLOAD,
+    &LAYOUT_ASSIGNMENT,
+    &LEGALIZE,
+    &LOOP_RESIDUALS,
+    &LOOP_STATE_IN_PLACE,
+    &OPTIMIZATION_BARRIER_EXPANDER,
+    &REMAT,
+    &REMAT_BEHIND_BARRIERS,
+    &REMAT_BEHIND_SELECTS,
+    &ROW_BLOCKS,
+    &SCATTER_TO_SELECT,
+    &SIMPLIFY,
+    &TAKE_APART,
+    &TUPLE_CONSTANT_EXPANDER,
+    &TUPLE_SIMPLIFIER,
+    &WHILE_INVARIANT_CODE_MOTION,
+    &WHILE_SIMPLIFIER,
 ];
 
 /// Passes that other compilers run and memplan does not, since programs need no less memory after them: what an estimate
 /// of such a compiler is made with.
-pub const FOREIGN: &[Pass] = &[
-    BFLOAT16_PROPAGATION,
-    CONVOLUTION_CANONICALIZATION,
-    CONVOLUTION_PADDING_LEGALIZATION,
-    DOT_DECOMPOSER,
-    FLOAT_NORMALIZATION,
-    INSTRUCTION_FUSION,
-    LIBRARY_FUSION,
-    RESHAPE_DECOMPOSER,
-    SHARDING_FOLDING,
-    SHARDING_REMOVER,
-    STABLE_SORT_EXPANDER,
-    TRANSPOSE_FOLDING,
-    TRANSPOSED_STATE,
-    WHILE_INVARIANT_CODE_MOTION_OF_ALL,
+pub const FOREIGN: &[&dyn Pass] = &[
+    &BFLOAT16_PROPAGATION,
+    &CONVOLUTION_CANONICALIZATION,
+    &CONVOLUTION_PADDING_LEGALIZATION,
+    &DOT_DECOMPOSER,
+    &FLOAT_NORMALIZATION,
+    &INSTRUCTION_FUSION,
+    &LIBRARY_FUSION,
+    &RESHAPE_DECOMPOSER,
+    &SHARDING_FOLDING,
+    &SHARDING_REMOVER,
+    &STABLE_SORT_EXPANDER,
+    &TRANSPOSE_FOLDING,
+    &TRANSPOSED_STATE,
+    &WHILE_INVARIANT_CODE_MOTION_OF_ALL,
 ];
 
 /// The pass with a name.
-pub fn find(name: &str) -> Option<&'static Pass> {
-    ALL.iter().chain(FOREIGN).find(|pass| pass.name == name)
+pub fn find(name: &str) -> Option<&'static dyn Pass> {
+    ALL.iter().chain(FOREIGN).copied().find(|pass| pass.name() == name)
 }

@@ -14,10 +14,10 @@
 use memplan_ir::{Module, Op};
 
 use crate::rewrite::Rewriter;
-use crate::{Context, Pass, PassError};
+use crate::{Context, PassError, PassFn};
 
 /// Drops optimization barriers.
-pub const OPTIMIZATION_BARRIER_EXPANDER: Pass = Pass {
+pub const OPTIMIZATION_BARRIER_EXPANDER: PassFn = PassFn {
     name: "optimization-barrier-expander",
     description: "drop optimization barriers, once nothing is merged any more",
     run,

@@ -1,21 +1,107 @@
 //! What a pass is, and how a list of them runs: verified around each, timed, stoppable.
 
+use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use memplan_analysis::{CallGraph, CallGraphError};
 use memplan_ir::{Module, VerifyErrors, verify};
 use memplan_memory::Target;
 
-/// A rewrite of a module.
+/// A rewrite of a module. Passes are values: those with choices have them as fields.
+pub trait Pass: Send + Sync {
+    /// The name on the command line.
+    fn name(&self) -> &'static str;
+
+    /// One line for people.
+    fn description(&self) -> &'static str;
+
+    /// Rewrites the module and says whether anything changed. Running it again right away changes nothing, unless the
+    /// pass says that it comes last.
+    ///
+    /// # Errors
+    /// See [`PassError`].
+    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<bool, PassError>;
+
+    /// What it consists of, where it is no more than other passes in an order.
+    fn as_pipeline(&self) -> Option<&Pipeline> {
+        None
+    }
+}
+
+/// A pass without choices.
 #[derive(Clone, Copy, Debug)]
-pub struct Pass {
+pub struct PassFn {
     /// The name on the command line.
     pub name: &'static str,
     /// One line for people.
     pub description: &'static str,
-    /// Rewrites the module and says whether anything changed. Running it again right away changes nothing, unless the
-    /// pass says that it comes last.
+    /// See [`Pass::run`].
     pub run: fn(&mut Module, &Context<'_>) -> Result<bool, PassError>,
+}
+
+impl Pass for PassFn {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn description(&self) -> &'static str {
+        self.description
+    }
+
+    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
+        (self.run)(module, context)
+    }
+}
+
+/// Passes that run in an order, round after round until nothing changes. [`run`] looks inside: each of its passes is
+/// timed, verified, and counted by itself.
+#[derive(Clone)]
+pub struct Pipeline {
+    /// The name on the command line.
+    pub name: &'static str,
+    /// One line for people.
+    pub description: &'static str,
+    /// What runs, in order.
+    pub passes: Cow<'static, [&'static dyn Pass]>,
+    /// Most rounds.
+    pub rounds: usize,
+}
+
+impl Pipeline {
+    /// Runs the passes by a function that says whether one changed anything.
+    fn run_with(&self, mut run: impl FnMut(&dyn Pass) -> Result<bool, PassError>) -> Result<bool, PassError> {
+        let mut changed_any = false;
+        // A pass that met this very module before left it as it is.
+        let mut n_settled = 0;
+        for &pass in std::iter::repeat_n(&self.passes, self.rounds).flat_map(|passes| passes.iter()) {
+            if n_settled == self.passes.len() {
+                break;
+            }
+            match run(pass)? {
+                true => (changed_any, n_settled) = (true, 0),
+                false => n_settled += 1,
+            }
+        }
+        Ok(changed_any)
+    }
+}
+
+impl Pass for Pipeline {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn description(&self) -> &'static str {
+        self.description
+    }
+
+    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
+        self.run_with(|pass| pass.run(module, context))
+    }
+
+    fn as_pipeline(&self) -> Option<&Pipeline> {
+        Some(self)
+    }
 }
 
 /// What a pass may look at besides the module.
@@ -103,25 +189,43 @@ pub struct PassRun {
     pub time: Duration,
 }
 
-/// Runs passes in order.
+/// Runs passes in order, and those of pipelines one by one.
 ///
 /// # Errors
 /// The first error of a pass, or of the verifier after it.
 pub fn run(
     module: &mut Module,
-    passes: &[Pass],
+    passes: &[&dyn Pass],
     context: &Context<'_>,
     options: RunOptions,
 ) -> Result<Vec<PassRun>, PassError> {
-    let mut runs = Vec::with_capacity(passes.len());
-    for pass in passes.iter().take(options.stop_after.unwrap_or(usize::MAX)) {
-        let start = Instant::now();
-        let changed = (pass.run)(module, context)?;
-        runs.push(PassRun { name: pass.name, changed, time: start.elapsed() });
-        if options.verify {
-            verify(module)
-                .map_err(|source| PassError::Broke { pass: pass.name, source })?;
-        }
+    let mut runner = Runner { context, options, runs: Vec::with_capacity(passes.len()) };
+    for &pass in passes {
+        runner.run(module, pass)?;
     }
-    Ok(runs)
+    Ok(runner.runs)
+}
+
+struct Runner<'a> {
+    context: &'a Context<'a>,
+    options: RunOptions,
+    runs: Vec<PassRun>,
+}
+
+impl Runner<'_> {
+    fn run(&mut self, module: &mut Module, pass: &dyn Pass) -> Result<bool, PassError> {
+        if let Some(pipeline) = pass.as_pipeline() {
+            return pipeline.run_with(|pass| self.run(module, pass));
+        }
+        if self.options.stop_after.is_some_and(|n| self.runs.len() >= n) {
+            return Ok(false);
+        }
+        let start = Instant::now();
+        let changed = pass.run(module, self.context)?;
+        self.runs.push(PassRun { name: pass.name(), changed, time: start.elapsed() });
+        if self.options.verify {
+            verify(module).map_err(|source| PassError::Broke { pass: pass.name(), source })?;
+        }
+        Ok(changed)
+    }
 }

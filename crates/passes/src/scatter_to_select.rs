@@ -19,10 +19,10 @@ use memplan_ir::{
 };
 
 use crate::rewrite::Rewriter;
-use crate::{Pass, PassError};
+use crate::{PassError, PassFn};
 
 /// The pass.
-pub const SCATTER_TO_SELECT: Pass = Pass {
+pub const SCATTER_TO_SELECT: PassFn = PassFn {
     name: "scatter-to-select",
     description: "Turn scatters of one element a row into comparisons, which fuse",
     run: |module, _| {

@@ -18,14 +18,14 @@ use memplan_ir::{InstructionId, Module, Op, Sharding, Users};
 use rustc_hash::FxHashSet;
 
 use crate::rewrite::Rewriter;
-use crate::{Context, Pass, PassError};
+use crate::{Context, PassError, PassFn};
 
 /// Drops annotations of shardings.
-pub const SHARDING_REMOVER: Pass =
-    Pass { name: "sharding-remover", description: "drop annotations of shardings", run: remove };
+pub const SHARDING_REMOVER: PassFn =
+    PassFn { name: "sharding-remover", description: "drop annotations of shardings", run: remove };
 
 /// Moves annotations of shardings to the operations that they are about.
-pub const SHARDING_FOLDING: Pass = Pass {
+pub const SHARDING_FOLDING: PassFn = PassFn {
     name: "sharding-folding",
     description: "move annotations of shardings to the operations that they are about",
     run: fold,

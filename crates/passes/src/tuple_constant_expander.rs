@@ -13,10 +13,10 @@
 use memplan_ir::{InstructionId, Literal, Module, Op, Shape};
 
 use crate::rewrite::Rewriter;
-use crate::{Context, Pass, PassError};
+use crate::{Context, PassError, PassFn};
 
 /// Takes tuple constants apart.
-pub const TUPLE_CONSTANT_EXPANDER: Pass = Pass {
+pub const TUPLE_CONSTANT_EXPANDER: PassFn = PassFn {
     name: "tuple-constant-expander",
     description: "make tuples of constants from constants that are tuples",
     run,

@@ -18,10 +18,10 @@ use memplan_ir::{InstructionId, Module, Op, Shape};
 
 use crate::rewrite::Rewriter;
 use crate::tuple_uses::unused_elements;
-use crate::{Context, Pass, PassError};
+use crate::{Context, PassError, PassFn};
 
 /// Looks through tuples.
-pub const TUPLE_SIMPLIFIER: Pass = Pass {
+pub const TUPLE_SIMPLIFIER: PassFn = PassFn {
     name: "tuple-simplifier",
     description: "look through tuples that are only taken apart again",
     run,

@@ -25,17 +25,17 @@ use rustc_hash::FxHashMap;
 
 use crate::copy_computation::{copy_computation, state_element, uses_elements_only};
 use crate::rewrite::Rewriter;
-use crate::{Context, Pass, PassError};
+use crate::{Context, PassError, PassFn};
 
 /// Computes before loops what does not change in them.
-pub const WHILE_INVARIANT_CODE_MOTION: Pass = Pass {
+pub const WHILE_INVARIANT_CODE_MOTION: PassFn = PassFn {
     name: "while-invariant-code-motion",
     description: "compute before a loop what each iteration would compute again, where that takes no memory",
     run,
 };
 
 /// The same as XLA's CPU compiler has it: whatever does not change is computed before the loop, and lives as long as that.
-pub const WHILE_INVARIANT_CODE_MOTION_OF_ALL: Pass = Pass {
+pub const WHILE_INVARIANT_CODE_MOTION_OF_ALL: PassFn = PassFn {
     name: "while-invariant-code-motion-of-all",
     description: "compute before a loop what each iteration would compute again, as XLA's CPU compiler does",
     run: |module, _| move_out(module, Worth::AnyWork),

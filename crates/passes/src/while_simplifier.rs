@@ -37,10 +37,10 @@ use crate::copy_computation::{
 use crate::rewrite::Rewriter;
 use crate::tuple_simplifier::element_of_tuple;
 use crate::tuple_uses::unused_elements;
-use crate::{Context, Pass, PassError};
+use crate::{Context, PassError, PassFn};
 
 /// Rewrites loops.
-pub const WHILE_SIMPLIFIER: Pass = Pass {
+pub const WHILE_SIMPLIFIER: PassFn = PassFn {
     name: "while-simplifier",
     description: "drop loops that do not run, inline those that run once, and shrink the state of the others",
     run,

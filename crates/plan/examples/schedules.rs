@@ -27,7 +27,7 @@ fn row(file: &str, target: &Target) -> Result<(), Box<dyn Error>> {
     if !module.is_scheduled {
         memplan_passes::run(
             &mut module,
-            &memplan_passes::LEGALIZE,
+            &[&memplan_passes::LEGALIZE],
             &memplan_passes::Context { target },
             Default::default(),
         )?;

@@ -17,7 +17,7 @@ fn prepared(text: &str, target: &Target) -> Module {
     if !module.is_scheduled {
         memplan_passes::run(
             &mut module,
-            &memplan_passes::LEGALIZE,
+            &[&memplan_passes::LEGALIZE],
             &memplan_passes::Context { target },
             Default::default(),
         )

@@ -149,7 +149,7 @@ fn in_arena(module: &Module, devices: Devices, inputs: &[Vec<Literal>]) -> Resul
     let context = memplan_passes::Context { target: &target };
     memplan_passes::run(
         &mut module,
-        &memplan_passes::LEGALIZE,
+        &[&memplan_passes::LEGALIZE],
         &context,
         memplan_passes::RunOptions::default(),
     )

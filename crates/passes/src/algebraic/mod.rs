@@ -37,10 +37,10 @@ use memplan_ir::{InstructionId, Module, Op};
 
 use crate::rewrite::Rewriter;
 use crate::scalar::Scalar;
-use crate::{Context, Pass, PassError};
+use crate::{Context, PassError, PassFn};
 
 /// Replaces instructions by simpler ones.
-pub const ALGEBRAIC_SIMPLIFIER: Pass = Pass {
+pub const ALGEBRAIC_SIMPLIFIER: PassFn = PassFn {
     name: "algebraic-simplifier",
     description: "replace instructions by simpler ones with the same value",
     run,

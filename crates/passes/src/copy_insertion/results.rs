@@ -5,8 +5,8 @@ use memplan_ir::{InputOutputAlias, InstructionId, Op, Shape, ShapeIndex};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{COPY_INSERTION, Class, Separate};
-use crate::{PassError, Unsupported};
 use crate::spell_out::tuple_leaves;
+use crate::{PassError, Unsupported};
 
 /// A leaf of the root.
 struct Slot {

@@ -5,8 +5,8 @@ use memplan_ir::{InstructionId, Module, Op, Shape, ShapeIndex};
 use rustc_hash::FxHashMap;
 
 use super::{COPY_INSERTION, Class, Node, Separate};
-use crate::{PassError, Unsupported};
 use crate::spell_out::tuple_leaves;
+use crate::{PassError, Unsupported};
 
 impl Separate<'_> {
     pub(super) fn updates_in_place(&mut self) -> Result<(), PassError> {

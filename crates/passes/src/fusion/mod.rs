@@ -33,35 +33,60 @@ use crate::pass::call_graph;
 use crate::{Context, DCE, Pass, PassError};
 
 /// The pass.
-pub const FUSION: Pass = Pass {
-    name: "fusion",
-    description: "Compute together what one kernel can, so that fewer arrays are in memory",
-    run: |module, context| fuse(module, context, Siblings::Join),
-};
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fusion {
+    /// Whether updates of an array share a kernel also where others read the array before, as optimizers update
+    /// parameters. They are expected to have read it by then, in the order of the text; a schedule with fewer bytes
+    /// alive may have wanted to wait with them.
+    pub updates: bool,
+}
 
-/// The same, with updates of an array in one kernel also where others read the array before, as optimizers update
-/// parameters. They are expected to have read it by then, in the order of the text; a schedule with fewer bytes alive
-/// may have wanted to wait with them.
-pub const FUSION_OF_UPDATES: Pass = Pass {
-    name: "fusion-of-updates",
-    description: "Fusion that joins updates of one array with those of others even if it is read elsewhere",
-    run: |module, context| fuse(module, context, Siblings::JoinUpdates),
-};
+/// Fusion that leaves schedules free.
+pub const FUSION: Fusion = Fusion { updates: false };
 
-/// What [`FUSION`] would do with a module, edge by edge. Close to linear in the module.
+/// Fusion that joins updates too.
+pub const FUSION_OF_UPDATES: Fusion = Fusion { updates: true };
+
+impl Pass for Fusion {
+    fn name(&self) -> &'static str {
+        if self.updates { "fusion-of-updates" } else { "fusion" }
+    }
+
+    fn description(&self) -> &'static str {
+        match self.updates {
+            true => {
+                "Fusion that joins updates of one array with those of others even if it is read elsewhere"
+            }
+            false => "Compute together what one kernel can, so that fewer arrays are in memory",
+        }
+    }
+
+    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
+        fuse(module, context, *self)
+    }
+}
+
+impl Fusion {
+    fn siblings(self) -> Siblings {
+        if self.updates { Siblings::JoinUpdates } else { Siblings::Join }
+    }
+}
+
+/// What fusion would do with a module, edge by edge. Close to linear in the module.
 ///
 /// # Errors
 /// When the module's computations call each other in a circle.
-pub fn explain_fusion(module: &Module, target: &Target) -> Result<FusionReport, PassError> {
+pub fn explain_fusion(module: &Module, target: &Target, fusion: Fusion) -> Result<FusionReport, PassError> {
     let mut report = FusionReport::default();
-    for (_, grouping) in group(module, &call_graph(module, FUSION.name)?, target, Siblings::Join) {
+    for (_, grouping) in group(module, &call_graph(module, fusion.name())?, target, fusion.siblings()) {
         report.add(module, grouping.decisions);
     }
     Ok(report)
 }
 
-fn fuse(module: &mut Module, context: &Context<'_>, siblings: Siblings) -> Result<bool, PassError> {
-    let groupings = group(module, &call_graph(module, FUSION.name)?, context.target, siblings);
+fn fuse(module: &mut Module, context: &Context<'_>, fusion: Fusion) -> Result<bool, PassError> {
+    let graph = call_graph(module, fusion.name())?;
+    let groupings = group(module, &graph, context.target, fusion.siblings());
     let mut names = Names::new(module);
     // Where layouts are not assigned yet, a transpose is no view of anything.
     let views_are_bitcasts = layouts_agree(module);
@@ -72,7 +97,7 @@ fn fuse(module: &mut Module, context: &Context<'_>, siblings: Siblings) -> Resul
     if changed {
         module.compact();
         // Constants that are part of kernels now are of no use outside.
-        (DCE.run)(module, context)?;
+        DCE.run(module, context)?;
     }
     Ok(changed)
 }

@@ -33,11 +33,11 @@ use crate::copy_insertion::decides_results;
 use crate::pass::call_graph;
 use crate::rewrite::Rewriter;
 use crate::spell_out::spell_out_tuples;
-use crate::{Context, FLATTEN_CALL_GRAPH, Pass, PassError};
+use crate::{Context, FLATTEN_CALL_GRAPH, PassError, PassFn};
 
 /// The pass; the top of this file says what it does.
-pub const HOST_OFFLOAD: Pass =
-    Pass { name: "host-offload", description: "keep on the host what the program wants there", run };
+pub const HOST_OFFLOAD: PassFn =
+    PassFn { name: "host-offload", description: "keep on the host what the program wants there", run };
 
 /// The host's memory, in layouts.
 const HOST: i64 = 5;

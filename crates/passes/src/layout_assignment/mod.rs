@@ -31,10 +31,10 @@ use memplan_memory::Target;
 use petgraph::unionfind::UnionFind;
 
 use crate::pass::call_graph;
-use crate::{Context, Pass, PassError, cost};
+use crate::{Context, PassError, PassFn, cost};
 
 /// The pass.
-pub const LAYOUT_ASSIGNMENT: Pass = Pass {
+pub const LAYOUT_ASSIGNMENT: PassFn = PassFn {
     name: "layout-assignment",
     description: "Choose how every array lies in memory, so that transposes and reshapes move nothing",
     run,

@@ -28,11 +28,11 @@ use memplan_ir::{Module, Names, Users};
 
 use memplan_memory::Target;
 
-use crate::Pass;
+use crate::PassFn;
 use crate::remat::Products;
 
 /// The pass.
-pub const LOOP_RESIDUALS: Pass = Pass {
+pub const LOOP_RESIDUALS: PassFn = PassFn {
     name: "loop-residuals",
     description: "Recompute in a loop what an earlier loop would keep for it row by row",
     run: |module, context| Ok(recompute_residuals(module, context.target, Products::Cheap)),

@@ -37,10 +37,10 @@ use memplan_ir::{Module, Names, Users};
 
 use crate::homes::Homes;
 use crate::loops::loops;
-use crate::{Context, Pass, PassError};
+use crate::{Context, PassError, PassFn};
 
 /// The pass.
-pub const LOOP_STATE_IN_PLACE: Pass = Pass {
+pub const LOOP_STATE_IN_PLACE: PassFn = PassFn {
     name: "loop-state-in-place",
     description: "let loops write rows of new state over the rows of old state that they have read",
     run,

@@ -39,14 +39,14 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::cost::{self, CostClass, Hero};
 use crate::fusion::{self, Siblings};
 use crate::pass::call_graph;
-use crate::{Pass, PassError};
+use crate::{PassError, PassFn};
 use live_bytes::{LiveBytes, Profile};
 pub(crate) use min_cut::{Network, UNCUTTABLE};
 pub use products::Products;
 pub use tie::Tie;
 
 /// The pass.
-pub const REMAT: Pass = Pass {
+pub const REMAT: PassFn = PassFn {
     name: "remat",
     description: "Recompute cheap values after the peak instead of keeping them",
     run: |module, context| recompute_after_peak(module, context.target, None, Products::Cheap),
@@ -54,14 +54,14 @@ pub const REMAT: Pass = Pass {
 
 /// The same for a compiler that merges common subexpressions and chooses the order itself, but keeps optimization
 /// barriers while it does: what is recomputed is behind them. It comes last: run again, it finds another peak.
-pub const REMAT_BEHIND_BARRIERS: Pass = Pass {
+pub const REMAT_BEHIND_BARRIERS: PassFn = PassFn {
     name: "remat-behind-barriers",
     description: "Recompute cheap values after the peak, behind optimization barriers",
     run: |module, context| recompute_after_peak(module, context.target, Some(Tie::Barrier), Products::Cheap),
 };
 
 /// The same for a compiler that removes barriers before it merges. It comes last, too.
-pub const REMAT_BEHIND_SELECTS: Pass = Pass {
+pub const REMAT_BEHIND_SELECTS: PassFn = PassFn {
     name: "remat-behind-selects",
     description: "Recompute cheap values after the peak, from what is selected by a bit that arrives late",
     run: |module, context| recompute_after_peak(module, context.target, Some(Tie::Select), Products::Cheap),

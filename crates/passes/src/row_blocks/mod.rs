@@ -35,12 +35,12 @@ use memplan_memory::{Bytes, Target};
 use rustc_hash::FxHashSet;
 
 use crate::pass::call_graph;
-use crate::{Pass, PassError};
+use crate::{PassError, PassFn};
 pub use choose::MIN_SHARE_IN_BLOCKS;
 use region::{Places, Program};
 
 /// The pass.
-pub const ROW_BLOCKS: Pass = Pass {
+pub const ROW_BLOCKS: PassFn = PassFn {
     name: "row-blocks",
     description: "Walk over wide arrays in blocks of rows, in loops that compute them again for gradients",
     run: |module, context| walk_in_row_blocks(module, context.target, MIN_SHARE_IN_BLOCKS),

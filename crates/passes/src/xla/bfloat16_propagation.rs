@@ -23,10 +23,10 @@ use memplan_ir::{
 use rustc_hash::FxHashMap;
 
 use crate::pass::call_graph;
-use crate::{Context, Pass, PassError};
+use crate::{Context, PassError, PassFn};
 
 /// The pass.
-pub const BFLOAT16_PROPAGATION: Pass = Pass {
+pub const BFLOAT16_PROPAGATION: PassFn = PassFn {
     name: "bfloat16-propagation",
     description: "store in bf16 what only dots and convolutions read, as XLA's TPU compiler does",
     run,

@@ -16,10 +16,10 @@
 use memplan_ir::{ArrayShape, ConvolutionDimensions, Dimensions, InstructionId, Module, Op, Shape};
 
 use crate::rewrite::Rewriter;
-use crate::{Context, Pass, PassError};
+use crate::{Context, PassError, PassFn};
 
 /// The pass.
-pub const CONVOLUTION_CANONICALIZATION: Pass = Pass {
+pub const CONVOLUTION_CANONICALIZATION: PassFn = PassFn {
     name: "convolution-canonicalization",
     description: "transpose operands of convolutions into the library's order, as XLA's CPU compiler does",
     run,

@@ -16,10 +16,10 @@ use smallvec::SmallVec;
 
 use crate::rewrite::Rewriter;
 use crate::scalar::Scalar;
-use crate::{Context, Pass, PassError};
+use crate::{Context, PassError, PassFn};
 
 /// The pass.
-pub const CONVOLUTION_PADDING_LEGALIZATION: Pass = Pass {
+pub const CONVOLUTION_PADDING_LEGALIZATION: PassFn = PassFn {
     name: "convolution-padding-legalization",
     description: "pad operands of convolutions in memory where cuDNN cannot, as XLA's GPU compiler does",
     run,

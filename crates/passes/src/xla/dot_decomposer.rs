@@ -18,17 +18,17 @@
 use memplan_ir::{ArrayShape, Dimensions, Dot, DotDimensions, InstructionId, Module, Op, Shape};
 
 use crate::rewrite::Rewriter;
-use crate::{Context, Pass, PassError};
+use crate::{Context, PassError, PassFn};
 
 /// The pass.
-pub const DOT_DECOMPOSER: Pass = Pass {
+pub const DOT_DECOMPOSER: PassFn = PassFn {
     name: "dot-decomposer",
     description: "transpose operands of matrix products into the library's order, as XLA's CPU compiler does",
     run: decompose,
 };
 
 /// Folds transposes of rows and columns into products.
-pub const TRANSPOSE_FOLDING: Pass = Pass {
+pub const TRANSPOSE_FOLDING: PassFn = PassFn {
     name: "transpose-folding",
     description: "multiply matrices that are only transposed as they are, as XLA's CPU compiler does",
     run: fold,

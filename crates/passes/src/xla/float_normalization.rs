@@ -22,10 +22,10 @@ use memplan_ir::{
 use rustc_hash::FxHashMap;
 
 use crate::pass::call_graph;
-use crate::{Context, Pass, PassError};
+use crate::{Context, PassError, PassFn};
 
 /// The pass.
-pub const FLOAT_NORMALIZATION: Pass = Pass {
+pub const FLOAT_NORMALIZATION: PassFn = PassFn {
     name: "float-normalization",
     description: "compute in f32 what is bf16, and in f16 what is narrower, as XLA's CPU compiler does",
     run,

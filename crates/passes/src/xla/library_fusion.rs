@@ -23,10 +23,10 @@ use smallvec::SmallVec;
 
 use super::fusions::{self, Group, post_order};
 use crate::pass::call_graph;
-use crate::{Context, Pass, PassError};
+use crate::{Context, PassError, PassFn};
 
 /// The pass.
-pub const LIBRARY_FUSION: Pass = Pass {
+pub const LIBRARY_FUSION: PassFn = PassFn {
     name: "library-fusion",
     description: "hand matrix products, convolutions and reductions to a library, as XLA's CPU compiler does",
     run,

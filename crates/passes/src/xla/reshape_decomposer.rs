@@ -9,10 +9,10 @@
 
 use memplan_ir::{InstructionId, Module, Op, layouts_agree};
 
-use crate::{Context, Pass, PassError, cost};
+use crate::{Context, PassError, PassFn, cost};
 
 /// The pass.
-pub const RESHAPE_DECOMPOSER: Pass = Pass {
+pub const RESHAPE_DECOMPOSER: PassFn = PassFn {
     name: "reshape-decomposer",
     description: "call reshapes and transposes that move no bytes bitcasts, as XLA does before it fuses",
     run,

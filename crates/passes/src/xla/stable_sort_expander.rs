@@ -13,10 +13,10 @@
 use memplan_ir::{ArrayShape, ElementType, Instruction, InstructionId, Module, Names, Op, Shape};
 use smallvec::SmallVec;
 
-use crate::{Context, Pass, PassError};
+use crate::{Context, PassError, PassFn};
 
 /// The pass.
-pub const STABLE_SORT_EXPANDER: Pass = Pass {
+pub const STABLE_SORT_EXPANDER: PassFn = PassFn {
     name: "stable-sort-expander",
     description: "sort places along with elements where equals keep their order, as XLA's GPU compiler does",
     run,

@@ -19,10 +19,10 @@
 use memplan_ir::{Instruction, InstructionId, Module, Names, Op, Shape};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::{Context, Pass, PassError, cost};
+use crate::{Context, PassError, PassFn, cost};
 
 /// The pass.
-pub const TRANSPOSED_STATE: Pass = Pass {
+pub const TRANSPOSED_STATE: PassFn = PassFn {
     name: "transposed-state",
     description: "copy what stands transposed where loops or the caller take it, as XLA's CPU compiler does",
     run,

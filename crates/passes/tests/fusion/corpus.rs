@@ -14,8 +14,8 @@ use memplan_passes::{
 use crate::numbers;
 
 /// What `compile` does to a module before it schedules it.
-const PIPELINE: [Pass; 7] =
-    [SIMPLIFY, LOOP_RESIDUALS, SIMPLIFY, SCATTER_TO_SELECT, SIMPLIFY, REMAT, FUSION_OF_UPDATES];
+const PIPELINE: [&dyn Pass; 7] =
+    [&SIMPLIFY, &LOOP_RESIDUALS, &SIMPLIFY, &SCATTER_TO_SELECT, &SIMPLIFY, &REMAT, &FUSION_OF_UPDATES];
 
 #[test]
 fn programs_keep_their_numbers() {
@@ -38,7 +38,7 @@ fn large_programs_stay_valid_and_settle() {
         for target in ["cpu", "gpu-h100"] {
             let mut module = parse(&case.join("before.hlo.txt"));
             apply(&mut module, &PIPELINE, target);
-            let changed = apply(&mut module, &[FUSION], target);
+            let changed = apply(&mut module, &[&FUSION], target);
             assert!(!changed, "{case:?}: fusion has left something to fuse");
         }
     }
@@ -55,18 +55,18 @@ fn every_pass_settles() {
     for path in examples().into_iter().chain(folders("corpus").iter().map(|case| case.join("before.hlo.txt")))
     {
         let mut simplified = parse(&path);
-        apply(&mut simplified, &[SIMPLIFY], "gpu-h100");
-        for pass in ALL.iter().filter(|pass| !COME_LAST.contains(&pass.name)) {
+        apply(&mut simplified, &[&SIMPLIFY], "gpu-h100");
+        for pass in ALL.iter().filter(|pass| !COME_LAST.contains(&pass.name())) {
             let mut module = simplified.clone();
             let run = |module: &mut Module| {
-                (pass.run)(module, &context).unwrap_or_else(|error| panic!("{path:?}: {error}"))
+                pass.run(module, &context).unwrap_or_else(|error| panic!("{path:?}: {error}"))
             };
             run(&mut module);
-            verify(&module).unwrap_or_else(|errors| panic!("{path:?}, {}: {errors}", pass.name));
+            verify(&module).unwrap_or_else(|errors| panic!("{path:?}, {}: {errors}", pass.name()));
             let before = memplan_hlo::print(&module);
             let changed = run(&mut module);
-            assert!(!changed, "{path:?}: a second run of {} changes something", pass.name);
-            assert!(before == memplan_hlo::print(&module), "{path:?}: {} changes and says not", pass.name);
+            assert!(!changed, "{path:?}: a second run of {} changes something", pass.name());
+            assert!(before == memplan_hlo::print(&module), "{path:?}: {} changes and says not", pass.name());
         }
     }
 }
@@ -84,7 +84,7 @@ fn parse(path: &PathBuf) -> Module {
 }
 
 /// Runs passes and says whether the last one changed anything. The result is valid.
-fn apply(module: &mut Module, passes: &[Pass], target: &str) -> bool {
+fn apply(module: &mut Module, passes: &[&dyn Pass], target: &str) -> bool {
     let target = Target::find(target).unwrap();
     let runs = run(module, passes, &Context { target: &target }, RunOptions::default()).unwrap();
     verify(module).unwrap_or_else(|errors| panic!("{}: {errors}", module.name));

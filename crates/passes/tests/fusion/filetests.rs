@@ -5,7 +5,7 @@
 
 use memplan_ir::{Module, verify};
 use memplan_memory::Target;
-use memplan_passes::{Context, Pass, RunOptions, explain_fusion, find, run};
+use memplan_passes::{Context, FUSION, Pass, RunOptions, explain_fusion, find, run};
 
 use crate::numbers;
 
@@ -14,11 +14,11 @@ fn filetests() {
     insta::glob!("../../../../tests/hlo/fusion", "*.hlo", |path| {
         let source = std::fs::read_to_string(path).unwrap();
         let target = Target::find(header(&source, "target")).unwrap();
-        let passes: Vec<Pass> =
-            header(&source, "passes").split(',').map(|name| *find(name.trim()).expect("a pass")).collect();
+        let passes: Vec<&dyn Pass> =
+            header(&source, "passes").split(',').map(|name| find(name.trim()).expect("a pass")).collect();
         let before = memplan_hlo::parse(&source).unwrap_or_else(|error| panic!("{path:?}: {error}"));
         verify(&before).unwrap_or_else(|errors| panic!("{path:?}: {errors}"));
-        let report = explain_fusion(&before, &target).unwrap();
+        let report = explain_fusion(&before, &target, FUSION).unwrap();
 
         let mut after = before.clone();
         let changes = |module: &mut Module| {

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use memplan_memory::Target;
-use memplan_passes::{Context, FUSION_OF_UPDATES, LOOP_RESIDUALS, REMAT, RunOptions, run};
+use memplan_passes::{Context, FUSION_OF_UPDATES, LOOP_RESIDUALS, Pass, REMAT, RunOptions, run};
 
 /// One long chain with a reduction after every seven steps.
 fn chain(n: usize) -> String {
@@ -85,7 +85,7 @@ fn seconds(text: &str) -> Duration {
     let target = Target::find("gpu-h100").unwrap();
     let mut module = memplan_hlo::parse(text).unwrap();
     let start = Instant::now();
-    let passes = [LOOP_RESIDUALS, REMAT, FUSION_OF_UPDATES];
+    let passes: [&dyn Pass; 3] = [&LOOP_RESIDUALS, &REMAT, &FUSION_OF_UPDATES];
     run(&mut module, &passes, &Context { target: &target }, RunOptions::default()).unwrap();
     start.elapsed()
 }

@@ -22,7 +22,7 @@ fn filetests() {
         verify(&before).unwrap_or_else(|errors| panic!("{path:?}: {errors}"));
 
         let after = run_twice(&before, &passes, &context);
-        match passes.iter().all(|pass| MOVE_ONLY.contains(&pass.name)) {
+        match passes.iter().all(|pass| MOVE_ONLY.contains(&pass.name())) {
             true => equivalence::check_bits(&before, &after),
             false => equivalence::check(&before, &after),
         }
@@ -40,7 +40,7 @@ fn filetests() {
 
 /// The module after the passes, which is what it is after running them once more.
 #[track_caller]
-pub(crate) fn run_twice(before: &Module, passes: &[Pass], context: &Context<'_>) -> Module {
+pub(crate) fn run_twice(before: &Module, passes: &[&dyn Pass], context: &Context<'_>) -> Module {
     let options = RunOptions { verify: true, ..RunOptions::default() };
     let mut once = before.clone();
     run(&mut once, passes, context, options).unwrap_or_else(|error| panic!("{}: {error}", before.name));
@@ -57,9 +57,9 @@ pub(crate) fn run_twice(before: &Module, passes: &[Pass], context: &Context<'_>)
     once
 }
 
-fn passes_of(source: &str) -> Vec<Pass> {
+fn passes_of(source: &str) -> Vec<&'static dyn Pass> {
     let names = header(source, "passes").expect("a header `// passes:`");
-    names.split(',').map(|name| *find(name.trim()).unwrap_or_else(|| panic!("no pass {name}"))).collect()
+    names.split(',').map(|name| find(name.trim()).unwrap_or_else(|| panic!("no pass {name}"))).collect()
 }
 
 /// What a header line `// KEY: VALUE` says.

@@ -26,7 +26,7 @@ fn random_scans_keep_their_bits() {
         let before =
             memplan_hlo::parse(&source).unwrap_or_else(|error| panic!("seed {seed}: {error}\n{source}"));
         verify(&before).unwrap_or_else(|errors| panic!("seed {seed}: {errors}\n{source}"));
-        let after = run_twice(&before, &[LOOP_STATE_IN_PLACE], &context);
+        let after = run_twice(&before, &[&LOOP_STATE_IN_PLACE], &context);
         n_changed += u64::from(memplan_hlo::print(&after) != memplan_hlo::print(&before));
         let result = std::panic::catch_unwind(|| equivalence::check_bits(&before, &after));
         assert!(result.is_ok(), "seed {seed}:\n{source}\nbecame\n{}", memplan_hlo::print(&after));

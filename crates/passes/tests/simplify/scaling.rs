@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use memplan_memory::Target;
-use memplan_passes::{Context, simplification_pipeline};
+use memplan_passes::{Context, SIMPLIFY, TAKE_APART};
 
 use crate::filetests::run_twice;
 
@@ -19,7 +19,7 @@ fn check(body: &str) {
     let module = memplan_hlo::parse(&source).unwrap();
     let target = Target::find("cpu").unwrap();
     let start = Instant::now();
-    let after = run_twice(&module, &simplification_pipeline(), &Context { target: &target });
+    let after = run_twice(&module, &[&TAKE_APART, &SIMPLIFY], &Context { target: &target });
     eprintln!(
         "{} -> {} instructions in {:?}",
         module.instruction_count(),

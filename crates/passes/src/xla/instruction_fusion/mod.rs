@@ -29,11 +29,11 @@ use smallvec::SmallVec;
 
 use super::fusions::{self, Group, post_order};
 use crate::pass::call_graph;
-use crate::{Context, Pass, PassError, cost};
+use crate::{Context, PassError, PassFn, cost};
 use indexing::Indexing;
 
 /// The pass.
-pub const INSTRUCTION_FUSION: Pass = Pass {
+pub const INSTRUCTION_FUSION: PassFn = PassFn {
     name: "instruction-fusion",
     description: "fuse operands into their consumers one by one, as XLA's CPU compiler does",
     run,

@@ -40,8 +40,8 @@ fn filetests() {
 fn parse(name: &str, source: &str) -> Module {
     let mut module = memplan_hlo::parse(source).unwrap_or_else(|error| panic!("{name}: {error}"));
     verify(&module).unwrap_or_else(|errors| panic!("{name}: {errors}"));
-    let passes: Vec<Pass> =
-        ["call-inliner", "tuple-simplifier", "dce"].map(|name| *find(name).unwrap()).into();
+    let passes: Vec<&dyn Pass> =
+        ["call-inliner", "tuple-simplifier", "dce"].map(|name| find(name).unwrap()).into();
     run(&mut module, &passes, &Context { target: &target() }, RunOptions::default()).unwrap();
     module
 }
