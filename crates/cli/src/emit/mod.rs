@@ -1,0 +1,64 @@
+//! `--emit KIND=FILE`: what else a plan or a compiled program can be written as.
+
+mod costs;
+mod kinds;
+mod program;
+
+use std::str::FromStr;
+
+use clap::Args;
+
+pub(crate) use program::Program;
+
+use crate::failure::Failure;
+use crate::output::{distinct, write_result};
+use kinds::{KINDS, Kind};
+
+#[derive(Args)]
+pub(crate) struct EmitArgs {
+    #[arg(long, value_name = "KIND=FILE", help = help())]
+    emit: Vec<Emit>,
+}
+
+/// One file to write.
+#[derive(Clone, Debug)]
+struct Emit {
+    kind: &'static Kind,
+    path: String,
+}
+
+fn help() -> String {
+    let kinds: Vec<String> =
+        KINDS.iter().map(|kind| format!("{}: {}", kind.name, kind.description)).collect();
+    format!("Write something else too; may be given several times. KIND is {}", kinds.join("; "))
+}
+
+impl FromStr for Emit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Emit, String> {
+        let names = || KINDS.iter().map(|kind| kind.name).collect::<Vec<_>>().join(", ");
+        let expected = || format!("expected KIND=FILE; the kinds are {}", names());
+        let (name, path) = text.split_once('=').ok_or_else(expected)?;
+        let known = KINDS.iter().find(|kind| kind.name == name);
+        let kind = known.ok_or_else(|| format!("there is no kind `{name}`; the kinds are {}", names()))?;
+        match path.is_empty() {
+            true => Err("the file is missing after `=`".to_string()),
+            false => Ok(Emit { kind, path: path.to_string() }),
+        }
+    }
+}
+
+impl EmitArgs {
+    /// Whether all that is asked for, and the report, go to places of their own.
+    pub(crate) fn check(&self, report: Option<&str>) -> Result<(), Failure> {
+        distinct(self.emit.iter().map(|emit| Some(emit.path.as_str())).chain([report]))
+    }
+
+    /// Writes all that was asked for.
+    pub(crate) fn write(&self, program: &Program<'_>) -> Result<(), Failure> {
+        self.emit
+            .iter()
+            .try_for_each(|Emit { kind, path }| write_result(Some(path), (kind.contents)(program, path)?))
+    }
+}

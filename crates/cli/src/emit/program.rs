@@ -1,0 +1,48 @@
+//! A planned module, and what emitters ask of it.
+
+use std::cell::OnceCell;
+
+use memplan::codegen::layout::{ProgramLayout, layout};
+use memplan::ir::Module;
+use memplan::memory::{PlanFile, Target};
+use memplan::plan::{Planned, ProgramCost};
+
+use crate::ipu_report::{Chips, summary};
+
+/// A planned module, and what it can be written as.
+pub(crate) struct Program<'a> {
+    pub(crate) module: &'a Module,
+    pub(crate) target: &'a Target,
+    pub(crate) planned: &'a Planned,
+    /// The tiles, of a machine that has some.
+    pub(crate) tiles: Option<&'a Chips>,
+    layout: OnceCell<ProgramLayout>,
+    cost: OnceCell<ProgramCost>,
+}
+
+impl<'a> Program<'a> {
+    pub(crate) fn new(module: &'a Module, target: &'a Target, planned: &'a Planned) -> Program<'a> {
+        Program { module, target, planned, tiles: None, layout: OnceCell::new(), cost: OnceCell::new() }
+    }
+
+    /// The plan file.
+    pub(crate) fn plan_json(&self) -> String {
+        let mut file = PlanFile::new(self.module, &self.planned.schedule, &self.planned.plan);
+        file.tiles = self.tiles.map(|chips| summary(self.module, chips));
+        self.cost().note(self.module, &self.planned.facts, &mut file);
+        json(&file)
+    }
+
+    pub(super) fn layout(&self) -> &ProgramLayout {
+        let Planned { facts, plan, .. } = self.planned;
+        self.layout.get_or_init(|| layout(self.module, facts, self.target, plan))
+    }
+
+    pub(super) fn cost(&self) -> &ProgramCost {
+        self.cost.get_or_init(|| ProgramCost::new(self.module, &self.planned.facts, self.target))
+    }
+}
+
+pub(super) fn json(document: &impl serde::Serialize) -> String {
+    serde_json::to_string_pretty(document).expect("documents have only string keys") + "\n"
+}
