@@ -26,13 +26,13 @@ pub(crate) fn spell_out_tuples(
         for number in overwritten_operands(&module.instructions[id]) {
             let operand = module.instructions[id].operands[number];
             module.instructions[id].operands[number] =
-                spell_out(module, operand, computation, &n_uses, names);
+                spell_out(module, operand, computation, &n_uses, false, names);
         }
         module.computations[computation].instructions.push(id);
     }
     if root {
         let root = module.computations[computation].root;
-        module.computations[computation].root = spell_out(module, root, computation, &n_uses, names);
+        module.computations[computation].root = spell_out(module, root, computation, &n_uses, false, names);
     }
     module.computations[computation].instructions.len() != n
 }
@@ -69,17 +69,20 @@ fn count_uses(
     uses
 }
 
-/// An explicit tuple, at all levels, with the elements of `id`: itself where it is one already and not shared.
+/// An explicit tuple, at all levels, with the elements of `id`: itself where it is one already and not shared, neither by
+/// its own users nor as a part of a tuple that is.
 fn spell_out(
     module: &mut Module,
     id: InstructionId,
     computation: ComputationId,
     n_uses: &FxHashMap<InstructionId, usize>,
+    is_part_of_shared: bool,
     names: &mut Names,
 ) -> InstructionId {
     let shape = module.instructions[id].shape;
     let Some(elements) = module.shape_of(shape).as_tuple().map(<[Shape]>::to_vec) else { return id };
     let is_tuple = module.instructions[id].op == Op::Tuple;
+    let is_shared = is_part_of_shared || n_uses.get(&id).is_some_and(|&uses| uses > 1);
     let mut parts = Vec::with_capacity(elements.len());
     for (i, element) in elements.into_iter().enumerate() {
         let is_nested = element.is_tuple() && !is_in_flight(&element);
@@ -92,9 +95,11 @@ fn spell_out(
                 module.add_instruction(Instruction::new(names.unique(&name), shape, op, [id], computation))
             }
         };
-        parts.push(if is_nested { spell_out(module, part, computation, n_uses, names) } else { part });
+        parts.push(match is_nested {
+            true => spell_out(module, part, computation, n_uses, is_shared, names),
+            false => part,
+        });
     }
-    let is_shared = n_uses.get(&id).is_some_and(|&uses| uses > 1);
     if is_tuple && !is_shared && parts.as_slice() == module.instructions[id].operands.as_slice() {
         return id;
     }
