@@ -13,6 +13,7 @@ mod fusions;
 mod instruction_fusion;
 mod library_fusion;
 mod reshape_decomposer;
+mod splitk_rewriter;
 mod stable_sort_expander;
 mod transposed_state;
 
@@ -24,5 +25,6 @@ pub use float_normalization::FLOAT_NORMALIZATION;
 pub use instruction_fusion::INSTRUCTION_FUSION;
 pub use library_fusion::LIBRARY_FUSION;
 pub use reshape_decomposer::RESHAPE_DECOMPOSER;
+pub use splitk_rewriter::SPLITK_REWRITER;
 pub use stable_sort_expander::STABLE_SORT_EXPANDER;
 pub use transposed_state::TRANSPOSED_STATE;
