@@ -10,18 +10,17 @@ use std::time::{Duration, Instant};
 use memplan::memory::Target;
 use memplan::plan::{PlanOptions, plan};
 use memplan::{LEGALIZE, check, hlo, ir, passes};
-use memplan_testkit::GROWTH_SHAPES;
+use memplan_testkit::{GROWTH_SHAPES, corpus};
 
 fn main() {
     println!(
         "{:<28} {:>10} {:>12} {:>9} {:>9} {:>9} {:>9} {:>9}",
         "program", "MB", "instructions", "parse", "verify", "plan", "check", "total"
     );
-    let shared = std::env::var("MEMPLAN_SHARED").unwrap_or_else(|_| "../shared".to_string());
-    for name in ["gpt2_train_unrolled/tpu", "resnet50_train/gpu"] {
-        match std::fs::read_to_string(format!("{shared}/corpus/{name}.hlo.txt")) {
-            Ok(text) => measure(name, &text),
-            Err(_) => println!("{name:<28} skipped: no corpus"),
+    let forms = [("gpt2_train_unrolled", "tpu"), ("resnet50_train", "gpu")];
+    for program in corpus() {
+        for (name, form) in forms.iter().filter(|(name, _)| *name == program.name) {
+            measure(&format!("{name}/{form}"), &program.text(form));
         }
     }
     for n in [10_000, 100_000, 1_000_000] {

@@ -13,7 +13,7 @@ use memplan::ir::Module;
 use memplan::memory::{Bytes, Target};
 use memplan::plan::Planned;
 use memplan::{CompileOptions, compile, hlo};
-use memplan_testkit::Fixture;
+use memplan_testkit::{Fixture, corpus};
 
 use crate::support::{explain, plan_and_prove};
 
@@ -244,7 +244,6 @@ fn placement_errors_say_where() {
 #[test]
 #[ignore = "writes docs/ipu.md: cargo test --test main -- --ignored ipu_table"]
 fn ipu_table() {
-    let Some(corpus) = memplan_testkit::shared("corpus") else { return };
     let target = Target::find("ipu-gc200").unwrap();
     let mut text = String::from(
         "# Programs on an IPU\n\n`compile --target ipu-gc200` on every program of the corpus: bytes on the fullest of 1472 \
@@ -254,11 +253,8 @@ fn ipu_table() {
          | program | instructions | hashed | balanced | of a tile | mean | balance | code | exchange | verdict |\n\
          |---|---:|---:|---:|---:|---:|---:|---:|---:|---|\n",
     );
-    let mut programs: Vec<_> =
-        std::fs::read_dir(corpus).unwrap().map(|entry| entry.unwrap().path()).collect();
-    programs.sort();
-    for path in programs.iter().filter(|path| path.is_dir()) {
-        let (module, planned) = compiled(&path.join("before.hlo.txt"), &target);
+    for program in corpus().into_iter().filter(|program| !program.is_ours) {
+        let (module, planned) = compiled(&program.text_path("before"), &target);
         let plan = |policy, streaming| {
             let options = IpuOptions { policy, streaming, ..IpuOptions::default() };
             plan_tiles(&module, &planned.facts, &target, &options).unwrap()
@@ -278,7 +274,7 @@ fn ipu_table() {
         writeln!(
             text,
             "| {} | {} | {:#} | {:#} | {:.1} % | {:#} | {:.3} | {:#} | {:#} | {verdict} |",
-            path.file_name().unwrap().display(),
+            program.name,
             planned.facts.line.end(),
             hashed.maximum,
             stage.maximum,

@@ -2,6 +2,7 @@
 
 mod c_header;
 mod compile;
+mod corpus;
 mod estimate;
 mod examples;
 mod fast_memory;

@@ -1,7 +1,6 @@
 //! How fast HLO text is read and written: `cargo bench -p memplan-hlo --bench parse`.
 //!
-//! One line per file of the corpus (environment variable `MEMPLAN_SHARED`, or `shared` beside the workspace), or per
-//! file named as an argument: size, then megabytes per second of reading and of writing, the best of several runs.
+//! One line per file of the corpus (see `memplan_testkit::corpus`), or per file named as an argument: size, then megabytes per second of reading and of writing, the best of several runs.
 //! `scripts/parse_speed.py` prints XLA's parser beside it.
 
 #![allow(clippy::print_stdout, reason = "a benchmark talks to a person")]
@@ -9,17 +8,17 @@
 use std::{
     fs,
     hint::black_box,
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::{Duration, Instant},
 };
+
+use memplan_testkit::{FORMS, corpus};
 
 fn main() {
     let named: Vec<PathBuf> =
         std::env::args_os().skip(1).map(PathBuf::from).filter(|path| path.is_file()).collect();
-    let files = if named.is_empty() { corpus() } else { named };
-    if files.is_empty() {
-        eprintln!("skipped: no corpus");
-    }
+    let all = || corpus().iter().flat_map(|program| FORMS.map(|form| program.text_path(form))).collect();
+    let files = if named.is_empty() { all() } else { named };
     let (mut bytes, mut reading, mut writing) = (0, Duration::ZERO, Duration::ZERO);
     for path in files {
         let source = fs::read_to_string(&path).expect("the file is readable");
@@ -50,18 +49,4 @@ fn best(mut run: impl FnMut()) -> Duration {
         best = best.min(start.elapsed());
     }
     best
-}
-
-fn corpus() -> Vec<PathBuf> {
-    let shared = std::env::var_os("MEMPLAN_SHARED")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared"), PathBuf::from);
-    let programs = fs::read_dir(shared.join("corpus")).into_iter().flatten().flatten();
-    let mut files: Vec<PathBuf> = programs
-        .flat_map(|program| {
-            ["before", "cpu", "gpu", "tpu"].map(|k| program.path().join(format!("{k}.hlo.txt")))
-        })
-        .filter(|path| path.is_file())
-        .collect();
-    files.sort();
-    files
 }

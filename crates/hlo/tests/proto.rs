@@ -1,11 +1,12 @@
 //! The protobuf front-end: against the corpus, against the texts in `tests/hlo`, and against bytes that are no module.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use memplan_hlo::fuzzing::check_proto;
 use memplan_hlo::{parse, print, proto};
 use memplan_ir::{Instruction, Module, verify};
+use memplan_testkit::corpus;
 
 const SMALL: &str = r#"HloModule small, is_scheduled=true, input_output_alias={ {}: (0, {}, may-alias) }, buffer_donor={ (1, {}) }
 
@@ -32,13 +33,10 @@ ENTRY %main (x: f32[4], y: f32[4]) -> f32[4] {
 
 #[test]
 fn the_corpus_reads_as_its_text_does() {
-    let Some(programs) = corpus() else {
-        eprintln!("skipped: no corpus");
-        return;
-    };
-    for program in programs {
+    for program in corpus() {
+        let text = program.text("before");
+        let program = program.folder;
         let bytes = std::fs::read(program.join("before.hlo.pb")).expect("the corpus is readable");
-        let text = std::fs::read_to_string(program.join("before.hlo.txt")).expect("the corpus is readable");
         let imported = proto::read(&bytes).unwrap_or_else(|error| panic!("{}: {error:?}", program.display()));
         assert_eq!(imported.warnings, [], "{}", program.display());
         assert_eq!(verify(&imported.module), Ok(()), "{}", program.display());
@@ -280,15 +278,4 @@ fn assert_same(a: &Module, b: &Module, program: &Path) {
     let difference = a.lines().zip(b.lines()).find(|(a, b)| a != b);
     assert_eq!(difference, None, "{}", program.display());
     assert_eq!(a.len(), b.len(), "{}", program.display());
-}
-
-/// The programs of the corpus, if it is there.
-fn corpus() -> Option<Vec<PathBuf>> {
-    let shared = std::env::var_os("MEMPLAN_SHARED")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared"), PathBuf::from);
-    let programs = std::fs::read_dir(shared.join("corpus")).ok()?;
-    let mut programs: Vec<PathBuf> = programs.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    programs.retain(|program| program.join("before.hlo.pb").exists());
-    programs.sort();
-    Some(programs)
 }

@@ -1,47 +1,36 @@
 //! Programs inside the memory of their plans give what they give with separate buffers, bit for bit.
 
-use std::fs::File;
-use std::path::PathBuf;
-
 use memplan_interp::{Error, Options, evaluate, npz, run_in_arena, scratch, with_meaningful_layouts};
 use memplan_ir::{ArrayLiteral, ElementType, Literal, Module, Shape};
 use memplan_memory::Target;
 use memplan_plan::{AssignOptions, PlanOptions, plan};
+use memplan_testkit::{Program, corpus, numerics};
 
 #[test]
 fn numerics_in_the_arena() {
-    let Some(cases) = directories("numerics") else {
-        eprintln!("skipped: no corpus");
-        return;
-    };
-    for case in cases {
-        let module = read(&case.join("module.hlo.txt"));
-        let inputs =
-            npz::read_inputs(&module, File::open(case.join("inputs.npz")).expect("a case has inputs"));
-        check(&case.to_string_lossy(), &module, &inputs.expect("the inputs fit"), "cpu");
+    for case in numerics() {
+        let module = read(&case.text);
+        let inputs = npz::read_inputs(&module, case.inputs()).expect("the inputs fit");
+        check(&case.name, &module, &inputs, "cpu");
     }
 }
 
 #[test]
 fn scheduled_programs_in_the_arena() {
-    let Some(cases) = directories("corpus") else {
-        eprintln!("skipped: no corpus");
-        return;
-    };
-    for case in cases.iter().filter(|c| c.to_string_lossy().contains("_tiny")) {
-        for (file, target) in [("cpu.hlo.txt", "cpu"), ("gpu.hlo.txt", "gpu-h100")] {
-            let path = case.join(file);
-            let module = read(&path);
-            let before = read(&case.join("before.hlo.txt"));
+    for program in corpus().into_iter().filter(Program::is_small) {
+        for (form, target) in [("cpu", "cpu"), ("gpu", "gpu-h100")] {
+            let name = format!("{} for {form}", program.name);
+            let module = read(&program.text(form));
+            let before = read(&program.text("before"));
             let inputs = inputs(&before);
             // cuDNN's convolutions are foreign.
             if let Err(Error::UnknownCustomCall { .. }) = evaluate(&module, &inputs, &Options::default()) {
-                eprintln!("skipped: {} calls a library", path.display());
+                eprintln!("skipped: {name} calls a library");
                 continue;
             }
-            let found = check(&path.to_string_lossy(), &module, &inputs, target);
+            let found = check(&name, &module, &inputs, target);
             let meant = evaluate(&before, &inputs, &Options::default()).expect("the program is evaluated");
-            compare(&path.to_string_lossy(), &found, &meant);
+            compare(&name, &found, &meant);
         }
     }
 }
@@ -198,17 +187,6 @@ fn inputs(module: &Module) -> Vec<Literal> {
         .collect()
 }
 
-fn read(path: &PathBuf) -> Module {
-    memplan_hlo::parse(&std::fs::read_to_string(path).expect("a case has a module"))
-        .expect("the module is valid")
-}
-
-fn directories(name: &str) -> Option<Vec<PathBuf>> {
-    let default = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared");
-    let shared = std::env::var("MEMPLAN_SHARED").unwrap_or_else(|_| default.to_string());
-    let entries = std::fs::read_dir(PathBuf::from(shared).join(name)).ok()?;
-    let mut found: Vec<PathBuf> =
-        entries.filter_map(|e| Some(e.ok()?.path())).filter(|p| p.is_dir()).collect();
-    found.sort();
-    Some(found)
+fn read(text: &str) -> Module {
+    memplan_hlo::parse(text).expect("the module is valid")
 }

@@ -1,28 +1,18 @@
 //! The numbers JAX computes: whole programs, with their inputs and outputs.
 
-use std::fs::File;
-use std::path::PathBuf;
-
 use memplan_interp::{Options, evaluate, npz};
 use memplan_ir::{ElementType, Literal};
+use memplan_testkit::numerics;
 
 #[test]
 fn programs_give_the_numbers_of_jax() {
-    let Some(cases) = cases() else {
-        eprintln!("skipped: no corpus");
-        return;
-    };
-    for case in cases {
-        let name = case.file_name().expect("a case has a name").to_string_lossy().into_owned();
-        let text = std::fs::read_to_string(case.join("module.hlo.txt")).expect("a case has a module");
-        let module = memplan_hlo::parse(&text).expect("the module is valid");
-        let inputs =
-            npz::read_inputs(&module, File::open(case.join("inputs.npz")).expect("a case has inputs"));
-        let result = evaluate(&module, &inputs.expect("the inputs fit"), &Options::default());
-        let result = result.unwrap_or_else(|error| panic!("{name}: {error}"));
-        let expected =
-            npz::read_outputs(&result, File::open(case.join("outputs.npz")).expect("a case has outputs"));
-        compare(&name, &result, &expected.expect("the outputs fit"));
+    for case in numerics() {
+        let module = memplan_hlo::parse(&case.text).expect("the module is valid");
+        let inputs = npz::read_inputs(&module, case.inputs()).expect("the inputs fit");
+        let result = evaluate(&module, &inputs, &Options::default());
+        let result = result.unwrap_or_else(|error| panic!("{}: {error}", case.name));
+        let expected = npz::read_outputs(&result, case.outputs()).expect("the outputs fit");
+        compare(&case.name, &result, &expected);
     }
 }
 
@@ -46,15 +36,4 @@ fn compare(name: &str, found: &Literal, expected: &Literal) {
         }
         _ => assert!(found == expected, "{name}: {found:?} instead of {expected:?}"),
     }
-}
-
-fn cases() -> Option<Vec<PathBuf>> {
-    let default = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared");
-    let shared = std::env::var("MEMPLAN_SHARED").unwrap_or_else(|_| default.to_string());
-    let mut cases: Vec<PathBuf> = std::fs::read_dir(PathBuf::from(shared).join("numerics"))
-        .ok()?
-        .filter_map(|e| Some(e.ok()?.path()))
-        .collect();
-    cases.sort();
-    Some(cases)
 }

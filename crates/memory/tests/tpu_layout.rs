@@ -3,6 +3,7 @@
 use memplan_hlo::shape_text;
 use memplan_ir::{ArrayShape, ElementType, Shape};
 use memplan_memory::{Addressing, Target};
+use memplan_testkit::shared;
 use proptest::prelude::*;
 
 /// The text and the padded bytes of an array's layout on a target.
@@ -53,14 +54,17 @@ fn known_vectors() {
     }
 }
 
-/// All 2,000 rows of `tpu_layouts.tsv`.
+/// The layouts that libtpu chose: a table that `scripts/make_tpu_layouts.py` writes, and a larger one where it is there.
 #[test]
 fn measured_layouts() {
-    let Some(table) = memplan_testkit::shared("").map(|root| root.join("tpu_layouts.tsv")) else { return };
-    let Ok(table) = std::fs::read_to_string(table) else {
-        eprintln!("skipped: no corpus");
-        return;
-    };
+    assert_measured(include_str!("../../../tests/tpu_layouts.tsv"));
+    if let Some(larger) = shared("tpu_layouts.tsv") {
+        assert_measured(&std::fs::read_to_string(larger).unwrap());
+    }
+}
+
+#[track_caller]
+fn assert_measured(table: &str) {
     let mut rows = 0;
     for row in table.lines().skip(1) {
         let [generation, _, _, expected, bytes] = row.split('\t').collect::<Vec<_>>()[..] else {
@@ -73,7 +77,7 @@ fn measured_layouts() {
         assert_eq!(ours, (expected.to_string(), bytes.parse().unwrap()), "{row}");
         rows += 1;
     }
-    assert_eq!(rows, 2000);
+    assert!(rows > 200, "{rows}");
 }
 
 #[test]

@@ -1,8 +1,7 @@
 //! The solver on problems with known answers, generated and published.
 
-use std::path::PathBuf;
-
 use memplan_pack::{Item, Options, Problem, Status, fit, generate, minimize, table::Table, validate};
+use memplan_testkit::shared;
 
 /// Limits in nodes, so that the outcome does not depend on the machine.
 fn limited(nodes: u64) -> Options {
@@ -97,18 +96,17 @@ fn every_generated_shape_is_packed_near_its_bound() {
 }
 
 #[test]
-fn the_published_problems_fit_and_no_less() {
-    let root = std::env::var_os("MEMPLAN_SHARED").map(PathBuf::from);
-    let root = root.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared"));
-    for name in "ABCDEFGHIJK".chars() {
-        let Ok(text) = std::fs::read(root.join(format!("dsa/{name}.1048576.csv"))) else {
-            eprintln!("skipped: no corpus");
-            return;
-        };
-        let problem = Table::parse(&text).expect("a table").problem;
-        let packing = fit(&problem, 1_048_576, &limited(400_000)).expect("fine");
+fn problems_fit_where_they_are_known_to_and_no_less() {
+    let strips =
+        (1..4).map(|seed| (format!("strip {seed}"), generate::cut_strip(60, 1000, 5000, seed), 5000));
+    let published = "ABCDEFGHIJK".chars().filter_map(|name| {
+        let text = std::fs::read(shared(&format!("dsa/{name}.1048576.csv"))?).expect("it is readable");
+        Some((name.to_string(), Table::parse(&text).expect("a table").problem, 1_048_576))
+    });
+    for (name, problem, capacity) in strips.chain(published) {
+        let packing = fit(&problem, capacity, &limited(400_000)).expect("fine");
         assert_eq!(packing.certificate.status, Status::Packed, "{name}");
-        assert!(validate(&problem, &packing.offsets).is_ok_and(|height| height <= 1_048_576), "{name}");
+        assert!(validate(&problem, &packing.offsets).is_ok_and(|height| height <= capacity), "{name}");
         let bound = packing.certificate.lower_bound;
         let refuted = fit(&problem, bound - 1, &limited(0)).expect("fine");
         assert_eq!(refuted.certificate.status, Status::Infeasible, "{name}");

@@ -6,6 +6,7 @@ use memplan_analysis::Facts;
 use memplan_ir::Module;
 use memplan_memory::Target;
 use memplan_plan::{Method, ScheduleOptions, ScheduleReport, plan, schedule};
+use memplan_testkit::{Program, corpus};
 
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -83,30 +84,20 @@ fn cases_have_the_peaks_they_state() {
 
 #[test]
 fn corpus_programs_get_legal_orders_no_worse_than_the_text() {
-    let shared =
-        std::env::var("MEMPLAN_SHARED").map_or_else(|_| workspace().join("../shared"), PathBuf::from);
-    let Ok(folder) = shared.join("corpus").read_dir() else {
-        eprintln!("skipped: no corpus");
-        return;
-    };
     let target = Target::find("gpu-h100").expect("built in");
-    let mut programs: Vec<PathBuf> = folder.map(|entry| entry.expect("readable").path()).collect();
-    programs.sort();
     // The larger programs take seconds without optimization; `examples/schedules.rs` covers them.
-    programs.retain(|program| program.to_string_lossy().contains("tiny"));
-    for program in programs {
-        for file in ["before.hlo.txt", "cpu.hlo.txt", "gpu.hlo.txt"] {
-            let Ok(text) = std::fs::read_to_string(program.join(file)) else { continue };
-            let mut module = prepared(&text, &target);
+    for program in corpus().into_iter().filter(Program::is_small) {
+        for form in ["before", "cpu", "gpu"] {
+            let mut module = prepared(&program.text(form), &target);
             let (scheduled, report) = check(module.clone(), &target);
             for computation in &report.computations {
                 let textual = computation.candidates[0].1;
-                assert!(computation.peak <= textual, "{} {file}", program.display());
+                assert!(computation.peak <= textual, "{} {form}", program.name);
             }
             // A second round starts from the first one's result.
             let again =
                 schedule(&scheduled, &target, &ScheduleOptions::default()).expect("there is an order").1;
-            assert!(again.peak <= report.peak, "{} {file}", program.display());
+            assert!(again.peak <= report.peak, "{} {form}", program.name);
             module.is_scheduled = true;
             let twice = schedule(&module, &target, &ScheduleOptions::default()).expect("there is an order");
             assert_eq!(twice.1.peak, report.peak, "the same input gives the same schedule");

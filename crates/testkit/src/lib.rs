@@ -1,24 +1,24 @@
-//! What tests of several crates share: a generator of modules, inputs for them, comparison of results, and headers and
-//! expectations in case files.
+//! What tests of several crates share: real programs, a generator of modules, inputs for them, comparison of results,
+//! and headers and expectations in case files.
 //!
 //! It knows nothing but the IR, so that every crate above can use it without a circle.
 
 mod compare;
+mod corpus;
 mod features;
 mod fixture;
 mod generator;
 mod growth;
 mod inputs;
 mod random;
-mod shared;
 mod training;
 
 pub use compare::{difference, first_difference};
+pub use corpus::{FORMS, NumericsCase, Program, corpus, numerics, shared};
 pub use features::{Features, features};
 pub use fixture::{Expectation, Fixture, FixtureError};
 pub use generator::{GenerateOptions, generate, generate_from};
 pub use growth::{GROWTH_SHAPES, GrowthShape};
 pub use inputs::random_inputs;
 pub use random::Random;
-pub use shared::shared;
 pub use training::{INSTRUCTIONS_PER_LAYER, unrolled_training};

@@ -59,7 +59,7 @@ fn array_literal<W: fmt::Write>(array: &ArrayLiteral, out: &mut W) -> fmt::Resul
         let n_braces = extents[..zero].iter().fold(1, |n: i64, &extent| n.saturating_mul(extent));
         return match n_braces > LONG as i64 {
             true => out.write_str("{...}"),
-            false => empty(&extents[..zero], extents.len() > 1, out),
+            false => empty(&extents[..zero], zero + 1 < extents.len(), out),
         };
     }
     if bytes.len() > LONG && !array.element_type.is_complex() && bytes[width..].iter().all(|&byte| byte == 0)
@@ -70,13 +70,15 @@ fn array_literal<W: fmt::Write>(array: &ArrayLiteral, out: &mut W) -> fmt::Resul
     let rank = extents.len();
     let row = extents[rank - 1] as usize;
     let n_rows = bytes.len() / width / row;
-    let (open, close) = if rank > 1 { ("{ ", " }") } else { ("{", "}") };
+    // XLA puts spaces around rows of several elements, unless there is but one dimension.
+    let (open, close) = if rank > 1 && row > 1 { ("{ ", " }") } else { ("{", "}") };
     let mut index = vec![0i64; rank - 1];
     let mut rolled = rank - 1;
     for r in 0..n_rows {
-        for _ in 0..rolled + 1 {
-            out.write_str(open)?;
+        for _ in 0..rolled {
+            out.write_str("{ ")?;
         }
+        out.write_str(open)?;
         let start = r * row;
         separated(out, ", ", start..start + row, |out, i| {
             element(array.element_type, &bytes[i * width..][..width], out)
@@ -90,8 +92,9 @@ fn array_literal<W: fmt::Write>(array: &ArrayLiteral, out: &mut W) -> fmt::Resul
             index[d] = 0;
             rolled += 1;
         }
-        for _ in 0..rolled + 1 {
-            out.write_str(close)?;
+        out.write_str(close)?;
+        for _ in 0..rolled {
+            out.write_str(" }")?;
         }
         if r + 1 < n_rows {
             out.write_str(", ")?;

@@ -1,13 +1,10 @@
 //! Whether two modules compute the same: both are evaluated on the same random inputs.
 
-use std::fs::File;
-
 use memplan_interp::{Options, evaluate, npz};
 use memplan_ir::{ArrayShape, ElementType, Literal, Module, Shape};
 use memplan_memory::Target;
 use memplan_passes::{Context, RunOptions, SIMPLIFY, TAKE_APART, run};
-
-use crate::corpus::shared;
+use memplan_testkit::numerics;
 
 /// Asserts that two modules give the same results, integers exactly, floats within `1e-6` of the largest magnitude.
 #[track_caller]
@@ -42,23 +39,15 @@ fn on_random_inputs(before: &Module, after: &Module, compare: impl Fn(&Literal, 
 /// The programs whose results JAX computed still have them.
 #[test]
 fn numerics_hold() {
-    let Ok(cases) = std::fs::read_dir(shared().join("numerics")) else {
-        eprintln!("skipped: no corpus");
-        return;
-    };
     let target = Target::find("cpu").unwrap();
-    let mut cases: Vec<_> = cases.map(|entry| entry.unwrap().path()).collect();
-    cases.sort();
-    for case in cases {
-        let name = case.file_name().unwrap().to_string_lossy().into_owned();
-        let source = std::fs::read_to_string(case.join("module.hlo.txt")).unwrap();
-        let mut module = memplan_hlo::parse(&source).unwrap();
-        let inputs = npz::read_inputs(&module, File::open(case.join("inputs.npz")).unwrap()).unwrap();
+    for case in numerics() {
+        let mut module = memplan_hlo::parse(&case.text).unwrap();
+        let inputs = npz::read_inputs(&module, case.inputs()).unwrap();
         let options = RunOptions { verify: true, ..RunOptions::default() };
         run(&mut module, &[&TAKE_APART, &SIMPLIFY], &Context { target: &target }, options).unwrap();
         let result = evaluate(&module, &inputs, &Options::default()).unwrap();
-        let expected = npz::read_outputs(&result, File::open(case.join("outputs.npz")).unwrap()).unwrap();
-        compare(&name, &result, &expected, 2e-5);
+        let expected = npz::read_outputs(&result, case.outputs()).unwrap();
+        compare(&case.name, &result, &expected, 2e-5);
     }
 }
 
