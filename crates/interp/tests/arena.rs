@@ -30,7 +30,9 @@ fn scheduled_programs_in_the_arena() {
             }
             let found = check(&name, &module, &inputs, target);
             let meant = evaluate(&before, &inputs, &Options::default()).expect("the program is evaluated");
-            compare(&name, &found, &meant);
+            // XLA leaves out conversions to half precision where it may, and then rounds less often.
+            let tolerance = if program.text("before").contains("bf16[") { 1.0 / 64.0 } else { 1e-3 };
+            compare(&name, &found, &meant, tolerance);
         }
     }
 }
@@ -126,19 +128,21 @@ fn in_arena(name: &str, module: &Module, inputs: &[Literal], target: &str) -> Re
     run_in_arena(&module, &planned.schedule, &planned.plan, inputs, &Options::default())
 }
 
-/// Floats agree within 1e-3 of the array's largest magnitude: optimized programs add up in another order.
-fn compare(name: &str, found: &Literal, meant: &Literal) {
+/// Floats agree within a share of the array's largest magnitude: optimized programs add up in another order.
+fn compare(name: &str, found: &Literal, meant: &Literal, tolerance: f32) {
     match (found, meant) {
         (Literal::Tuple(found), Literal::Tuple(meant)) => {
-            found.iter().zip(meant).enumerate().for_each(|(k, (f, m))| compare(&format!("{name} {k}"), f, m));
+            found
+                .iter()
+                .zip(meant)
+                .enumerate()
+                .for_each(|(k, (f, m))| compare(&format!("{name} {k}"), f, m, tolerance));
         }
         (Literal::Array(found), Literal::Array(meant)) => {
-            let tolerance = match found.element_type {
-                ElementType::F32 => 1e-3,
-                ElementType::Bf16 => 1.0 / 64.0,
+            if !matches!(found.element_type, ElementType::F32 | ElementType::Bf16) {
                 // Integers, predicates: all of them are alike.
-                _ => return assert!(found == meant, "{name}: {found:?} instead of {meant:?}"),
-            };
+                return assert!(found == meant, "{name}: {found:?} instead of {meant:?}");
+            }
             let (found, meant) = (floats(found), floats(meant));
             let largest = meant.iter().fold(0f32, |m, x| m.max(x.abs()));
             let worst = found.iter().zip(&meant).fold(0f32, |m, (x, y)| m.max((x - y).abs()));
