@@ -288,9 +288,16 @@ impl<'a> Separate<'a> {
 
     /// Whether the start of this computation declares that a value is overwritten: it has copied what others need.
     fn is_overwritten_by_start(&self, value: ValueId) -> bool {
-        let Some(start) = self.graph.caller(self.computation) else { return false };
-        matches!(self.module.instructions[start].op, Op::AsyncStart(_))
-            && in_place_values(self.module, self.flow, self.in_place, start).any(|(old, _)| old == value)
+        self.promised_by_start().iter().any(|&(old, _)| old == value)
+    }
+
+    /// Values that the start of this computation declares to be overwritten, each with the result that takes its place.
+    fn promised_by_start(&self) -> Vec<(ValueId, ValueId)> {
+        let start = self.graph.caller(self.computation);
+        let start = start.filter(|&start| matches!(self.module.instructions[start].op, Op::AsyncStart(_)));
+        start.map_or_else(Vec::new, |start| {
+            in_place_values(self.module, self.flow, self.in_place, start).collect()
+        })
     }
 
     /// Replaces operand `number` of `user` by a copy of it.
