@@ -99,18 +99,19 @@ impl Product {
         let [left, right] = [r.operand(id, 0), r.operand(id, 1)];
         let (lhs, rhs, result) = (r.array(left)?, r.array(right)?, r.array(id)?);
         let numbers = &dot.dimensions;
-        let all = |array: &ArrayShape| array.dimensions.iter().map(|&extent| extent as u64).product::<u64>();
-        let some = |of: &[i64]| of.iter().map(|&d| lhs.dimensions[d as usize] as u64).product::<u64>();
-        let (batch, contracted) = (some(&numbers.lhs_batch), some(&numbers.lhs_contracting));
+        let (all_left, all_right) = (lhs.element_count()?, rhs.element_count()?);
         let is_integer = [lhs, rhs].iter().any(|operand| operand.element_type == ElementType::S32);
-        if is_integer || all(lhs) == 0 || all(rhs) == 0 {
+        if is_integer || all_left == 0 || all_right == 0 {
             return None;
         }
+        // No more than all of them, which do not overflow.
+        let some = |of: &[i64]| of.iter().map(|&d| lhs.dimensions[d as usize] as u64).product::<u64>();
+        let (batch, contracted) = (some(&numbers.lhs_batch), some(&numbers.lhs_contracting));
         let bytes = [loaded(r, left), loaded(r, right), result.element_type];
         Some(Product {
             batch,
-            rows: all(lhs) / (batch * contracted),
-            columns: all(rhs) / (batch * contracted),
+            rows: all_left / (batch * contracted),
+            columns: all_right / (batch * contracted),
             contracted,
             bytes: bytes.map(|element_type| f64::from(element_type.bits()) / 8.0),
             accumulator: accumulator(result.element_type),
