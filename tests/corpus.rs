@@ -9,7 +9,7 @@ use memplan::memory::{Target, Totals};
 use memplan::{CompileOptions, compile, hlo};
 use memplan_testkit::{Program, corpus, first_difference, numerics};
 
-use crate::support::{explain, plan_and_prove, plan_to_run, prove, run_in_arena};
+use crate::support::{explain, plan_and_prove, plan_to_run, prove, run_in_arena, snapshot};
 
 /// XLA's compilers, and the targets that stand for their devices.
 const COMPILERS: [(&str, &str); 3] = [("cpu", "cpu"), ("gpu", "gpu-h100"), ("tpu", "tpu-v5e")];
@@ -100,14 +100,4 @@ fn xla_total(program: &Program, compiler: &str) -> u64 {
     let statistics: serde_json::Value = serde_json::from_str(&text).unwrap();
     let bytes = |what: &str| statistics[format!("{what}_size_in_bytes")].as_u64().unwrap();
     bytes("argument") + bytes("output") - bytes("alias") + bytes("temp")
-}
-
-fn snapshot(name: &str, text: &str) {
-    insta::with_settings!({
-        snapshot_path => "../snapshots",
-        prepend_module_to_snapshot => false,
-        omit_expression => true,
-    }, {
-        insta::assert_snapshot!(name, text);
-    });
 }

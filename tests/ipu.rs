@@ -15,7 +15,7 @@ use memplan::plan::Planned;
 use memplan::{CompileOptions, compile, hlo};
 use memplan_testkit::{Fixture, corpus};
 
-use crate::support::{explain, plan_and_prove};
+use crate::support::{explain, plan_and_prove, snapshot};
 
 #[test]
 fn ipu_filetests() {
@@ -492,14 +492,4 @@ fn ranges(tiles: &TileSet) -> String {
 
 fn root(path: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
-}
-
-fn snapshot(name: &str, text: &str) {
-    insta::with_settings!({
-        snapshot_path => "../snapshots",
-        prepend_module_to_snapshot => false,
-        omit_expression => true,
-    }, {
-        insta::assert_snapshot!(name, text);
-    });
 }

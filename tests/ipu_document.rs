@@ -9,7 +9,7 @@ use memplan::memory::{Bytes, Target};
 use memplan::{CompileOptions, compile, hlo};
 use memplan_testkit::Fixture;
 
-use crate::support::{explain, plan_and_prove};
+use crate::support::{explain, plan_and_prove, snapshot};
 
 #[test]
 fn tiles_are_written() {
@@ -23,13 +23,7 @@ fn tiles_are_written() {
     let plan = plan_tiles(&module, &planned.facts, &target, &options).unwrap();
     let document = TileDocument::new(&module, &target, std::slice::from_ref(&plan));
     read_back(&document, &plan);
-    insta::with_settings!({
-        snapshot_path => "../snapshots",
-        prepend_module_to_snapshot => false,
-        omit_expression => true,
-    }, {
-        insta::assert_snapshot!("ipu_document", serde_json::to_string_pretty(&document).unwrap());
-    });
+    snapshot("ipu_document", &serde_json::to_string_pretty(&document).unwrap());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use memplan::memory::{Bytes, Slice, Target};
 use memplan::plan::Planned;
 use memplan_testkit::random_inputs;
 
-use crate::support::{evaluate, plan_to_run, prove, run_in_arena};
+use crate::support::{evaluate, plan_to_run, prove, run_in_arena, snapshot};
 
 /// How often a kind of mutation was tried, refused by the proof, and noticed by running it: because the run stopped
 /// at a value that is not there, or because of its numbers.
@@ -58,13 +58,7 @@ fn mutated_plans() {
         writeln!(text, "{kind:20} {tried:5} {refused:7} {stopped:7} {wrong_numbers:5}").unwrap();
         assert!(*refused * 2 > *tried, "most mutations matter: {kind}");
     }
-    insta::with_settings!({
-        snapshot_path => "../snapshots",
-        prepend_module_to_snapshot => false,
-        omit_expression => true,
-    }, {
-        insta::assert_snapshot!("mutated_plans", text);
-    });
+    snapshot("mutated_plans", &text);
 }
 
 fn judge(

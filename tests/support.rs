@@ -5,6 +5,18 @@ pub(crate) use memplan_judge::{
     evaluate, explain, plan_and_prove, plan_to_run, prove, run_in_arena, run_passes,
 };
 
+/// Compares a text with the snapshot of a name.
+#[track_caller]
+pub(crate) fn snapshot(name: &str, text: &str) {
+    insta::with_settings!({
+        snapshot_path => "../snapshots",
+        prepend_module_to_snapshot => false,
+        omit_expression => true,
+    }, {
+        insta::assert_snapshot!(name, text);
+    });
+}
+
 /// `temp +16`.
 pub(crate) fn place(plan: &MemoryPlan, target: &Target, slice: &Slice) -> String {
     format!("{} +{}", kind(plan, target, slice), slice.offset.0)

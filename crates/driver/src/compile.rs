@@ -175,20 +175,15 @@ struct Program<'a> {
 
 impl Program<'_> {
     fn stage(&mut self, stage: &Pipeline) -> Result<(), CompileError> {
-        self.run(stage.name, &[stage])
-    }
-
-    fn run(&mut self, name: &'static str, list: &[&dyn Pass]) -> Result<(), CompileError> {
         let start = Instant::now();
-        self.run_quietly(list)?;
-        self.note(name, start.elapsed());
+        self.run(stage)?;
+        self.note(stage.name, start.elapsed());
         Ok(())
     }
 
-    /// Runs passes that are no stage by themselves.
-    fn run_quietly(&mut self, list: &[&dyn Pass]) -> Result<(), CompileError> {
+    fn run(&mut self, pass: &dyn Pass) -> Result<(), CompileError> {
         let options = RunOptions { stop_after: None, verify: self.options.verify_each_pass };
-        let runs = passes::run(&mut self.module, list, &Context { target: self.target }, options)?;
+        let runs = passes::run(&mut self.module, &[pass], &Context { target: self.target }, options)?;
         if runs.iter().any(|run| run.changed) {
             self.measured = None;
         }
@@ -226,11 +221,11 @@ impl Program<'_> {
     fn fuse(mut self, fusion: Fusion) -> Result<Self, CompileError> {
         let before = &self.options.stages.before_fusion;
         let start = Instant::now();
-        self.run_quietly(&[before])?;
+        self.run(before)?;
         if self.options.explain_fusion {
             self.fusion = Some(passes::explain_fusion(&self.module, self.target, fusion)?);
         }
-        self.run_quietly(&[&fusion])?;
+        self.run(&fusion)?;
         self.note(before.name, start.elapsed());
         Ok(self)
     }

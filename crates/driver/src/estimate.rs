@@ -156,10 +156,8 @@ fn fast_memory_options(compiler: &Compiler, machine: &Target, temp: Bytes) -> Op
 
 /// Instructions that code is generated for.
 fn n_kernels(module: &Module, graph: &CallGraph) -> u64 {
-    let is_kernel = |op: &Op| {
-        !matches!(op.traits().role, Role::Provides | Role::PassesOn | Role::Regroups | Role::Calls)
-            && !op.runs_callees()
-    };
+    let is_kernel =
+        |op: &Op| op.traits().role != Role::Provides && !op.only_passes_on() && !op.runs_callees();
     let of = |&computation: &ir::ComputationId| {
         module.instructions_of(computation).filter(|(_, instruction)| is_kernel(&instruction.op)).count()
             as u64

@@ -155,6 +155,9 @@ struct Separate<'a> {
     readers: &'a FxHashMap<ValueId, u32>,
     /// Parts of parameters that may be overwritten.
     given: &'a FxHashSet<ValueId>,
+    /// Values that the start of this computation declares to be overwritten, each with the result that takes its place.
+    /// It has copied what others need.
+    promised: Vec<(ValueId, ValueId)>,
     /// How many of the readers of each value are in this computation.
     reads_here: FxHashMap<ValueId, u32>,
     computation: ComputationId,
@@ -196,6 +199,7 @@ impl<'a> Separate<'a> {
             in_place,
             readers,
             given,
+            promised: Vec::new(),
             reads_here: FxHashMap::default(),
             computation,
             nodes: Vec::new(),
@@ -208,6 +212,7 @@ impl<'a> Separate<'a> {
             steps: 0,
             changed: false,
         };
+        separate.promised = separate.promised_by_start();
         separate.list_nodes();
         separate.list_classes();
         separate
@@ -252,7 +257,7 @@ impl<'a> Separate<'a> {
                 let is_constant = matches!(self.module.instructions[definition].op, Op::Constant(_));
                 // The state of a loop is the loop's own in its body and condition, but not in what those call.
                 let is_own_state = kind == ValueKind::LoopPhi && self.is_loop_computation();
-                let is_own = is_own_state || self.is_overwritten_by_start(value);
+                let is_own = is_own_state || self.promised.iter().any(|&(old, _)| old == value);
                 let comes_from_caller = is_parameter && !is_entry && !is_own;
                 let class = self.classes.len();
                 self.classes.push(ClassData {
@@ -286,12 +291,6 @@ impl<'a> Separate<'a> {
         caller.is_some_and(|caller| self.module.instructions[caller].op == Op::While)
     }
 
-    /// Whether the start of this computation declares that a value is overwritten: it has copied what others need.
-    fn is_overwritten_by_start(&self, value: ValueId) -> bool {
-        self.promised_by_start().iter().any(|&(old, _)| old == value)
-    }
-
-    /// Values that the start of this computation declares to be overwritten, each with the result that takes its place.
     fn promised_by_start(&self) -> Vec<(ValueId, ValueId)> {
         let start = self.graph.caller(self.computation);
         let start = start.filter(|&start| matches!(self.module.instructions[start].op, Op::AsyncStart(_)));

@@ -10,7 +10,6 @@ use crate::{PassError, Unsupported};
 
 impl Separate<'_> {
     pub(super) fn updates_in_place(&mut self) -> Result<(), PassError> {
-        let promised = self.promised_by_start();
         for node in 0..self.nodes.len() {
             let id = self.nodes[node].id;
             if self.module.instructions[id].op == Op::While {
@@ -29,7 +28,7 @@ impl Separate<'_> {
                 let Some(source) = self.flow.find(operand, &pair.operand_index) else { continue };
                 let (old, new) = (self.class(source), self.class(result));
                 let is_only_use = self.operands_touching(id, old) == 1;
-                let is_promised_elsewhere = promised.iter().any(|&(value, result)| {
+                let is_promised_elsewhere = self.promised.iter().any(|&(value, result)| {
                     self.class(value) == old
                         && self.class_of.get(&result).is_some_and(|&it| self.find(it) != new)
                 });
