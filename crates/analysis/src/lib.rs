@@ -10,6 +10,7 @@ mod cost;
 mod dataflow;
 mod facts;
 mod in_place;
+mod kernel_scratch;
 mod live_range;
 mod timeline;
 mod trip_count;
@@ -20,6 +21,7 @@ pub use cost::{Access, Costs, Durations, KernelCosts, Machine, RunEstimate, Work
 pub use dataflow::{Dataflow, Value, ValueId, ValueKind, dataflow};
 pub use facts::Facts;
 pub use in_place::{InPlace, InPlacePair};
+pub use kernel_scratch::{KernelScratch, kernel_scratch};
 pub use live_range::{LiveRange, LiveRanges, live_ranges};
 pub use timeline::{Time, Timeline, timeline};
 pub use trip_count::trip_count;

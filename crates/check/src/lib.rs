@@ -10,8 +10,8 @@
 //!   elements lie in them as the reader expects;
 //! * no instruction overwrites an operand while it reads it, except element by element in place;
 //! * what an operation in flight reads is not written, and what it writes is not touched, until it is done;
-//! * every kernel has the scratch that the target says it reserves ([`Target::kernel_scratch`]), and nothing that is
-//!   still needed is in it;
+//! * every kernel has the scratch that the target says it reserves ([`MemorySpace::scratch_of_kernel`]), and
+//!   nothing that is still needed is in it;
 //! * constants, and arguments that the caller keeps, are never written;
 //! * what the program leaves for its next call (`cross_program_prefetch_index`) is there from before its copy starts to
 //!   the end;
@@ -31,12 +31,15 @@
 //! Not checked: whether a program fits the capacities of memory spaces, peaks where a computation is called from several
 //! places, and the span of an asynchronous operation that is started in one computation and done in another (as in
 //! pipelined loops): there each computation is checked as if the operation were not in flight.
+//!
+//! [`MemorySpace::scratch_of_kernel`]: memplan_memory::MemorySpace::scratch_of_kernel
 
 mod bytes;
 mod calls;
 mod facts;
 mod figures;
 mod in_place;
+mod kernel_scratch;
 mod lie;
 mod live;
 mod structure;
@@ -98,7 +101,7 @@ pub fn check(
     structure::check_schedule(&facts, &planned, &mut report);
     structure::check_kernels(&facts, &planned, &mut report);
     structure::check_slices(&facts, &computations, &mut report);
-    structure::check_kernel_scratch(&facts, &mut report);
+    kernel_scratch::check_kernel_scratch(&facts, &mut report);
     structure::check_arguments(&facts, &mut report);
     structure::check_results(&facts, &mut report);
     figures::check_totals(&facts, &mut report);

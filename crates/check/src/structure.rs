@@ -4,7 +4,7 @@
 use memplan_ir::{
     ComputationId, EntityRef, InstructionId, Op, Position, PositionId, SecondaryMap, ShapeIndex,
 };
-use memplan_memory::{AllocationKind, Bytes, KernelScratch};
+use memplan_memory::{AllocationKind, Bytes};
 use rustc_hash::FxHashMap;
 
 use crate::Violation;
@@ -166,18 +166,6 @@ pub(crate) fn check_slices(facts: &Facts<'_>, planned: &[ComputationId], report:
         let alignment = facts.target.alignment(allocation.space);
         if !slice.offset.is_aligned(alignment) {
             report.add(Violation::Misaligned { at: at(), slice: *slice, alignment });
-        }
-    }
-}
-
-/// Every kernel has the scratch that it reserves on this machine. That nothing else is there while it runs is seen when
-/// it runs.
-pub(crate) fn check_kernel_scratch(facts: &Facts<'_>, report: &mut Report) {
-    for KernelScratch { instruction, space, size } in facts.target.kernel_scratch(facts.module) {
-        let found = facts.plan.scratch_in(instruction, space).map_or(Bytes::ZERO, |slice| slice.size);
-        if found < size {
-            let at = facts.place_of(instruction);
-            report.add(Violation::TooLittleScratch { at, space, needed: size, found });
         }
     }
 }

@@ -24,7 +24,6 @@ mod units;
 pub use addressing::{Addressing, Digit, is_view};
 pub use compiler::{CodeSize, Compiler, CompilerError, Scheduler};
 pub use fusion_rules::{ContractionRules, FusionGoal, FusionRules};
-pub use kernel_scratch::KernelScratch;
 pub use plan::{Allocation, AllocationId, AllocationKind, MemoryPlan, Slice, SpaceTotals, Totals};
 pub use plan_file::{CostEntry, KindName, PlanFile, PlanFileError};
 pub use target::{Family, FastMemory, MemorySpace, MemorySpaceId, Rates, Target, Transfer};

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use cranelift_entity::{PrimaryMap, SecondaryMap};
 use indexmap::IndexMap;
-use memplan_analysis::{Facts, LiveRange, Time};
+use memplan_analysis::{Facts, LiveRange, Time, kernel_scratch};
 use memplan_ir::{InstructionId, Module, Position, fingerprint};
 use memplan_memory::{
     Alignment, Allocation, AllocationId, AllocationKind, Bytes, MemoryPlan, MemorySpaceId, Slice,
@@ -30,7 +30,7 @@ pub struct AssignOptions {
     /// How hard to try to pack each arena.
     pub pack: memplan_pack::Options,
     /// Main memory that the kernels of instructions need while they run, beside what the target says they reserve
-    /// ([`Target::kernel_scratch`]).
+    /// ([`kernel_scratch`]).
     pub scratch: SecondaryMap<InstructionId, Bytes>,
     /// Which bytes serve several values.
     pub sharing: Sharing,
@@ -227,7 +227,7 @@ impl<'a> Assignment<'a> {
     fn list_scratch(&mut self, options: &AssignOptions) {
         let line = &self.facts.line;
         let own = line.instructions.iter().map(|&id| (id, MemorySpaceId::MAIN, options.scratch[id]));
-        let reserved = self.target.kernel_scratch(self.module);
+        let reserved = kernel_scratch(self.module, self.target);
         let reserved = reserved.iter().map(|it| (it.instruction, it.space, it.size));
         for (id, space, size) in own.chain(reserved).filter(|(_, _, size)| *size > Bytes::ZERO) {
             let most = self.scratch.entry((space, line.time(id))).or_default();

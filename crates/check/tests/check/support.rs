@@ -5,12 +5,13 @@
 //! constants, `fast…` an arena in space 1, anything else an arena. Sizes follow from what lies there.
 
 use indexmap::IndexMap;
+use memplan_analysis::{KernelScratch, kernel_scratch};
 use memplan_check::{Proof, Violation, Violations};
 use memplan_hlo::parse;
 use memplan_ir::{InstructionId, Module, Position, Schedule, ShapeIndex};
 use memplan_memory::{
-    Alignment, Allocation, AllocationId, AllocationKind, Bytes, KernelScratch, MemoryPlan, MemorySpace,
-    MemorySpaceId, Slice, SpaceTotals, Target,
+    Alignment, Allocation, AllocationId, AllocationKind, Bytes, MemoryPlan, MemorySpace, MemorySpaceId,
+    Slice, SpaceTotals, Target,
 };
 
 /// A program with its plan.
@@ -131,7 +132,7 @@ impl Case {
 
     /// What kernels reserve on this target, in allocations that hold nothing else.
     fn place_kernel_scratch(&mut self) {
-        for KernelScratch { instruction, space, size } in self.target.kernel_scratch(&self.module) {
+        for KernelScratch { instruction, space, size } in kernel_scratch(&self.module, &self.target) {
             let alignment = self.target.alignment(space);
             let kind = AllocationKind::Temp;
             let allocation =

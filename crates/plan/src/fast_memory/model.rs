@@ -13,7 +13,7 @@
 //!
 //! The unit of gain is a byte that main memory does not move, weighed by how often it would.
 
-use memplan_analysis::{Costs, Durations, Facts, LiveRange, Time, ValueId};
+use memplan_analysis::{Costs, Durations, Facts, LiveRange, Time, ValueId, kernel_scratch};
 use memplan_ir::{ComputationId, EntitySet, InstructionId, Module};
 use memplan_memory::Target;
 use smallvec::SmallVec;
@@ -187,7 +187,7 @@ impl Model {
 fn scratch(module: &Module, facts: &Facts, target: &Target) -> Vec<u64> {
     let mut bytes = vec![0; facts.line.end() as usize];
     let is_here = |space| target.fast_memory.is_some_and(|fast| fast.space == space);
-    for it in target.kernel_scratch(module).into_iter().filter(|it| is_here(it.space)) {
+    for it in kernel_scratch(module, target).into_iter().filter(|it| is_here(it.space)) {
         bytes[facts.line.time(it.instruction) as usize] = it.size.0;
     }
     bytes

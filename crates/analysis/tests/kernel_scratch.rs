@@ -1,8 +1,9 @@
 //! What kernels reserve: the rule, which instructions it is for, and what libtpu's kernels use.
 
+use memplan_analysis::{KernelScratch, kernel_scratch};
 use memplan_hlo::parse;
 use memplan_ir::{InstructionId, Module};
-use memplan_memory::{Bytes, KernelScratch, MemorySpaceId, Target};
+use memplan_memory::{Bytes, MemorySpaceId, Target};
 use memplan_testkit::corpus;
 
 const VMEM: MemorySpaceId = MemorySpaceId(1);
@@ -68,14 +69,13 @@ ENTRY main {
     )
     .unwrap();
     let target = Target::find("tpu-v5e").unwrap();
-    let found: Vec<(&str, u64)> = target
-        .kernel_scratch(&module)
+    let found: Vec<(&str, u64)> = kernel_scratch(&module, &target)
         .iter()
         .map(|it| (&*module.instructions[it.instruction].name, (it.size.0 - (512 << 10)) / 2 / 4))
         .collect();
     let expected = [("fused", 2048), ("wide", 1280), ("own", 3072), ("sum", 3072)];
     assert_eq!(found, expected, "elements of operands and results");
-    assert_eq!(Target::find("gpu-h100").unwrap().kernel_scratch(&module), []);
+    assert_eq!(kernel_scratch(&module, &Target::find("gpu-h100").unwrap()), []);
 }
 
 /// What libtpu says that its kernels use (`used_scoped_memory_configs`) begins at offset 0, and is within what the rule
@@ -86,7 +86,7 @@ fn kernels_of_libtpu_are_within_the_rule() {
     let (mut within, mut all) = (0, 0);
     for program in corpus() {
         let module = parse(&program.text("tpu")).unwrap();
-        let reserved = target.kernel_scratch(&module);
+        let reserved = kernel_scratch(&module, &target);
         for (id, _) in module.instructions.iter() {
             let Some(used) = scoped_memory(&module, id).filter(|&used| used > 0) else { continue };
             let is_enough =
