@@ -4,7 +4,7 @@
 //! cargo run --release --example compare_fast_memory -- ../shared/corpus [PROGRAM]... > docs/fast_memory.md
 //! ```
 //!
-//! Each `tpu.hlo.txt` is taken with its schedule. Its fast memory assignment is taken out (`plan::fast_memory::naked`),
+//! Each `tpu.hlo.txt` is taken with its schedule. Its fast memory assignment is taken out (`fast_memory::naked`),
 //! and ours is put in. Both programs, and the one in between, are followed by the same cost model; our plan is
 //! proved by the checker, and values and the scratch of kernels never take more than the fast memory has.
 
@@ -15,9 +15,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use memplan::analysis::{CallGraph, Costs, InPlace, RunEstimate};
+use memplan::fast_memory::{self, FastMemoryOptions, FastMemoryReport};
 use memplan::ir::{self, Module};
 use memplan::memory::{Bytes, Target};
-use memplan::plan::fast_memory::{self, FastMemoryOptions, FastMemoryReport};
 use memplan::plan::{self, PlanOptions};
 use memplan::{check, hlo};
 

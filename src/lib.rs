@@ -30,6 +30,7 @@ pub use memplan_driver::{
     CompileError, CompileOptions, Compiled, Estimate, EstimateError, Price, RewriteError, RewriteOptions,
     Rewritten, Stage, Step, compile, estimate, rewrite, trace_of_plan,
 };
+pub use memplan_fast_memory as fast_memory;
 pub use memplan_hlo as hlo;
 pub use memplan_interp as interp;
 pub use memplan_ipu as ipu;

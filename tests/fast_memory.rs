@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 
 use memplan::analysis::{CallGraph, Costs, InPlace, RunEstimate};
 use memplan::check::{Violation, check};
+use memplan::fast_memory::{self, FastMemoryOptions, FastMemoryReport, Objective};
 use memplan::hlo;
 use memplan::ir::{Literal, Module};
 use memplan::memory::{Bytes, FastMemory, MemorySpace, MemorySpaceId, Target, Transfer};
-use memplan::plan::fast_memory::{self, FastMemoryOptions, FastMemoryReport, Objective};
 use memplan::{LEGALIZE, plan};
 use memplan_testkit::{Fixture, GenerateOptions, Random, corpus, first_difference, generate, random_inputs};
 

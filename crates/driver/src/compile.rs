@@ -6,13 +6,13 @@ use crate::first_guess::FirstGuess;
 use crate::parallel;
 use crate::stages::Stages;
 use memplan_check as check;
+use memplan_fast_memory::{FastMemoryOptions, Objective};
 use memplan_ir as ir;
 use memplan_ir::Module;
 use memplan_memory::{Bytes, Target};
 use memplan_passes as passes;
 use memplan_passes::{Context, Fusion, FusionReport, Pass, PassError, Pipeline, RunOptions};
 use memplan_plan as plan;
-use memplan_plan::fast_memory::{FastMemoryOptions, Objective};
 use memplan_plan::{AssignOptions, PlanError, PlanOptions, Planned, ScheduleOptions};
 
 /// How to compile.
@@ -316,7 +316,7 @@ impl Program<'_> {
         let start = Instant::now();
         let options = FastMemoryOptions { objective: Objective::Footprint, ..options };
         let mut module = self.module.clone();
-        plan::fast_memory::assign(&mut module, self.target, &options)?;
+        memplan_fast_memory::assign(&mut module, self.target, &options)?;
         let plan_options = PlanOptions { reschedule: false, ..self.options.plan.clone() };
         let faster = plan::plan(&module, self.target, &plan_options)?;
         let mut arenas = faster.plan.spaces.iter().filter(|arena| arena.space == fast.space);

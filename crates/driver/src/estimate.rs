@@ -4,6 +4,8 @@
 //! rules, which are data ([`Compiler`]). What comes out is no plan for anybody to run, but the bytes of one.
 
 use memplan_analysis::{CallGraph, RunEstimate};
+use memplan_fast_memory as fast_memory;
+use memplan_fast_memory::{FastMemoryOptions, Selection};
 use memplan_ir as ir;
 use memplan_ir::{Module, Op, Role};
 use memplan_memory::{Bytes, Compiler, Scheduler, Target, Totals};
@@ -11,7 +13,6 @@ use memplan_pack as pack;
 use memplan_passes as passes;
 use memplan_passes::{Context, Pass, PassError, RunOptions};
 use memplan_plan as plan;
-use memplan_plan::fast_memory::{self, FastMemoryOptions, Selection};
 use memplan_plan::{
     AssignOptions, Method, PeakReport, PlanError, PlanOptions, Planned, ProgramCost, ScheduleOptions,
     Sharing, TakeOver,

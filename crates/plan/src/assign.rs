@@ -114,13 +114,14 @@ fn fits(target: &Target, arena: &SpaceTotals) -> bool {
 }
 
 /// What a plan for one memory space says.
-pub(crate) struct SpacePlan {
+#[derive(Clone, Debug)]
+pub struct SpacePlan {
     /// The slices of everything that is in the space.
-    pub(crate) plan: MemoryPlan,
+    pub plan: MemoryPlan,
     /// Bytes that its arena takes.
-    pub(crate) height: Bytes,
+    pub height: Bytes,
     /// What the program takes of main memory, if that can be packed without loss.
-    pub(crate) total: Bytes,
+    pub total: Bytes,
 }
 
 /// Assigns one memory space other than main memory, by heuristics that end as soon as everything fits a capacity; without
@@ -128,7 +129,7 @@ pub(crate) struct SpacePlan {
 ///
 /// # Errors
 /// As [`assign`].
-pub(crate) fn assign_space(
+pub fn assign_space(
     module: &Module,
     facts: &Facts,
     target: &Target,

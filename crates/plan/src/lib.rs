@@ -7,7 +7,6 @@
 mod assign;
 mod cost;
 mod error;
-pub mod fast_memory;
 mod holes;
 mod lifetimes;
 mod load;
@@ -16,14 +15,14 @@ mod report;
 mod schedule;
 mod storage;
 
-pub use assign::{AssignOptions, Sharing, assign};
+pub use assign::{AssignOptions, Sharing, SpacePlan, assign, assign_space};
 pub use cost::ProgramCost;
 pub use error::PlanError;
 pub use lifetimes::{Lifetime, lifetimes};
-pub use load::Load;
+pub use load::{Load, temp_load};
 pub use plan::{PlanOptions, Planned, assign_best, plan, schedules};
 pub use report::{KeptBy, PeakBuffer, PeakReport, peak_report};
 pub use schedule::{
     ComputationReport, Method, Role, ScheduleError, ScheduleOptions, ScheduleReport, schedule,
 };
-pub use storage::{Home, Storage, StorageId, Storages, TakeOver, storages};
+pub use storage::{Home, Storage, StorageId, Storages, TakeOver, busy, storages};

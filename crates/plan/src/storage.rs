@@ -361,7 +361,7 @@ fn space(module: &Module, facts: &Facts, values: &[ValueId]) -> MemorySpaceId {
 }
 
 /// Joins ranges into disjoint, ascending ones.
-pub(crate) fn busy(mut ranges: Vec<LiveRange>) -> Vec<LiveRange> {
+pub fn busy(mut ranges: Vec<LiveRange>) -> Vec<LiveRange> {
     ranges.sort_unstable();
     ranges.dedup_by(|next, last| {
         let joins = next.start <= last.end;

@@ -4,7 +4,7 @@
 //! taken now, lets all candidates choose again, and looks where most is taken then; prices add up over the rounds, until
 //! they are spread over all moments that matter.
 
-use memplan_analysis::{LiveRange, Time};
+use memplan_analysis::LiveRange;
 
 use super::choice::{Choice, Mode};
 use super::model::Candidate;
@@ -78,20 +78,4 @@ impl Footprint {
             })
             .collect()
     }
-}
-
-/// Bytes of main memory's temporaries at each instant.
-pub(super) fn temp_load(
-    facts: &memplan_analysis::Facts,
-    storages: &crate::storage::Storages,
-    end: Time,
-) -> Vec<u64> {
-    let mut load = crate::load::Load::new(end);
-    for (id, storage) in storages.all.iter() {
-        if storage.home == crate::storage::Home::Temp {
-            let pieces = crate::assign::occupancy(facts, storages, id);
-            pieces.into_iter().for_each(|(range, bytes)| load.add(range, bytes));
-        }
-    }
-    load.curve().map(|bytes| bytes.0).collect()
 }

@@ -52,8 +52,8 @@ use memplan_analysis::{
 use memplan_ir::{EntitySet, InstructionId, Module, Op, Position, Schedule, Users};
 use memplan_memory::{Bytes, FastMemory, MemorySpaceId, Target};
 
-use crate::PlanError;
-use crate::assign::{SpacePlan, assign_space};
+use memplan_plan::{PlanError, SpacePlan, TakeOver, assign_space, storages, temp_load};
+
 use choice::{Choice, Mode};
 use footprint::Footprint;
 use model::Model;
@@ -294,8 +294,8 @@ impl Solver<'_> {
 
     /// Puts a price on main memory where most of it is taken, again and again, and keeps what takes least.
     fn lower_footprint(&mut self, plain: Solution) -> Result<Solution, PlanError> {
-        let storages = crate::storages(self.module, self.facts, self.target, crate::TakeOver::Any)?;
-        let all = footprint::temp_load(self.facts, &storages, self.facts.line.end());
+        let storages = storages(self.module, self.facts, self.target, TakeOver::Any)?;
+        let all = temp_load(self.facts, &storages).into_iter().map(|bytes| bytes.0).collect();
         let mut footprint = Footprint::new(all);
         let mut lowest = (footprint.peak(&self.model.candidates, &plain.choices), None);
         let mut choices = plain.choices.clone();

@@ -8,10 +8,10 @@ use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
 use super::{Rewrite, Slot, flag, in_space};
-use crate::fast_memory::choice::{Choice, Mode};
-use crate::fast_memory::model::{Candidate, Carried, Event, Start, Use, View};
-use crate::fast_memory::parts::Cut;
-use crate::fast_memory::scalars::{Loop, Origin, Scope, When};
+use crate::choice::{Choice, Mode};
+use crate::model::{Candidate, Carried, Event, Start, Use, View};
+use crate::parts::Cut;
+use crate::scalars::{Loop, Origin, Scope, When};
 
 /// A part that is to be brought, and for whom.
 pub(super) struct Order<'a> {
