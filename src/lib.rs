@@ -39,5 +39,5 @@ pub use memplan_memory as memory;
 pub use memplan_pack as pack;
 pub use memplan_passes as passes;
 pub use memplan_passes::LEGALIZE;
-pub use memplan_plan as plan;
+pub use memplan_planner as plan;
 pub use memplan_pool as pool;

@@ -12,8 +12,8 @@ use memplan_ir::Module;
 use memplan_memory::{Bytes, Target};
 use memplan_passes as passes;
 use memplan_passes::{Context, Fusion, FusionReport, Pass, PassError, Pipeline, RunOptions};
-use memplan_plan as plan;
-use memplan_plan::{AssignOptions, PlanError, PlanOptions, Planned, ScheduleOptions};
+use memplan_planner as plan;
+use memplan_planner::{AssignOptions, PlanError, PlanOptions, Planned, ScheduleOptions};
 
 /// How to compile.
 #[derive(Clone)]

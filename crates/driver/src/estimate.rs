@@ -12,8 +12,8 @@ use memplan_memory::{Bytes, Compiler, Scheduler, Target, Totals};
 use memplan_pack as pack;
 use memplan_passes as passes;
 use memplan_passes::{Context, Pass, PassError, RunOptions};
-use memplan_plan as plan;
-use memplan_plan::{
+use memplan_planner as plan;
+use memplan_planner::{
     AssignOptions, Method, PeakReport, PlanError, PlanOptions, Planned, ProgramCost, ScheduleOptions,
     Sharing, TakeOver,
 };

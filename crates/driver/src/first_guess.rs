@@ -7,8 +7,8 @@ use memplan_ir::{ComputationId, EntityRef, Instruction, InstructionId, Module, O
 use memplan_memory::Target;
 use memplan_passes as passes;
 use memplan_passes::{Context, Pass, PassError, RunOptions};
-use memplan_plan as plan;
-use memplan_plan::ScheduleOptions;
+use memplan_planner as plan;
+use memplan_planner::ScheduleOptions;
 
 /// A first guess of the order.
 #[derive(Clone, Copy, Debug)]

@@ -354,7 +354,7 @@ impl Build<'_> {
         let live = &self.facts.live;
         match values.iter().any(|&v| self.is_given(v) || live.is_live_out(v)) {
             true => Vec::new(),
-            false => memplan_plan::busy(values.iter().map(|&v| live.of(v)).collect()),
+            false => memplan_planner::busy(values.iter().map(|&v| live.of(v)).collect()),
         }
     }
 
@@ -422,7 +422,7 @@ impl Build<'_> {
             }
             whole.busy.push(range);
         }
-        whole.busy = memplan_plan::busy(whole.busy);
+        whole.busy = memplan_planner::busy(whole.busy);
         Some(whole)
     }
 

@@ -52,7 +52,7 @@ use memplan_analysis::{
 use memplan_ir::{EntitySet, InstructionId, Module, Op, Position, Schedule, Users};
 use memplan_memory::{Bytes, FastMemory, MemorySpaceId, Target};
 
-use memplan_plan::{PlanError, SpacePlan, TakeOver, assign_space, storages, temp_load};
+use memplan_planner::{PlanError, SpacePlan, TakeOver, assign_space, storages, temp_load};
 
 use choice::{Choice, Mode};
 use footprint::Footprint;

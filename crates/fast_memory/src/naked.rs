@@ -21,7 +21,7 @@ use memplan_ir::{
 use memplan_memory::{MemorySpaceId, Target};
 use petgraph::unionfind::UnionFind;
 
-use memplan_plan::PlanError;
+use memplan_planner::PlanError;
 
 /// What became of the transfers of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //!
 //! A value is live while the instruction runs that reads it last, and a result is live from the instruction on that
 //! writes it, so both take room at that instant. Where the planner lets the result take over the operand's storage
-//! ([`storages`](memplan_plan::storages())), one of the two is all there is. Whether it does depends on both being in fast memory;
+//! ([`storages`](memplan_planner::storages())), one of the two is all there is. Whether it does depends on both being in fast memory;
 //! so an instruction is a *site*, which says how many bytes are counted twice as things stand.
 
 use memplan_analysis::{Facts, LiveRange, Time};

@@ -3,7 +3,7 @@
 use memplan_interp::{Error, Options, evaluate, npz, run_in_arena, scratch, with_meaningful_layouts};
 use memplan_ir::{ArrayLiteral, ElementType, Literal, Module, Shape};
 use memplan_memory::Target;
-use memplan_plan::{AssignOptions, PlanOptions, plan};
+use memplan_planner::{AssignOptions, PlanOptions, plan};
 use memplan_testkit::{Program, corpus, numerics};
 
 #[test]

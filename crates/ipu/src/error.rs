@@ -1,6 +1,6 @@
 //! Why tiles cannot be planned.
 
-use memplan_plan::PlanError;
+use memplan_planner::PlanError;
 
 use crate::placement_file::PlacementError;
 

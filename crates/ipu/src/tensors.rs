@@ -5,7 +5,7 @@ use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl, packed_option::Pac
 use memplan_analysis::{Costs, Facts, LiveRange, Time, ValueId, ValueKind};
 use memplan_ir::{ArrayShape, Module, Shape};
 use memplan_memory::{Bytes, Target};
-use memplan_plan::{Home, PlanError, Storage, StorageId, TakeOver, storages};
+use memplan_planner::{Home, PlanError, Storage, StorageId, TakeOver, storages};
 
 /// A tensor: values that share storage.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -38,7 +38,7 @@ use crate::constants::constant_offsets;
 /// }";
 /// let module = memplan_hlo::parse(text)?;
 /// let target = Target::find("gpu-h100")?;
-/// let planned = memplan_plan::plan(&module, &target, &Default::default())?;
+/// let planned = memplan_planner::plan(&module, &target, &Default::default())?;
 /// let layout = layout(&module, &planned.facts, &target, &planned.plan);
 ///
 /// let names: Vec<&str> = layout.launches_in_order().iter().map(|(_, launch)| &*launch.name).collect();

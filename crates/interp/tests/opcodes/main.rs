@@ -12,7 +12,7 @@ use memplan_interp::{
 };
 use memplan_ir::{ArrayLiteral, ArrayShape, ElementType, Literal, Module, Opcode};
 use memplan_memory::Target;
-use memplan_plan::{AssignOptions, PlanOptions, plan};
+use memplan_planner::{AssignOptions, PlanOptions, plan};
 use strum::IntoEnumIterator;
 
 #[test]

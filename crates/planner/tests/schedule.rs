@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use memplan_analysis::Facts;
 use memplan_ir::Module;
 use memplan_memory::Target;
-use memplan_plan::{Method, ScheduleOptions, ScheduleReport, plan, schedule};
+use memplan_planner::{Method, ScheduleOptions, ScheduleReport, plan, schedule};
 use memplan_testkit::{Program, corpus};
 
 fn workspace() -> PathBuf {
