@@ -2,11 +2,13 @@
 
 use memplan_ir::{InstructionId, Module, Op};
 use memplan_memory::Target;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 use super::find::Pair;
 use crate::cost;
-use crate::remat::{Network, Products, UNCUTTABLE};
+use crate::remat::Products;
+use crate::remat::recompute_network::{self, Choice};
+use memplan_min_cut::UNCUTTABLE;
 
 /// The bytes kept must shrink by this fraction at least: less is not worth the longer program.
 const MIN_GAIN: f64 = 1.0 / 16.0;
@@ -24,51 +26,15 @@ pub(super) fn choose(module: &Module, target: &Target, pair: &Pair, products: Pr
     let bytes = |id: InstructionId| cost::result_bytes(module, target, id);
     let now = pair.residuals.iter().fold(0u64, |sum, r| sum.saturating_add(bytes(r.row).saturating_mul(n)));
     let recomputable = products.recomputable(module, target, pair.producer.body);
-    let mut network = Network::default();
-    let (source, sink) = (network.add_node(), network.add_node());
-    // The value of an instruction is the edge from its node to the next one.
-    let mut nodes: FxHashMap<InstructionId, u32> = FxHashMap::default();
-    let mut open: Vec<InstructionId> = Vec::new();
-    let mut node_of = |id: InstructionId, network: &mut Network, open: &mut Vec<InstructionId>| {
-        *nodes.entry(id).or_insert_with(|| {
-            let node = network.add_node();
-            network.add_node();
-            network.add_edge(node, node + 1, width(module, target, pair, id));
-            open.push(id);
-            node
-        })
-    };
-    for residual in &pair.residuals {
-        let node = node_of(residual.row, &mut network, &mut open);
-        network.add_edge(node + 1, sink, UNCUTTABLE);
-    }
-    let mut capacities: FxHashMap<InstructionId, u64> = FxHashMap::default();
-    while let Some(id) = open.pop() {
-        let node = node_of(id, &mut network, &mut open);
-        capacities.insert(id, width(module, target, pair, id));
+    let is_source = |id: InstructionId| {
         let is_given = pair.producer.element_at(module, id).is_some();
         let is_made = matches!(module.instructions[id].op, Op::Constant(_));
-        if is_given || is_made || !recomputable.contains(id) {
-            network.add_edge(source, node, UNCUTTABLE);
-            continue;
-        }
-        if module.instructions[id].operands.is_empty() {
-            // An iota comes from nowhere.
-            network.add_edge(source, node, 0);
-        }
-        for &operand in &module.instructions[id].operands {
-            let from = node_of(operand, &mut network, &mut open);
-            network.add_edge(from + 1, node, UNCUTTABLE);
-        }
-    }
-    let on_sink_side = network.cut_nearest_to_sink(source, sink)?;
-    let is_computed = |node: u32| on_sink_side[node as usize];
-    let values: FxHashSet<InstructionId> = nodes
-        .iter()
-        .filter(|(_, node)| !is_computed(**node) && is_computed(**node + 1))
-        .map(|(id, _)| *id)
-        .collect();
-    let kept = values.iter().fold(0u64, |sum, id| sum.saturating_add(capacities[id]));
+        is_given || is_made || !recomputable.contains(id)
+    };
+    let capacity = |id| width(module, target, pair, id);
+    let rows = pair.residuals.iter().map(|residual| residual.row);
+    let Choice { kept: values, .. } = recompute_network::choose(module, rows, capacity, is_source)?;
+    let kept = values.iter().fold(0u64, |sum, &id| sum.saturating_add(capacity(id)));
     (kept as f64 <= now as f64 * (1.0 - MIN_GAIN)).then_some(Kept { values })
 }
 

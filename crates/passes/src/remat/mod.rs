@@ -27,8 +27,8 @@
 //! merged afterwards, which would undo it.
 
 mod live_bytes;
-mod min_cut;
 mod products;
+pub(crate) mod recompute_network;
 mod tie;
 
 use memplan_analysis::CallGraph;
@@ -41,7 +41,7 @@ use crate::fusion::{self, Siblings};
 use crate::pass::call_graph;
 use crate::{PassError, PassFn};
 use live_bytes::{LiveBytes, Profile};
-pub(crate) use min_cut::{Network, UNCUTTABLE};
+use memplan_min_cut::UNCUTTABLE;
 pub use products::Products;
 pub use tie::Tie;
 
@@ -194,42 +194,12 @@ fn values_to_recompute(
     let is_before: FxHashSet<InstructionId> = before.iter().copied().collect();
     let invariant = invariant_state(module, computation);
     let recomputable = products.recomputable(module, target, computation);
-    let mut network = Network::default();
-    let (source, sink) = (network.add_node(), network.add_node());
-    // The value of an instruction is the edge from its node to the next one.
-    let mut nodes: FxHashMap<InstructionId, u32> = FxHashMap::default();
-    let mut open: Vec<InstructionId> = Vec::new();
-    let mut node_of = |id: InstructionId, network: &mut Network, open: &mut Vec<InstructionId>| {
-        *nodes.entry(id).or_insert_with(|| {
-            let node = network.add_node();
-            network.add_node();
-            network.add_edge(node, node + 1, crossing_bytes(module, target, &invariant, id));
-            open.push(id);
-            node
-        })
-    };
+    let operands = after.iter().flat_map(|&user| &module.instructions[user].operands);
     let mut needed: FxHashSet<InstructionId> = FxHashSet::default();
-    for &operand in after.iter().flat_map(|&user| &module.instructions[user].operands) {
-        if is_before.contains(&operand) && needed.insert(operand) {
-            let node = node_of(operand, &mut network, &mut open);
-            network.add_edge(node + 1, sink, UNCUTTABLE);
-        }
-    }
-    while let Some(id) = open.pop() {
-        let node = node_of(id, &mut network, &mut open);
-        if !recomputable.contains(id) {
-            network.add_edge(source, node, UNCUTTABLE);
-            continue;
-        }
-        for &operand in &module.instructions[id].operands {
-            let from = node_of(operand, &mut network, &mut open);
-            network.add_edge(from + 1, node, UNCUTTABLE);
-        }
-    }
-    let on_sink_side = network.cut_nearest_to_sink(source, sink)?;
-    let ids = before.iter().copied();
-    let recomputed: FxHashSet<InstructionId> =
-        ids.filter(|id| nodes.get(id).is_some_and(|&node| on_sink_side[node as usize])).collect();
+    let needed = operands.copied().filter(|&id| is_before.contains(&id) && needed.insert(id));
+    let bytes = |id| crossing_bytes(module, target, &invariant, id);
+    let recompute_network::Choice { recomputed, .. } =
+        recompute_network::choose(module, needed, bytes, |id| !recomputable.contains(id))?;
     (!recomputed.is_empty()).then_some(recomputed)
 }
 

@@ -108,7 +108,9 @@ impl Search<'_> {
         let start = place.saturating_sub(REACH).max(segment.start);
         let range = start..(place + REACH).min(segment.end);
         let peak = self.profile.peak();
-        let cut = cut::least_live(self.graph, &self.profile, place, range.clone());
+        let Some(cut) = cut::least_live(self.graph, &self.profile, place, range.clone()) else {
+            return Step::Stuck;
+        };
         self.steps += self.graph.len() as u64 + cut.steps;
         let node = self.profile.order[place];
         if range == (0..self.graph.len()) && cut.bytes + self.graph.least_needed(node) >= peak {

@@ -1,0 +1,69 @@
+//! What to keep and what to recompute, as a minimum cut.
+//!
+//! ```text
+//!   what must be kept: source --inf--> value --bytes--> value' --inf--> each value computed from it
+//!                                                value' --inf--> sink, for what is needed later
+//! ```
+//!
+//! A value whose edge is cut is kept; what is on the sink's side of it is recomputed from what is kept.
+
+use memplan_ir::{InstructionId, Module};
+use memplan_min_cut::{MinCut, Network, UNCUTTABLE};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// The cheapest choice of values to keep.
+pub(crate) struct Choice {
+    /// Kept: all others that are needed follow from these.
+    pub(crate) kept: FxHashSet<InstructionId>,
+    /// Recomputed from them.
+    pub(crate) recomputed: FxHashSet<InstructionId>,
+}
+
+/// Of the cheapest choices, the one that recomputes least. `None` when there is none.
+///
+/// `bytes` is what keeping a value takes, [`UNCUTTABLE`] when it cannot be kept; `is_source` says which values are there
+/// or can only be kept.
+pub(crate) fn choose(
+    module: &Module,
+    needed: impl Iterator<Item = InstructionId>,
+    bytes: impl Fn(InstructionId) -> u64,
+    is_source: impl Fn(InstructionId) -> bool,
+) -> Option<Choice> {
+    let mut network = Network::default();
+    let (source, sink) = (network.add_node(), network.add_node());
+    // The value of an instruction is the edge from its node to the next one.
+    let mut nodes: FxHashMap<InstructionId, u32> = FxHashMap::default();
+    let mut open: Vec<InstructionId> = Vec::new();
+    let mut node_of = |id: InstructionId, network: &mut Network, open: &mut Vec<InstructionId>| {
+        *nodes.entry(id).or_insert_with(|| {
+            let node = network.add_node();
+            network.add_node();
+            network.add_edge(node, node + 1, bytes(id));
+            open.push(id);
+            node
+        })
+    };
+    for id in needed {
+        let node = node_of(id, &mut network, &mut open);
+        network.add_edge(node + 1, sink, UNCUTTABLE);
+    }
+    while let Some(id) = open.pop() {
+        let node = node_of(id, &mut network, &mut open);
+        if is_source(id) {
+            network.add_edge(source, node, UNCUTTABLE);
+            continue;
+        }
+        for &operand in &module.instructions[id].operands {
+            let from = node_of(operand, &mut network, &mut open);
+            network.add_edge(from + 1, node, UNCUTTABLE);
+        }
+    }
+    let MinCut { on_sink_side, .. } = network.cut_nearest_to_sink(source, sink)?;
+    let is_recomputed = |node: u32| on_sink_side[node as usize];
+    let is_cut = |node: u32| !is_recomputed(node) && is_recomputed(node + 1);
+    let values = || nodes.iter().map(|(&id, &node)| (id, node));
+    Some(Choice {
+        kept: values().filter(|&(_, node)| is_cut(node)).map(|(id, _)| id).collect(),
+        recomputed: values().filter(|&(_, node)| is_recomputed(node)).map(|(id, _)| id).collect(),
+    })
+}
