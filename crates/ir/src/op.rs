@@ -1,6 +1,9 @@
 //! Operations: what an instruction computes, attributes included.
 
+use std::sync::LazyLock;
+
 use smallvec::SmallVec;
+use strum::{IntoEnumIterator, VariantArray};
 
 use crate::{
     Async, Collective, ComparisonDirection, ComparisonType, Convolution, CustomCall, Dimensions, Domain, Dot,
@@ -354,6 +357,44 @@ impl Op {
         }
     }
 }
+
+impl Opcode {
+    /// The operation of an opcode that has no attributes, so that the opcode says everything.
+    pub fn without_attributes(self) -> Option<Op> {
+        static TABLE: LazyLock<Vec<Option<Op>>> = LazyLock::new(|| {
+            let mut table = vec![None; Opcode::VARIANTS.len()];
+            let unary = UnaryOp::iter().map(Op::Unary);
+            for op in unary.chain(BinaryOp::iter().map(Op::Binary)).chain(WITHOUT_ATTRIBUTES) {
+                let opcode = op.opcode();
+                table[opcode as usize] = Some(op);
+            }
+            table
+        });
+        TABLE[self as usize].clone()
+    }
+}
+
+/// Operations without attributes, beside unary and binary ones.
+const WITHOUT_ATTRIBUTES: [Op; 18] = [
+    Op::Select,
+    Op::Clamp,
+    Op::Convert,
+    Op::BitcastConvert,
+    Op::StochasticConvert,
+    Op::Copy,
+    Op::Bitcast,
+    Op::DynamicReshape,
+    Op::DynamicUpdateSlice,
+    Op::AddDependency,
+    Op::AfterAll,
+    Op::Tuple,
+    Op::While,
+    Op::Conditional,
+    Op::CopyDone,
+    Op::ReplicaId,
+    Op::PartitionId,
+    Op::OptimizationBarrier,
+];
 
 impl UnaryOp {
     /// The operation's name.

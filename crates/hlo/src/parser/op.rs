@@ -1,7 +1,6 @@
 //! From an opcode with its attributes to an [`Op`].
 
 mod asynchronous;
-mod elementwise;
 mod operand_count;
 mod structures;
 mod take;
@@ -9,7 +8,6 @@ mod take;
 use memplan_ir::{Async, ComputationId, Feed, Fusion, Op, Opcode, Operands, Scan, TriangularSolve};
 use smallvec::{SmallVec, smallvec};
 
-use self::elementwise::elementwise;
 use super::{
     attributes::{Attribute as A, Attributes},
     cursor::Parsed,
@@ -53,22 +51,6 @@ impl<'s> Operation<'_, 's> {
         let opcode = self.head.opcode;
         self.check_operand_count()?;
         let op = match opcode {
-            Opcode::Select => Op::Select,
-            Opcode::Clamp => Op::Clamp,
-            Opcode::Convert => Op::Convert,
-            Opcode::BitcastConvert => Op::BitcastConvert,
-            Opcode::StochasticConvert => Op::StochasticConvert,
-            Opcode::Copy => Op::Copy,
-            Opcode::Bitcast => Op::Bitcast,
-            Opcode::DynamicReshape => Op::DynamicReshape,
-            Opcode::DynamicUpdateSlice => Op::DynamicUpdateSlice,
-            Opcode::AddDependency => Op::AddDependency,
-            Opcode::AfterAll => Op::AfterAll,
-            Opcode::Tuple => Op::Tuple,
-            Opcode::CopyDone => Op::CopyDone,
-            Opcode::ReplicaId => Op::ReplicaId,
-            Opcode::PartitionId => Op::PartitionId,
-            Opcode::OptimizationBarrier => Op::OptimizationBarrier,
             Opcode::While => {
                 called = smallvec![self.computation(A::Body)?, self.computation(A::Condition)?];
                 Op::While
@@ -257,7 +239,7 @@ impl<'s> Operation<'_, 's> {
                 let kind = ParseErrorKind::UnknownOpcode { name: format!("{opcode}-start") };
                 return Err(self.parser.cursor.error_at(self.head.span.clone(), kind));
             }
-            _ => elementwise(opcode).expect("all other opcodes are unary or binary"),
+            _ => opcode.without_attributes().expect("all others have attributes"),
         };
         Ok((op, called))
     }

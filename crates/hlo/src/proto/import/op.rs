@@ -15,30 +15,11 @@ impl Importer {
         operands: &[InstructionId],
     ) -> Result<Op, FieldError> {
         let opcode = tables::opcode(&p.opcode).ok_or_else(|| FieldError::Opcode(p.opcode.clone()))?;
-        if let Some(op) = elementwise(opcode) {
+        if let Some(op) = opcode.without_attributes() {
             return Ok(op);
         }
         let dimensions = Dimensions::from_slice(&p.dimensions);
         Ok(match opcode {
-            Opcode::Select => Op::Select,
-            Opcode::Clamp => Op::Clamp,
-            Opcode::Convert => Op::Convert,
-            Opcode::BitcastConvert => Op::BitcastConvert,
-            Opcode::StochasticConvert => Op::StochasticConvert,
-            Opcode::Copy => Op::Copy,
-            Opcode::Bitcast => Op::Bitcast,
-            Opcode::DynamicReshape => Op::DynamicReshape,
-            Opcode::DynamicUpdateSlice => Op::DynamicUpdateSlice,
-            Opcode::AddDependency => Op::AddDependency,
-            Opcode::AfterAll => Op::AfterAll,
-            Opcode::Tuple => Op::Tuple,
-            Opcode::While => Op::While,
-            Opcode::Conditional => Op::Conditional,
-            Opcode::CopyDone => Op::CopyDone,
-            Opcode::ReplicaId => Op::ReplicaId,
-            Opcode::PartitionId => Op::PartitionId,
-            Opcode::OptimizationBarrier => Op::OptimizationBarrier,
-
             Opcode::Parameter => Op::Parameter { number: number("parameter_number", p.parameter_number)? },
             Opcode::Constant => Op::Constant(match p.literal.take() {
                 Some(literal) => convert::literal(&literal)?,
@@ -236,14 +217,6 @@ impl Importer {
         }
         slices
     }
-}
-
-fn elementwise(opcode: Opcode) -> Option<Op> {
-    use strum::IntoEnumIterator;
-    if let Some(op) = UnaryOp::iter().find(|op| op.opcode() == opcode) {
-        return Some(Op::Unary(op));
-    }
-    BinaryOp::iter().find(|op| op.opcode() == opcode).map(Op::Binary)
 }
 
 /// The only dimension.
