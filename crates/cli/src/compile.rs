@@ -8,17 +8,15 @@ use memplan::plan::{PlanOptions, peak_report};
 use memplan::{CompileOptions, Compiled, compile, passes};
 
 use crate::check::proof_line;
-use crate::emit::{EmitArgs, Program};
+use crate::emit::Program;
 use crate::estimate;
 use crate::failure::Failure;
 use crate::input::{read_module, target};
 use crate::ipu_report;
-use crate::options::{PackOptions, parse_bytes};
-use crate::output::write_result;
+use crate::options::{Format, PackOptions, ResultArgs, parse_bytes};
 use crate::pool::{PoolOptions, paragraph};
 use crate::progress;
 use crate::report;
-use crate::targets::Format;
 
 #[derive(Args)]
 pub(crate) struct CompileArgs {
@@ -30,14 +28,8 @@ pub(crate) struct CompileArgs {
     /// Fail (status 3) when the program needs more than this, e.g. 16GiB
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, allow_negative_numbers = true)]
     memory_limit: Option<Bytes>,
-    /// For people or for programs
-    #[arg(long, value_enum, default_value_t)]
-    format: Format,
-    /// Where to write the result
-    #[arg(short, value_name = "FILE")]
-    output: Option<String>,
     #[command(flatten)]
-    emit: EmitArgs,
+    result: ResultArgs,
     /// Say how long each stage took
     #[arg(long)]
     timings: bool,
@@ -53,14 +45,14 @@ pub(crate) struct CompileArgs {
 }
 
 pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
-    args.emit.check(args.output.as_deref())?;
+    args.result.check()?;
     let target = target(&args.target)?;
     let mut module = read_module(&args.module)?;
     let per_device = report::per_device(&module, &target);
-    let original = (args.format == Format::Text).then(|| module.clone());
+    let original = (args.result.format == Format::Text).then(|| module.clone());
     let options = CompileOptions {
         plan: PlanOptions { assign: args.pack.assign_options(), ..PlanOptions::default() },
-        measure_stages: args.format == Format::Text,
+        measure_stages: args.result.format == Format::Text,
         explain_fusion: args.explain_fusion,
         ..CompileOptions::default()
     };
@@ -72,9 +64,9 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
     let tiles = ipu_report::plan(&args.ipu, &module, &target, &compiled.planned.facts)?;
     let mut program = Program::new(&module, &target, &compiled.planned);
     program.tiles = tiles.as_ref();
-    args.emit.write(&program)?;
+    args.result.emit.write(&program)?;
     let placement = args.pool.placement(&target, plan);
-    let text = match args.format {
+    let text = match args.result.format {
         Format::Json => program.plan_json(),
         Format::Text => {
             let mut text = stages(&compiled, args.timings) + "\n";
@@ -87,7 +79,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
             text
         }
     };
-    write_result(args.output.as_deref(), text)?;
+    args.result.write(text)?;
     match args.memory_limit {
         Some(limit) if plan.totals.total > limit => {
             Err(Failure::DoesNotFit(story(&module, &compiled, limit)))

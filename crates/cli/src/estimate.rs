@@ -6,12 +6,11 @@ use memplan::ir::Module;
 use memplan::memory::{Bytes, Compiler, Target, Totals};
 use serde::Serialize;
 
-use crate::emit::{EmitArgs, Program};
+use crate::emit::Program;
 use crate::failure::Failure;
 use crate::input::{read_module, target};
-use crate::output::write_result;
+use crate::options::{Format, ResultArgs};
 use crate::report;
-use crate::targets::Format;
 
 #[derive(Args)]
 pub(crate) struct EstimateArgs {
@@ -23,14 +22,8 @@ pub(crate) struct EstimateArgs {
     /// Machine that it compiles for: a name from `memplan targets`, or a TOML file (default: the compiler's usual one)
     #[arg(long)]
     target: Option<String>,
-    /// For people or for programs
-    #[arg(long, value_enum, default_value_t)]
-    format: Format,
-    /// Where to write the result
-    #[arg(short, value_name = "FILE")]
-    output: Option<String>,
     #[command(flatten)]
-    emit: EmitArgs,
+    result: ResultArgs,
 }
 
 /// What programs read.
@@ -45,14 +38,14 @@ struct EstimateFile<'a> {
 }
 
 pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
-    args.emit.check(args.output.as_deref())?;
+    args.result.check()?;
     let compiler = &args.compiler;
     let target = target(args.target.as_ref().unwrap_or(&compiler.target))?;
     let module = read_module(&args.module)?;
     let per_device = report::per_device(&module, &target);
     let found = estimate(&module, compiler, &target).map_err(|error| Failure::input(&error))?;
-    args.emit.write(&Program::new(&found.module, &target, &found.planned))?;
-    let text = match args.format {
+    args.result.emit.write(&Program::new(&found.module, &target, &found.planned))?;
+    let text = match args.result.format {
         Format::Json => {
             let file = EstimateFile {
                 module: &found.module.name,
@@ -70,7 +63,7 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
             format!("expected of {}: {}\n{report}", compiler.name, compiler.description)
         }
     };
-    write_result(args.output.as_deref(), text)
+    args.result.write(text)
 }
 
 /// What a compiler that people have would need where a plan assumes other kernels than it makes; nothing for machines of

@@ -2,10 +2,48 @@
 
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use memplan::memory::Bytes;
 use memplan::pack;
 use memplan::plan::AssignOptions;
+
+use crate::emit::EmitArgs;
+use crate::failure::Failure;
+use crate::output::write_result;
+
+/// How a result is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people
+    #[default]
+    Text,
+    /// For programs
+    Json,
+}
+
+/// Where results go, and in which form.
+#[derive(Args)]
+pub(crate) struct ResultArgs {
+    /// For people or for programs
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) format: Format,
+    /// Where to write the result
+    #[arg(short, value_name = "FILE")]
+    output: Option<String>,
+    #[command(flatten)]
+    pub(crate) emit: EmitArgs,
+}
+
+impl ResultArgs {
+    /// Refuses what would be written to one place twice, before any work is done.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        self.emit.check(self.output.as_deref())
+    }
+
+    pub(crate) fn write(&self, text: String) -> Result<(), Failure> {
+        write_result(self.output.as_deref(), text)
+    }
+}
 
 #[derive(Args)]
 pub(crate) struct PackOptions {

@@ -10,10 +10,9 @@ use memplan::pack::{Options, Packing, Problem, Progress, Status, pack};
 
 use crate::failure::Failure;
 use crate::input::{read, render_at};
-use crate::options::{parse_bytes, parse_seconds};
+use crate::options::{Format, parse_bytes, parse_seconds};
 use crate::output::{distinct, say, write_result};
 use crate::progress;
-use crate::targets::Format;
 
 #[derive(Args)]
 pub(crate) struct PackArgs {

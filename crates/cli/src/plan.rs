@@ -7,14 +7,12 @@ use memplan::plan::{PlanOptions, Planned, plan};
 use memplan::{LEGALIZE, check, passes};
 
 use crate::check::{list, proof_line};
-use crate::emit::{EmitArgs, Program};
+use crate::emit::Program;
 use crate::failure::Failure;
 use crate::input::{read_module, target};
-use crate::options::PackOptions;
-use crate::output::write_result;
+use crate::options::{Format, PackOptions, ResultArgs};
 use crate::pool::{PoolOptions, paragraph};
 use crate::report;
-use crate::targets::Format;
 
 #[derive(Args)]
 pub(crate) struct PlanArgs {
@@ -26,14 +24,8 @@ pub(crate) struct PlanArgs {
     /// Keep the module's schedule, or make one that needs little memory
     #[arg(long, value_enum, default_value_t)]
     schedule: ScheduleChoice,
-    /// For people or for programs
-    #[arg(long, value_enum, default_value_t)]
-    format: Format,
-    /// Where to write the result
-    #[arg(short, value_name = "FILE")]
-    output: Option<String>,
     #[command(flatten)]
-    emit: EmitArgs,
+    result: ResultArgs,
     #[command(flatten)]
     pack: PackOptions,
     #[command(flatten)]
@@ -51,7 +43,7 @@ enum ScheduleChoice {
 }
 
 pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
-    args.emit.check(args.output.as_deref())?;
+    args.result.check()?;
     let target = target(&args.target)?;
     let mut module = read_module(&args.module)?;
     let per_device = report::per_device(&module, &target);
@@ -59,9 +51,9 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     let (planned, proof) =
         plan_module(&mut module, &target, args.schedule == ScheduleChoice::Keep, &options)?;
     let program = Program::new(&module, &target, &planned);
-    args.emit.write(&program)?;
+    args.result.emit.write(&program)?;
     let placement = args.pool.placement(&target, &planned.plan);
-    let text = match args.format {
+    let text = match args.result.format {
         Format::Json => program.plan_json(),
         Format::Text => {
             let mut text = report::render(&module, &target, &planned.facts, &planned.plan, per_device);
@@ -69,7 +61,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
             text + "\n" + &proof_line(&proof)
         }
     };
-    write_result(args.output.as_deref(), text)?;
+    args.result.write(text)?;
     args.pool.verdict(placement.as_ref())
 }
 

@@ -15,10 +15,9 @@ use serde_json::json;
 use crate::defragment::{Wish, defragment};
 use crate::failure::Failure;
 use crate::input::{read, read_module, render_at, target};
-use crate::options::{PackOptions, parse_bytes, parse_fraction};
+use crate::options::{Format, PackOptions, parse_bytes, parse_fraction};
 use crate::output::{distinct, write_result};
 use crate::picture;
-use crate::targets::Format;
 
 #[derive(Args)]
 pub(crate) struct ReplayArgs {

@@ -2,23 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use memplan::memory::Target;
 
 use crate::failure::Failure;
 use crate::input::target_and_file;
+use crate::options::Format;
 use crate::output::write_result;
-
-/// How a result is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    /// For people
-    #[default]
-    Text,
-    /// For programs
-    Json,
-}
 
 #[derive(Args)]
 pub(crate) struct TargetsArgs {
