@@ -291,35 +291,34 @@ fn order<T: Copy>(
     }
 }
 
+/// The instance of a function for integers of so many bits.
+macro_rules! of_width {
+    ($bits:expr, $function:ident) => {
+        match $bits {
+            1 => $function::<1>,
+            2 => $function::<2>,
+            4 => $function::<4>,
+            8 => $function::<8>,
+            16 => $function::<16>,
+            32 => $function::<32>,
+            _ => $function::<64>,
+        }
+    };
+}
+
 fn int_unary(op: UnaryOp, t: ElementType) -> Option<fn(i64) -> i64> {
     fn clz(bits: u32) -> fn(i64) -> i64 {
         fn counted<const BITS: u32>(x: i64) -> i64 {
             let x = x as u64 & (u64::MAX >> (64 - BITS));
             x.leading_zeros() as i64 - (64 - BITS as i64)
         }
-        match bits {
-            1 => counted::<1>,
-            2 => counted::<2>,
-            4 => counted::<4>,
-            8 => counted::<8>,
-            16 => counted::<16>,
-            32 => counted::<32>,
-            _ => counted::<64>,
-        }
+        of_width!(bits, counted)
     }
     fn ones(bits: u32) -> fn(i64) -> i64 {
         fn counted<const BITS: u32>(x: i64) -> i64 {
             (x as u64 & (u64::MAX >> (64 - BITS))).count_ones() as i64
         }
-        match bits {
-            1 => counted::<1>,
-            2 => counted::<2>,
-            4 => counted::<4>,
-            8 => counted::<8>,
-            16 => counted::<16>,
-            32 => counted::<32>,
-            _ => counted::<64>,
-        }
+        of_width!(bits, counted)
     }
     Some(match op {
         UnaryOp::Abs if t.is_signed() => i64::wrapping_abs,

@@ -1,10 +1,10 @@
 //! Programs inside the memory of their plans give what they give with separate buffers, bit for bit.
 
-use memplan_interp::{Error, Options, evaluate, npz, run_in_arena, scratch, with_meaningful_layouts};
+mod support;
+
+use memplan_interp::{Error, Options, evaluate, npz, run_in_arena};
 use memplan_ir::{ArrayLiteral, ElementType, Literal, Module, Shape};
-use memplan_memory::Target;
-use memplan_planner::{AssignOptions, PlanOptions, plan};
-use memplan_testkit::{Program, corpus, numerics};
+use memplan_testkit::{Program, assert_close, corpus, numerics};
 
 #[test]
 fn numerics_in_the_arena() {
@@ -32,7 +32,7 @@ fn scheduled_programs_in_the_arena() {
             let meant = evaluate(&before, &inputs, &Options::default()).expect("the program is evaluated");
             // XLA leaves out conversions to half precision where it may, and then rounds less often.
             let tolerance = if program.text("before").contains("bf16[") { 1.0 / 64.0 } else { 1e-3 };
-            compare(&name, &found, &meant, tolerance);
+            assert_close(&name, &found, &meant, tolerance);
         }
     }
 }
@@ -112,56 +112,8 @@ fn check(name: &str, module: &Module, inputs: &[Literal], target: &str) -> Liter
 /// Plans a module and runs it inside the plan.
 #[track_caller]
 fn in_arena(name: &str, module: &Module, inputs: &[Literal], target: &str) -> Result<Literal, Error> {
-    let target = Target::find(target).expect("the target is known");
-    let mut module = with_meaningful_layouts(module).into_owned();
-    let context = memplan_passes::Context { target: &target };
-    memplan_passes::run(
-        &mut module,
-        &[&memplan_passes::LEGALIZE],
-        &context,
-        memplan_passes::RunOptions::default(),
-    )
-    .unwrap_or_else(|e| panic!("{name}: {e}"));
-    let assign = AssignOptions { scratch: scratch(&module), ..AssignOptions::default() };
-    let options = PlanOptions { assign, ..PlanOptions::default() };
-    let planned = plan(&module, &target, &options).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let (module, planned) = support::planned(module, target).unwrap_or_else(|e| panic!("{name}: {e}"));
     run_in_arena(&module, &planned.schedule, &planned.plan, inputs, &Options::default())
-}
-
-/// Floats agree within a share of the array's largest magnitude: optimized programs add up in another order.
-fn compare(name: &str, found: &Literal, meant: &Literal, tolerance: f32) {
-    match (found, meant) {
-        (Literal::Tuple(found), Literal::Tuple(meant)) => {
-            found
-                .iter()
-                .zip(meant)
-                .enumerate()
-                .for_each(|(k, (f, m))| compare(&format!("{name} {k}"), f, m, tolerance));
-        }
-        (Literal::Array(found), Literal::Array(meant)) => {
-            if !matches!(found.element_type, ElementType::F32 | ElementType::Bf16) {
-                // Integers, predicates: all of them are alike.
-                return assert!(found == meant, "{name}: {found:?} instead of {meant:?}");
-            }
-            let (found, meant) = (floats(found), floats(meant));
-            let largest = meant.iter().fold(0f32, |m, x| m.max(x.abs()));
-            let worst = found.iter().zip(&meant).fold(0f32, |m, (x, y)| m.max((x - y).abs()));
-            assert!(worst <= tolerance * largest || worst == 0.0, "{name}: off by {worst} of {largest}");
-        }
-        _ => assert!(found == meant, "{name}: another shape"),
-    }
-}
-
-/// The elements of an array of `f32` or `bf16`.
-fn floats(array: &ArrayLiteral) -> Vec<f32> {
-    let width = array.element_type.byte_width() as usize;
-    let wide = |b: &[u8]| {
-        // A `bf16` is the upper half of an `f32`.
-        let mut bytes = [0; 4];
-        bytes[4 - width..].copy_from_slice(b);
-        f32::from_le_bytes(bytes)
-    };
-    array.bytes().chunks(width).map(wide).collect()
 }
 
 /// Numbers like those the numerics cases have: small floats of both signs, few integers.

@@ -33,6 +33,17 @@ pub fn first_difference(found: &Literal, expected: &Literal, tolerance: f64) -> 
     }
 }
 
+/// Asserts that two results differ by no more than `tolerance`, as [`difference`] counts.
+///
+/// # Panics
+/// When they do.
+#[track_caller]
+pub fn assert_close(name: &str, found: &Literal, expected: &Literal, tolerance: f64) {
+    if let Some(difference) = first_difference(found, expected, tolerance) {
+        panic!("{name}: {difference}");
+    }
+}
+
 fn array_difference(found: &ArrayLiteral, expected: &ArrayLiteral) -> f64 {
     if found.element_type != expected.element_type || found.dimensions != expected.dimensions {
         return f64::INFINITY;

@@ -13,7 +13,7 @@ mod inputs;
 mod random;
 mod training;
 
-pub use compare::{difference, first_difference};
+pub use compare::{assert_close, difference, first_difference};
 pub use corpus::{FORMS, NumericsCase, Program, corpus, numerics, shared};
 pub use features::{Features, features};
 pub use fixture::{Expectation, Fixture, FixtureError};

@@ -1,5 +1,7 @@
 //! Every opcode against the values XLA computes: see `scripts/make_opcode_cases.py` and those beside it.
 
+#[path = "../support/mod.rs"]
+mod support;
 mod traits;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,12 +9,9 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use memplan_interp::{
-    Devices, Options, evaluate, evaluate_on, limits, run_in_arena_on, scratch, with_meaningful_layouts,
-    writes_memory,
+    Devices, Options, evaluate, evaluate_on, limits, run_in_arena_on, scratch, writes_memory,
 };
 use memplan_ir::{ArrayLiteral, ArrayShape, ElementType, Literal, Module, Opcode};
-use memplan_memory::Target;
-use memplan_planner::{AssignOptions, PlanOptions, plan};
 use strum::IntoEnumIterator;
 
 #[test]
@@ -144,19 +143,7 @@ fn check(case: &str) -> Result<(), String> {
 
 /// What a module computes inside the memory of its plan.
 fn in_arena(module: &Module, devices: Devices, inputs: &[Vec<Literal>]) -> Result<Vec<Literal>, String> {
-    let target = Target::find("cpu").expect("the target is known");
-    let mut module = with_meaningful_layouts(module).into_owned();
-    let context = memplan_passes::Context { target: &target };
-    memplan_passes::run(
-        &mut module,
-        &[&memplan_passes::LEGALIZE],
-        &context,
-        memplan_passes::RunOptions::default(),
-    )
-    .map_err(|e| e.to_string())?;
-    let assign = AssignOptions { scratch: scratch(&module), ..AssignOptions::default() };
-    let options = PlanOptions { assign, ..PlanOptions::default() };
-    let planned = plan(&module, &target, &options).map_err(|e| e.to_string())?;
+    let (module, planned) = support::planned(module, "cpu")?;
     run_in_arena_on(&module, &planned.schedule, &planned.plan, devices, inputs, &Options::default())
         .map_err(|e| e.to_string())
 }

@@ -5,8 +5,9 @@ use std::fmt::Write;
 use memplan_ir::verify;
 use memplan_memory::Target;
 use memplan_passes::{Context, SIMPLIFY, TAKE_APART};
+use memplan_testkit::Random;
 
-use crate::equivalence::{self, Random};
+use crate::equivalence;
 use crate::filetests::run_twice;
 
 /// Enough that each rule of the algebraic simplifier fires many times.
@@ -68,7 +69,8 @@ impl Array {
 
 impl Program {
     fn new(seed: u64) -> Program {
-        let mut program = Program { seed, random: Random(seed), body: String::new(), arrays: Vec::new() };
+        let mut program =
+            Program { seed, random: Random::new(seed), body: String::new(), arrays: Vec::new() };
         for (i, (element_type, dimensions)) in [
             ("f32", vec![2, 3]),
             ("f32", vec![3, 1, 4]),
@@ -120,7 +122,7 @@ impl Program {
     }
 
     fn below(&mut self, n: usize) -> usize {
-        (self.random.next() % n as u64) as usize
+        (self.random.bits() % n as u64) as usize
     }
 
     /// One of the arrays, half of the time the last one, so that operations follow each other in chains.

@@ -5,8 +5,9 @@ use std::fmt::Write;
 use memplan_ir::verify;
 use memplan_memory::Target;
 use memplan_passes::{Context, SIMPLIFY, TAKE_APART};
+use memplan_testkit::Random;
 
-use crate::equivalence::{self, Random};
+use crate::equivalence;
 use crate::filetests::run_twice;
 
 const N_PROGRAMS: u64 = 200;
@@ -21,7 +22,7 @@ fn random_loops_keep_their_meaning() {
     let context = Context { target: &target };
     let n_programs = std::env::var("N_PROGRAMS").map_or(N_PROGRAMS, |n| n.parse().expect("a number"));
     for seed in 0..n_programs {
-        let source = program(&mut Random(seed));
+        let source = program(&mut Random::new(seed));
         let before =
             memplan_hlo::parse(&source).unwrap_or_else(|error| panic!("seed {seed}: {error}\n{source}"));
         verify(&before).unwrap_or_else(|errors| panic!("seed {seed}: {errors}\n{source}"));
@@ -55,11 +56,11 @@ fn program(random: &mut Random) -> String {
     // Half of the elements are passed on as they are.
     let results: Vec<&str> = own
         .iter()
-        .map(|own| if random.next().is_multiple_of(2) { own.as_str() } else { pick(random, &names) })
+        .map(|own| if random.bits().is_multiple_of(2) { own.as_str() } else { pick(random, &names) })
         .collect();
     writeln!(text, "  ROOT t = {state} tuple(next, {}, saved)\n}}\n", results.join(", ")).unwrap();
 
-    let trips = random.next() % 4;
+    let trips = random.bits() % 4;
     writeln!(
         text,
         "condition {{\n  s = {state} parameter(0)\n  i = s32[] get-tuple-element(s), index=0\n  \
@@ -76,7 +77,7 @@ fn program(random: &mut Random) -> String {
     writeln!(text, "  loop = {state} while(init), condition=condition, body=body").unwrap();
     let mut taken: Vec<String> = Vec::new();
     for i in 1..=N_ELEMENTS {
-        if random.next().is_multiple_of(2) {
+        if random.bits().is_multiple_of(2) {
             writeln!(text, "  l{i} = f32[2] get-tuple-element(loop), index={i}").unwrap();
             taken.push(format!("l{i}"));
         }
@@ -86,7 +87,7 @@ fn program(random: &mut Random) -> String {
     writeln!(text, "  both = {branch_state} tuple({})", operands.join(", ")).unwrap();
     text.push_str("  choice = (f32[2], f32[2], f32[2]) conditional(flag, both, both), true_computation=left, false_computation=right\n");
     for i in 0..3 {
-        if random.next().is_multiple_of(2) {
+        if random.bits().is_multiple_of(2) {
             writeln!(text, "  c{i} = f32[2] get-tuple-element(choice), index={i}").unwrap();
             taken.push(format!("c{i}"));
         }
@@ -111,11 +112,11 @@ fn elements(text: &mut String, first: usize) -> Vec<String> {
 fn compute(text: &mut String, random: &mut Random, mut names: Vec<String>, n: usize) -> Vec<String> {
     for i in 0..n {
         let (a, b) = (pick(random, &names).to_string(), pick(random, &names).to_string());
-        match random.next() % 6 {
+        match random.bits() % 6 {
             0 => writeln!(
                 text,
                 "  k{i} = f32[] constant({})\n  v{i} = f32[2] broadcast(k{i}), dimensions={{}}",
-                random.next() % 2
+                random.bits() % 2
             ),
             1 => writeln!(text, "  v{i} = f32[2] cosine({a})"),
             2 => writeln!(text, "  v{i} = f32[2] negate({a})"),
@@ -130,5 +131,5 @@ fn compute(text: &mut String, random: &mut Random, mut names: Vec<String>, n: us
 }
 
 fn pick<'a>(random: &mut Random, names: &'a [String]) -> &'a str {
-    &names[(random.next() % names.len() as u64) as usize]
+    &names[(random.bits() % names.len() as u64) as usize]
 }

@@ -5,8 +5,9 @@ use std::fmt::Write;
 use memplan_ir::verify;
 use memplan_memory::Target;
 use memplan_passes::{Context, LOOP_STATE_IN_PLACE};
+use memplan_testkit::Random;
 
-use crate::equivalence::{self, Random};
+use crate::equivalence;
 use crate::filetests::run_twice;
 
 const N_PROGRAMS: u64 = 300;
@@ -22,7 +23,7 @@ fn random_scans_keep_their_bits() {
     let n_programs = std::env::var("N_PROGRAMS").map_or(N_PROGRAMS, |n| n.parse().expect("a number"));
     let mut n_changed = 0;
     for seed in 0..n_programs {
-        let source = program(&mut Random(seed));
+        let source = program(&mut Random::new(seed));
         let before =
             memplan_hlo::parse(&source).unwrap_or_else(|error| panic!("seed {seed}: {error}\n{source}"));
         verify(&before).unwrap_or_else(|errors| panic!("seed {seed}: {errors}\n{source}"));
@@ -36,10 +37,10 @@ fn random_scans_keep_their_bits() {
 
 /// Two loops one after the other, by themselves or within a loop.
 fn program(random: &mut Random) -> String {
-    let n_arrays = 1 + random.next() % 3;
+    let n_arrays = 1 + random.bits() % 3;
     let mut text = String::from("HloModule scans");
     let donated: Vec<String> = (0..n_arrays)
-        .filter(|_| random.next().is_multiple_of(2))
+        .filter(|_| random.bits().is_multiple_of(2))
         .map(|k| format!("{{{k}}}: ({k}, {{}}, may-alias)"))
         .collect();
     if !donated.is_empty() {
@@ -50,7 +51,7 @@ fn program(random: &mut Random) -> String {
         scan(&mut text, random, name, n_arrays);
     }
     let arrays = vec!["f32[6,2]"; n_arrays as usize].join(", ");
-    let is_nested = random.next().is_multiple_of(2);
+    let is_nested = random.bits().is_multiple_of(2);
     if is_nested {
         let state = format!("(s32[], f32[1,2], {arrays})");
         writeln!(text, "around {{\n  s = {state} parameter(0)\n  t = s32[] get-tuple-element(s), index=0")
@@ -94,7 +95,7 @@ fn program(random: &mut Random) -> String {
 fn both(text: &mut String, random: &mut Random, n_arrays: u64) -> String {
     text.push_str("  nothing = f32[] constant(0.5)\n  start = f32[6,2] broadcast(nothing), dimensions={}\n");
     let arrays: Vec<String> = (0..n_arrays)
-        .map(|k| match random.next() % 3 {
+        .map(|k| match random.bits() % 3 {
             0 => {
                 writeln!(text, "  made{k} = f32[6,2] negate(p{k})").unwrap();
                 format!("made{k}")
@@ -104,7 +105,7 @@ fn both(text: &mut String, random: &mut Random, n_arrays: u64) -> String {
         .collect();
     let arrays = call(text, random, "first", "c", &arrays);
     let mut arrays = call(text, random, "second", "first_c", &arrays);
-    if random.next().is_multiple_of(4) {
+    if random.bits().is_multiple_of(4) {
         arrays.rotate_left(1);
     }
     arrays.join(", ")
@@ -112,10 +113,10 @@ fn both(text: &mut String, random: &mut Random, n_arrays: u64) -> String {
 
 fn call(text: &mut String, random: &mut Random, name: &str, carry: &str, arrays: &[String]) -> Vec<String> {
     let state = state_of(arrays.len() as u64);
-    writeln!(text, "  {name}_i = s32[] constant({})", random.next() % 2).unwrap();
+    writeln!(text, "  {name}_i = s32[] constant({})", random.bits() % 2).unwrap();
     let new: Vec<&str> = arrays
         .iter()
-        .map(|array| match random.next() % 6 {
+        .map(|array| match random.bits() % 6 {
             0 => arrays[0].as_str(),
             1 => array.as_str(),
             _ => "start",
@@ -135,7 +136,7 @@ fn call(text: &mut String, random: &mut Random, name: &str, carry: &str, arrays:
     (0..n)
         .map(|k| {
             writeln!(text, "  {name}_{k} = f32[6,2] get-tuple-element({name}), index={}", 2 + n + k).unwrap();
-            match random.next() % 8 {
+            match random.bits() % 8 {
                 0 => {
                     writeln!(text, "  {name}_with_{k} = f32[6,2] add({name}_{k}, {})", arrays[k]).unwrap();
                     format!("{name}_with_{k}")
@@ -153,7 +154,7 @@ fn state_of(n_arrays: u64) -> String {
 /// A loop that reads rows of each of the first arrays and writes rows of each of the others.
 fn scan(text: &mut String, random: &mut Random, name: &str, n_arrays: u64) {
     let state = state_of(n_arrays);
-    let (step, limit) = (1 + random.next() % 4 / 3, 1 + random.next() % 6);
+    let (step, limit) = (1 + random.bits() % 4 / 3, 1 + random.bits() % 6);
     writeln!(text, "{name}_body {{\n  s = {state} parameter(0)\n  i = s32[] get-tuple-element(s), index=0")
         .unwrap();
     writeln!(text, "  carry = f32[1,2] get-tuple-element(s), index=1").unwrap();
@@ -169,10 +170,10 @@ fn scan(text: &mut String, random: &mut Random, name: &str, n_arrays: u64) {
     let (mut old, mut new) = (Vec::new(), Vec::new());
     let usual = *pick(random, &["i", "i", "back", "twice"]);
     for k in 0..n_arrays {
-        let (is_usual, size) = (!random.next().is_multiple_of(4), if usual == "twice" { 2 } else { 1 });
+        let (is_usual, size) = (!random.bits().is_multiple_of(4), if usual == "twice" { 2 } else { 1 });
         let others = ["i", "back", "ahead", "behind", "kept_in", "wrapped", "zero", "twice"];
         let write = if is_usual { usual } else { *pick(random, &others) };
-        let read = if !random.next().is_multiple_of(4) { write } else { *pick(random, &others) };
+        let read = if !random.bits().is_multiple_of(4) { write } else { *pick(random, &others) };
         writeln!(text, "  old{k} = f32[6,2] get-tuple-element(s), index={}", 2 + k).unwrap();
         writeln!(text, "  new{k} = f32[6,2] get-tuple-element(s), index={}", 2 + n_arrays + k).unwrap();
         writeln!(
@@ -185,7 +186,7 @@ fn scan(text: &mut String, random: &mut Random, name: &str, n_arrays: u64) {
         let flat = format!("  x{k} = f32[2] reshape({carry})\n");
         let at = text.rfind("  b").expect("it was just written");
         text.insert_str(at, &flat);
-        match random.next() % 5 {
+        match random.bits() % 5 {
             0 => writeln!(text, "  y{k} = f32[{size},2] add(row{k}, b{k})"),
             1 => writeln!(text, "  y{k} = f32[{size},2] cosine(b{k})"),
             2 => writeln!(text, "  y{k} = f32[{size},2] reshape(row{k})"),
@@ -198,8 +199,8 @@ fn scan(text: &mut String, random: &mut Random, name: &str, n_arrays: u64) {
         }
         .unwrap();
         writeln!(text, "  updated{k} = f32[6,2] dynamic-update-slice(new{k}, y{k}, {write}, zero)").unwrap();
-        if random.next().is_multiple_of(2) {
-            let from = if random.next().is_multiple_of(2) { "top" } else { "topy" };
+        if random.bits().is_multiple_of(2) {
+            let from = if random.bits().is_multiple_of(2) { "top" } else { "topy" };
             writeln!(text, "  topy{k} = f32[1,2] slice(y{k}), slice={{[0:1], [0:2]}}").unwrap();
             writeln!(text, "  carry{k} = f32[1,2] add({carry}, {from}{k})").unwrap();
             carry = format!("carry{k}");
@@ -214,11 +215,11 @@ fn scan(text: &mut String, random: &mut Random, name: &str, n_arrays: u64) {
         "{name}_goes_on {{\n  s = {state} parameter(0)\n  i = s32[] get-tuple-element(s), index=0"
     )
     .unwrap();
-    let limit = if random.next().is_multiple_of(2) { N_ROWS } else { limit };
+    let limit = if random.bits().is_multiple_of(2) { N_ROWS } else { limit };
     writeln!(text, "  n = s32[] constant({limit})\n  ROOT c = pred[] compare(i, n), direction=LT\n}}\n")
         .unwrap();
 }
 
 fn pick<'a, T>(random: &mut Random, all: &'a [T]) -> &'a T {
-    &all[(random.next() % all.len() as u64) as usize]
+    &all[(random.bits() % all.len() as u64) as usize]
 }

@@ -5,9 +5,10 @@
 
 mod random;
 
-use memplan_ir::{Literal, Module, verify};
+use memplan_ir::{Module, verify};
 use memplan_memory::{Bytes, Target};
 use memplan_passes::{Context, Pass, RunOptions, cut_into_row_blocks, find, run};
+use memplan_testkit::random_inputs;
 
 use crate::filetests::header;
 use crate::numbers;
@@ -59,7 +60,7 @@ fn cut_twice(name: &str, before: &Module, smallest: Bytes) -> Module {
 #[track_caller]
 fn check_equal(name: &str, before: &Module, after: &Module) {
     for seed in 1..=3 {
-        let inputs: Vec<Literal> = numbers::random_inputs(before, seed);
+        let inputs = random_inputs(before, seed);
         let (found, expected) = (numbers::results(after, &inputs), numbers::results(before, &inputs));
         assert!(found == expected, "{name}: other bits with inputs {seed}\n{}", memplan_hlo::print(after));
     }
