@@ -4,6 +4,7 @@
 //! ```text
 //! cargo run --release -p memplan-min-cut --example beside_petgraph
 //! ```
+#![allow(clippy::print_stdout, reason = "a table for people")]
 
 use std::time::Instant;
 
