@@ -80,11 +80,9 @@ pub fn aliased_values<'a>(
 
 /// Parts of parameters whose memory the caller gives up, by an alias or a donation.
 pub fn given_parameters(module: &Module, flow: &Dataflow) -> FxHashSet<ValueId> {
-    let config = &module.config;
     let parameters = &module.entry_computation().parameters;
-    let find = |number: u32, index: &ShapeIndex| flow.find(*parameters.get(number as usize)?, index);
-    let aliased = config.input_output_alias.iter().filter_map(|a| find(a.parameter, &a.parameter_index));
-    aliased.chain(config.buffer_donors.iter().filter_map(|d| find(d.parameter, &d.index))).collect()
+    let find = |(number, index): (u32, &ShapeIndex)| flow.find(*parameters.get(number as usize)?, index);
+    module.config.given_up().filter_map(find).collect()
 }
 
 fn number(flow: &Dataflow, mut sets: UnionFind<u32>) -> Buffers {

@@ -84,6 +84,15 @@ pub struct ModuleConfig {
     pub unknown_fields: Box<[u8]>,
 }
 
+impl ModuleConfig {
+    /// The parts of parameters whose memory the caller gives up, by an alias or as a donation: number of the parameter,
+    /// and index in it.
+    pub fn given_up(&self) -> impl Iterator<Item = (u32, &ShapeIndex)> {
+        let aliased = self.input_output_alias.iter().map(|alias| (alias.parameter, &alias.parameter_index));
+        aliased.chain(self.buffer_donors.iter().map(|donor| (donor.parameter, &donor.index)))
+    }
+}
+
 /// Shapes of parameters and result.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names say it")]

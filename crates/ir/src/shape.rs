@@ -224,6 +224,11 @@ impl ShapeIndex {
         ShapeIndex(self.0.iter().chain(&rest.0).copied().collect())
     }
 
+    /// This index and those of everything that it is a part of, the whole value first.
+    pub fn prefixes(&self) -> impl Iterator<Item = ShapeIndex> {
+        (0..=self.0.len()).map(|n| ShapeIndex(self.0[..n].into()))
+    }
+
     /// What is left of this index below `prefix`; `None` when it is not below.
     pub fn strip_prefix(&self, prefix: &ShapeIndex) -> Option<ShapeIndex> {
         Some(ShapeIndex(self.0.strip_prefix(prefix.0.as_slice())?.into()))

@@ -129,13 +129,9 @@ impl<'a> Homes<'a> {
     }
 
     fn parameter(&self, id: InstructionId, number: u32, index: ShapeIndex) -> Option<Home> {
-        let config = &self.module.config;
-        let is_donor =
-            config.buffer_donors.iter().any(|donor| donor.parameter == number && donor.index == index);
-        let mut aliases = config.input_output_alias.iter();
-        let is_aliased = aliases.any(|alias| alias.parameter == number && alias.parameter_index == index);
+        let is_given_up = self.module.config.given_up().any(|(of, at)| (of, at) == (number, &index));
         let is_of_caller = self.module.instructions[id].parent == self.module.entry;
-        (is_of_caller && (is_donor || is_aliased)).then_some(Home::Parameter(number, index))
+        (is_of_caller && is_given_up).then_some(Home::Parameter(number, index))
     }
 
     /// Whether a result goes where something lives; `None` when it must be in another place.

@@ -1,6 +1,6 @@
 //! What it costs to compute an instruction where it is needed: bytes that stay alive, and bytes that are moved.
 
-use memplan_ir::{InstructionId, Op};
+use memplan_ir::{InstructionId, Op, ShapeIndex};
 use memplan_memory::{Bytes, FusionGoal};
 
 use super::super::report::Verdict;
@@ -23,14 +23,23 @@ impl Grouper<'_> {
                 .map(|&operand| self.sources[operand])
                 .fold(0, u64::saturating_add)
                 .min(own),
+            (_, Op::GetTupleElement { .. } | Op::Parameter { .. }) if self.is_kept_by_caller(id) => 0,
             (_, Op::GetTupleElement { .. } | Op::Bitcast) => own.min(self.sources[instruction.operands[0]]),
-            (_, Op::Parameter { number })
-                if instruction.parent == self.module.entry && !self.is_given_up.contains(number) =>
-            {
-                0
-            }
             _ => own,
         }
+    }
+
+    /// Whether this is a part of an entry parameter, of which the caller gives up nothing.
+    fn is_kept_by_caller(&self, id: InstructionId) -> bool {
+        let mut index = Vec::new();
+        let mut part = &self.module.instructions[id];
+        while let Op::GetTupleElement { index: element } = part.op {
+            index.push(element);
+            part = &self.module.instructions[part.operands[0]];
+        }
+        let Op::Parameter { number } = part.op else { return false };
+        let index = ShapeIndex::from(index.into_iter().rev());
+        part.parent == self.module.entry && !self.has_given_up.contains(&(number, index))
     }
 
     /// Whether fewer bytes live in memory, and not many more are moved.

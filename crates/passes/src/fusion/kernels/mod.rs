@@ -27,7 +27,9 @@ mod unite;
 
 use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap, entity_impl};
 use memplan_analysis::CallGraph;
-use memplan_ir::{ArrayShape, ComputationId, Instruction, InstructionId, Module, Op, Opcode, Users};
+use memplan_ir::{
+    ArrayShape, ComputationId, Instruction, InstructionId, Module, Op, Opcode, ShapeIndex, Users,
+};
 use memplan_memory::{ContractionRules, Target};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -177,8 +179,8 @@ struct Grouper<'a> {
     spans: unite::Spans,
     /// Instructions that others must run after.
     is_awaited: EntitySet<InstructionId>,
-    /// Entry parameters that the caller lets the program overwrite.
-    is_given_up: FxHashSet<u32>,
+    /// Entry parameters, and parts of them, of which the caller gives something up.
+    has_given_up: FxHashSet<(u32, ShapeIndex)>,
     /// The result of the computation at hand.
     root: InstructionId,
     /// Instructions of the computation at hand that are in memory so far.
@@ -189,8 +191,6 @@ struct Grouper<'a> {
 
 impl<'a> Grouper<'a> {
     fn new(module: &'a Module, target: &'a Target, users: &'a Users) -> Grouper<'a> {
-        let config = &module.config;
-        let aliased = config.input_output_alias.iter().map(|alias| alias.parameter);
         Grouper {
             module,
             target,
@@ -203,7 +203,11 @@ impl<'a> Grouper<'a> {
             positions: SecondaryMap::new(),
             spans: unite::Spans::default(),
             is_awaited: EntitySet::new(),
-            is_given_up: aliased.chain(config.buffer_donors.iter().map(|donor| donor.parameter)).collect(),
+            has_given_up: module
+                .config
+                .given_up()
+                .flat_map(|(of, at)| at.prefixes().map(move |at| (of, at)))
+                .collect(),
             root: module.computations[module.entry].root,
             standing: 0,
             growth: 0,
