@@ -4,7 +4,7 @@
 //! cargo run --release --example compare_fast_memory -- ../shared/corpus [PROGRAM]... > docs/fast_memory.md
 //! ```
 //!
-//! Each `tpu.hlo.txt` is taken with its schedule. Its fast memory assignment is taken out (`fast_memory::naked`),
+//! Each `tpu.hlo.txt` is taken with its schedule. Its fast memory assignment is taken out (`strip_fast_memory`),
 //! and ours is put in. Both programs, and the one in between, are followed by the same cost model; our plan is
 //! proved by the checker, and values and the scratch of kernels never take more than the fast memory has.
 
@@ -15,16 +15,17 @@ use std::path::Path;
 use std::time::Instant;
 
 use memplan::analysis::{CallGraph, Costs, InPlace, RunEstimate};
-use memplan::fast_memory::{self, FastMemoryOptions, FastMemoryReport};
+use memplan::fast_memory::{FastMemoryOptions, FastMemoryReport};
 use memplan::ir::{self, Module};
 use memplan::memory::{Bytes, Target};
+use memplan::passes::strip_fast_memory;
 use memplan::plan::{self, PlanOptions};
-use memplan::{check, hlo};
+use memplan::{assign_fast_memory, check, hlo};
 
 struct Row {
     name: String,
     theirs: RunEstimate,
-    naked: RunEstimate,
+    stripped: RunEstimate,
     ours: RunEstimate,
     report: FastMemoryReport,
     seconds: f64,
@@ -64,18 +65,18 @@ fn row(
     let mut module = hlo::parse(&text)?;
     ir::verify(&module)?;
     let theirs = estimate(&module, target)?;
-    fast_memory::naked(&mut module, target)?;
+    strip_fast_memory(&mut module, target)?;
     prove(&module, target).map_err(|error| format!("without fast memory: {error}"))?;
-    let naked = estimate(&module, target)?;
+    let stripped = estimate(&module, target)?;
     let start = Instant::now();
-    let report = fast_memory::assign(&mut module, target, options)?;
+    let report = assign_fast_memory(&mut module, target, options)?;
     let seconds = start.elapsed().as_secs_f64();
     prove(&module, target)?;
     if report.height > Bytes(options.capacity) {
         return Err(format!("{} of fast memory", report.height).into());
     }
     let ours = estimate(&module, target)?;
-    Ok(Row { name: name.into(), theirs, naked, ours, report, seconds })
+    Ok(Row { name: name.into(), theirs, stripped, ours, report, seconds })
 }
 
 fn estimate(module: &Module, target: &Target) -> Result<RunEstimate, Box<dyn Error>> {
@@ -117,7 +118,7 @@ fn write_table(rows: &[Row], options: &FastMemoryOptions) {
         out += &format!(
             "| {} | {:.2} | {:.2} | {:.2} | {ratio:.3} | {:.2} | {:.3} | {:.1} | {:.1} | {faster:.3} | {:.1} | {} / {} |\n",
             row.name,
-            row.naked.main_memory_bytes / 1e6,
+            row.stripped.main_memory_bytes / 1e6,
             row.theirs.main_memory_bytes / 1e6,
             row.ours.main_memory_bytes / 1e6,
             row.ours.steady_bytes() / 1e6,

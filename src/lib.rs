@@ -28,7 +28,7 @@ pub use memplan_codegen as codegen;
 pub use memplan_driver as driver;
 pub use memplan_driver::{
     CompileError, CompileOptions, Compiled, Estimate, EstimateError, Price, RewriteError, RewriteOptions,
-    Rewritten, Stage, Step, compile, estimate, rewrite, trace_of_plan,
+    Rewritten, Stage, Step, assign_fast_memory, compile, estimate, rewrite, trace_of_plan,
 };
 pub use memplan_fast_memory as fast_memory;
 pub use memplan_hlo as hlo;

@@ -5,11 +5,12 @@ use std::fmt::Write as _;
 
 use memplan::analysis::{CallGraph, Costs, InPlace, RunEstimate};
 use memplan::check::{Violation, check};
-use memplan::fast_memory::{self, FastMemoryOptions, FastMemoryReport, Objective};
+use memplan::fast_memory::{FastMemoryOptions, FastMemoryReport, Objective};
 use memplan::hlo;
 use memplan::ir::{Literal, Module};
 use memplan::memory::{Bytes, FastMemory, MemorySpace, MemorySpaceId, Target, Transfer};
-use memplan::{LEGALIZE, plan};
+use memplan::passes::strip_fast_memory;
+use memplan::{LEGALIZE, assign_fast_memory, plan};
 use memplan_testkit::{Fixture, GenerateOptions, Random, corpus, first_difference, generate, random_inputs};
 
 use crate::support::{evaluate, explain, plan_to_run, run_in_arena, run_passes};
@@ -61,7 +62,7 @@ fn assigned(
     let mut module = scheduled.clone();
     let options = FastMemoryOptions::for_target(target).expect("it has fast memory");
     let options = FastMemoryOptions { objective, cross_program_prefetches: residents, ..options };
-    let report = fast_memory::assign(&mut module, target, &options).map_err(|error| explain(&error))?;
+    let report = assign_fast_memory(&mut module, target, &options).map_err(|error| explain(&error))?;
     if report.height.0 > options.capacity {
         return Err(format!("{} bytes of {}", report.height.0, options.capacity));
     }
@@ -72,9 +73,9 @@ fn assigned(
     if objective == Objective::Traffic && moved(&module) > moved(&scheduled) {
         return Err(format!("{} bytes move instead of {}", moved(&module), moved(&scheduled)));
     }
-    let mut naked = module.clone();
-    fast_memory::naked(&mut naked, target).map_err(|error| format!("taken out: {}", explain(&error)))?;
-    for (mut program, what) in [(module.clone(), "assigned"), (naked, "taken out")] {
+    let mut stripped = module.clone();
+    strip_fast_memory(&mut stripped, target).map_err(|error| format!("taken out: {}", explain(&error)))?;
+    for (mut program, what) in [(module.clone(), "assigned"), (stripped, "taken out")] {
         let planned = plan_to_run(&mut program, target).map_err(|error| format!("{what}: {error}"))?;
         for inputs in inputs {
             let meant = evaluate(source, inputs)?;
@@ -108,9 +109,9 @@ fn fast_memory_filetests() {
         let inputs: Vec<Vec<Literal>> = (0..3).map(|seed| random_inputs(&source, seed)).collect();
         let (module, report) = assigned(&source, &target, Objective::Traffic, residents, &inputs)
             .unwrap_or_else(|error| panic!("{path:?}: {error}"));
-        let mut naked = module.clone();
-        fast_memory::naked(&mut naked, &target).unwrap();
-        let (before, after) = (estimate(&naked, &target), estimate(&module, &target));
+        let mut stripped = module.clone();
+        strip_fast_memory(&mut stripped, &target).unwrap();
+        let (before, after) = (estimate(&stripped, &target), estimate(&module, &target));
         let mut text = hlo::print(&module);
         writeln!(
             text,
@@ -212,8 +213,8 @@ fn corpus_programs_move_no_more_than_libtpu_lets_them() {
         let name = &program.name;
         let mut module = hlo::parse(&program.text("tpu")).unwrap();
         let theirs = estimate(&module, &target).main_memory_bytes;
-        fast_memory::naked(&mut module, &target).unwrap();
-        let report = fast_memory::assign(&mut module, &target, &options).unwrap();
+        strip_fast_memory(&mut module, &target).unwrap();
+        let report = assign_fast_memory(&mut module, &target, &options).unwrap();
         let ours = estimate(&module, &target).main_memory_bytes;
         // A flag or two more or less than libtpu, which packs 4 KiB granules: of a small program, one granule.
         let granule = if program.is_ours { 4096.0 } else { 0.0 };
@@ -228,7 +229,7 @@ fn corpus_programs_move_no_more_than_libtpu_lets_them() {
 /// computed in many ways; stacks that change and stacks that do not.
 #[test]
 fn random_loops_over_stacks() {
-    let (mut parts, mut carried, mut failures) = (0, 0, Vec::new());
+    let (mut slices, mut pipelined, mut failures) = (0, 0, Vec::new());
     for seed in 0..200u64 {
         let text = loop_over_stacks(&mut Random::new(seed));
         let source = hlo::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
@@ -237,14 +238,14 @@ fn random_loops_over_stacks() {
         let objective = if seed % 4 == 0 { Objective::Footprint } else { Objective::Traffic };
         match assigned(&source, &target, objective, 1, &[random_inputs(&source, seed)]) {
             Ok((_, report)) => {
-                parts += report.parts;
-                carried += report.carried;
+                slices += report.slices;
+                pipelined += report.pipelined;
             }
             Err(error) => failures.push(format!("seed {seed}: {error}\n{text}")),
         }
     }
     assert!(failures.is_empty(), "{} modules fail:\n{}", failures.len(), failures.join("\n"));
-    assert!(parts > 100 && carried > 20, "{parts} parts, {carried} of them carried: hardly a test");
+    assert!(slices > 100 && pipelined > 20, "{slices} slices, {pipelined} of them pipelined: hardly a test");
 }
 
 /// A loop of eight iterations over two stacks of eight rows, the second of which it may change.

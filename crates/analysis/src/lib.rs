@@ -12,6 +12,9 @@ mod facts;
 mod in_place;
 mod kernel_scratch;
 mod live_range;
+mod ranges;
+mod scalars;
+mod sliced_operand;
 mod timeline;
 mod trip_count;
 
@@ -23,5 +26,8 @@ pub use facts::Facts;
 pub use in_place::{InPlace, InPlacePair};
 pub use kernel_scratch::{KernelScratch, kernel_scratch};
 pub use live_range::{LiveRange, LiveRanges, live_ranges};
+pub use ranges::union_of_ranges;
+pub use scalars::{Iteration, ScalarOrigin, ScalarScope, TupleLoop};
+pub use sliced_operand::SlicedOperand;
 pub use timeline::{Time, Timeline, timeline};
 pub use trip_count::trip_count;

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::fast_memory::assign_fast_memory;
 use crate::first_guess::FirstGuess;
 use crate::parallel;
 use crate::stages::Stages;
@@ -316,7 +317,7 @@ impl Program<'_> {
         let start = Instant::now();
         let options = FastMemoryOptions { objective: Objective::Footprint, ..options };
         let mut module = self.module.clone();
-        memplan_fast_memory::assign(&mut module, self.target, &options)?;
+        assign_fast_memory(&mut module, self.target, &options)?;
         let plan_options = PlanOptions { reschedule: false, ..self.options.plan.clone() };
         let faster = plan::plan(&module, self.target, &plan_options)?;
         let mut arenas = faster.plan.spaces.iter().filter(|arena| arena.space == fast.space);

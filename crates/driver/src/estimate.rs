@@ -3,8 +3,8 @@
 //! The program goes through the same stages as there (simplify, fuse, copy, schedule, assign), each with that compiler's
 //! rules, which are data ([`Compiler`]). What comes out is no plan for anybody to run, but the bytes of one.
 
+use crate::fast_memory::assign_fast_memory;
 use memplan_analysis::{CallGraph, RunEstimate};
-use memplan_fast_memory as fast_memory;
 use memplan_fast_memory::{FastMemoryOptions, Selection};
 use memplan_ir as ir;
 use memplan_ir::{Module, Op, Role};
@@ -97,7 +97,7 @@ impl Expected {
         planned.apply(&mut module);
         if let Some(fast) = fast_memory_options(compiler, machine, planned.plan.totals.temp) {
             module.is_scheduled = true;
-            fast_memory::assign(&mut module, machine, &fast)?;
+            assign_fast_memory(&mut module, machine, &fast)?;
             planned = plan::plan(&module, machine, &options)?;
         }
         let totals =

@@ -23,6 +23,7 @@
 
 mod compile;
 mod estimate;
+mod fast_memory;
 mod first_guess;
 mod parallel;
 mod rewrite;
@@ -31,6 +32,7 @@ mod trace;
 
 pub use compile::{CompileError, CompileOptions, Compiled, Stage, compile};
 pub use estimate::{Estimate, EstimateError, estimate};
+pub use fast_memory::assign_fast_memory;
 pub use rewrite::{Price, RewriteError, RewriteOptions, Rewritten, Step, rewrite};
 pub use stages::Stages;
 pub use trace::trace_of_plan;

@@ -4,16 +4,16 @@
 //! events that hand values over, and values that must share memory become one candidate.
 
 use cranelift_entity::{EntityRef, SecondaryMap};
-use memplan_analysis::{Costs, Facts, LiveRange, Time, ValueId, ValueKind};
-use memplan_ir::{ComputationId, Effect, EntitySet, InstructionId, Module, Op, Role, Shape, Users};
+use memplan_analysis::{Costs, Facts, LiveRange, Time, ValueId, ValueKind, union_of_ranges};
+use memplan_ir::{ComputationId, Effect, EntitySet, InstructionId, Module, Op, Role, Shape, Use, Users};
 use memplan_memory::Target;
 use petgraph::unionfind::UnionFind;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::idle::IdleTime;
-use super::model::{Candidate, CopiedIn, CopiedOut, Event, Evicted, Use, View, Whole, main_cost};
-use super::options::{Options, Selection};
+use super::model::{Candidate, CopiedIn, CopiedOut, Event, Evicted, View, Whole, main_cost};
+use super::options::{FastMemoryOptions, Selection};
 use super::parts::{Finder, Parts, exists_from};
 use super::worth::Worth;
 
@@ -24,7 +24,7 @@ pub(super) fn candidates(
     facts: &Facts,
     costs: &Costs,
     target: &Target,
-    options: &Options,
+    options: &FastMemoryOptions,
     idle: &IdleTime<'_>,
     whole: Option<&EntitySet<ValueId>>,
 ) -> Vec<Candidate> {
@@ -63,7 +63,7 @@ struct Build<'a> {
     facts: &'a Facts,
     costs: &'a Costs,
     target: &'a Target,
-    options: &'a Options,
+    options: &'a FastMemoryOptions,
     idle: &'a IdleTime<'a>,
     worth: &'a Worth<'a>,
     users: &'a Users,
@@ -354,7 +354,7 @@ impl Build<'_> {
         let live = &self.facts.live;
         match values.iter().any(|&v| self.is_given(v) || live.is_live_out(v)) {
             true => Vec::new(),
-            false => memplan_planner::busy(values.iter().map(|&v| live.of(v)).collect()),
+            false => union_of_ranges(values.iter().map(|&v| live.of(v)).collect()),
         }
     }
 
@@ -393,7 +393,7 @@ impl Build<'_> {
                     whole.busy.push(LiveRange { start: start.time, end });
                     whole.cost +=
                         self.costs.frequency(self.module.instructions[it.user].parent) * bytes as f64;
-                    whole.copied_in.push(CopiedIn { uses: vec![it], start });
+                    whole.copied_in.push(CopiedIn { value, uses: vec![it], start });
                 }
                 whole.cost += views.get(&value).into_iter().flatten().map(main_cost).sum::<f64>();
                 continue;
@@ -422,7 +422,7 @@ impl Build<'_> {
             }
             whole.busy.push(range);
         }
-        whole.busy = memplan_planner::busy(whole.busy);
+        whole.busy = union_of_ranges(whole.busy);
         Some(whole)
     }
 

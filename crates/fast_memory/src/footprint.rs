@@ -8,29 +8,21 @@ use memplan_analysis::LiveRange;
 
 use super::choice::{Choice, Mode};
 use super::model::Candidate;
-
-/// Rounds of raising prices.
-pub(super) const ROUNDS: usize = 4;
-
-/// What keeping one byte out of main memory at its fullest is worth, in bytes moved: more than moving it in every
-/// iteration of any but the longest loops, since what does not fit does not run.
-const PEAK_WORTH: f64 = 1000.0;
-
-/// Moments at which at least this share of the most is taken are priced together.
-const NEAR_PEAK: f64 = 0.99;
+use super::options::FootprintOptions;
 
 /// Load and price of main memory.
-pub(super) struct Footprint {
+pub(super) struct Footprint<'a> {
+    options: &'a FootprintOptions,
     /// Bytes of temporaries at each instant when all are in main memory.
     all: Vec<u64>,
     price: Vec<f64>,
 }
 
-impl Footprint {
+impl<'a> Footprint<'a> {
     /// No prices yet.
-    pub(super) fn new(all: Vec<u64>) -> Footprint {
+    pub(super) fn new(all: Vec<u64>, options: &'a FootprintOptions) -> Footprint<'a> {
         let price = vec![0.0; all.len()];
-        Footprint { all, price }
+        Footprint { options, all, price }
     }
 
     /// The most bytes taken at one instant.
@@ -41,7 +33,7 @@ impl Footprint {
     /// Raises the price of the instants at which most is taken, and tells candidates what it costs to be there.
     pub(super) fn raise(&mut self, candidates: &mut [Candidate], choices: &[Choice]) {
         let load = self.load(candidates, choices);
-        let near = (load.iter().copied().max().unwrap_or(0) as f64 * NEAR_PEAK) as u64;
+        let near = (load.iter().copied().max().unwrap_or(0) as f64 * self.options.near_peak) as u64;
         let n = load.iter().filter(|&&bytes| bytes >= near).count().max(1);
         for (price, _) in self.price.iter_mut().zip(&load).filter(|(_, bytes)| **bytes >= near) {
             *price += 1.0 / n as f64;
@@ -56,7 +48,7 @@ impl Footprint {
         for candidate in candidates {
             let share = |range: &LiveRange| (sums[range.end as usize] - sums[range.start as usize]) / sum;
             let shares: f64 = candidate.life.iter().map(share).sum();
-            candidate.room = PEAK_WORTH * candidate.bytes as f64 * shares;
+            candidate.room = self.options.peak_worth * candidate.bytes as f64 * shares;
         }
     }
 

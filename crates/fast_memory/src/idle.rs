@@ -13,9 +13,7 @@ use memplan_ir::{ComputationId, InstructionId, Module, Op};
 use memplan_memory::{FastMemory, MemorySpaceId, Target};
 
 use super::model::Start;
-
-/// The longest that a transfer is under way, in multiples of its own time.
-const LONGEST_FLIGHT: f64 = 2.0;
+use super::options::TransferOptions;
 
 /// Idle and elapsed time up to each instruction of each computation.
 pub(super) struct IdleTime<'a> {
@@ -23,6 +21,8 @@ pub(super) struct IdleTime<'a> {
     facts: &'a Facts,
     machine: Machine<'a>,
     fast: FastMemory,
+    /// See [`TransferOptions`].
+    longest_flight: f64,
     /// The place of each instruction in its computation.
     index: SecondaryMap<InstructionId, u32>,
     /// Seconds before each instruction of a computation, and at its end: idle ones of main memory, and all.
@@ -36,7 +36,9 @@ impl<'a> IdleTime<'a> {
         facts: &'a Facts,
         durations: &Durations,
         target: &'a Target,
+        options: &TransferOptions,
     ) -> IdleTime<'a> {
+        let longest_flight = options.longest_flight;
         let fast = target.fast_memory.expect("it is assigned where there is some");
         let (mut index, mut before) = (SecondaryMap::new(), SecondaryMap::new());
         for &computation in facts.graph.sequential() {
@@ -51,7 +53,7 @@ impl<'a> IdleTime<'a> {
             }
             before[computation] = sums;
         }
-        IdleTime { module, facts, machine: Machine::new(target), fast, index, before }
+        IdleTime { module, facts, machine: Machine::new(target), fast, longest_flight, index, before }
     }
 
     /// Where the transfer of a value starts that `user` needs, and that exists from the instant `earliest` on: not
@@ -63,7 +65,8 @@ impl<'a> IdleTime<'a> {
             (&self.before[computation], &self.module.computations[computation].instructions);
         let at = self.index[user] as usize;
         let (idle, elapsed) = sums[at];
-        let is_late = |&(i, e): &(f64, f64)| idle - i < seconds && elapsed - e < LONGEST_FLIGHT * seconds;
+        let is_late =
+            |&(i, e): &(f64, f64)| idle - i < seconds && elapsed - e < self.longest_flight * seconds;
         // The last place that is early enough; all places before it are, too.
         let early = sums[..=at].partition_point(|sum| !is_late(sum)).saturating_sub(1);
         let is_given = |&id: &InstructionId| {
@@ -103,7 +106,8 @@ impl<'a> IdleTime<'a> {
             (&self.before[computation], &self.module.computations[computation].instructions);
         let at = self.index[definition] as usize + 1;
         let (idle, elapsed) = sums[at];
-        let is_early = |&(i, e): &(f64, f64)| i - idle < seconds && e - elapsed < LONGEST_FLIGHT * seconds;
+        let is_early =
+            |&(i, e): &(f64, f64)| i - idle < seconds && e - elapsed < self.longest_flight * seconds;
         let done = at + sums[at..].partition_point(is_early);
         match sequence.get(done) {
             Some(&id) => (Some(id), self.facts.line.begin(id)),

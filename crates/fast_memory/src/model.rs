@@ -14,12 +14,12 @@
 //! The unit of gain is a byte that main memory does not move, weighed by how often it would.
 
 use memplan_analysis::{Costs, Durations, Facts, LiveRange, Time, ValueId, kernel_scratch};
-use memplan_ir::{ComputationId, EntitySet, InstructionId, Module};
+use memplan_ir::{ComputationId, EntitySet, InstructionId, Module, Use};
 use memplan_memory::Target;
 use smallvec::SmallVec;
 
 use super::idle::IdleTime;
-use super::options::Options;
+use super::options::FastMemoryOptions;
 use super::sharing::Sharing;
 
 /// Everything that may be in fast memory.
@@ -80,6 +80,7 @@ pub(super) struct CopiedOut {
 
 /// A value of main memory that becomes part of something in fast memory.
 pub(super) struct CopiedIn {
+    pub(super) value: ValueId,
     pub(super) uses: Vec<Use>,
     /// Where the copy starts.
     pub(super) start: Start,
@@ -147,13 +148,6 @@ pub(super) struct Event {
     pub(super) inside: Vec<View>,
 }
 
-/// An operand of an instruction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Use {
-    pub(super) user: InstructionId,
-    pub(super) operand: u32,
-}
-
 impl Candidate {
     /// The value, if it is one alone.
     pub(super) fn single(&self) -> Option<ValueId> {
@@ -172,11 +166,11 @@ impl Model {
         facts: &Facts,
         costs: &Costs,
         target: &Target,
-        options: &Options,
+        options: &FastMemoryOptions,
         durations: &Durations,
         whole: Option<&EntitySet<ValueId>>,
     ) -> Model {
-        let idle = IdleTime::new(module, facts, durations, target);
+        let idle = IdleTime::new(module, facts, durations, target, &options.transfers);
         let candidates = super::candidates::candidates(module, facts, costs, target, options, &idle, whole);
         let sharing = Sharing::new(module, facts, &candidates);
         Model { candidates, sharing, scratch: scratch(module, facts, target), end: facts.line.end() }

@@ -1,4 +1,4 @@
-//! How to assign fast memory.
+//! How to assign fast memory. Every number that decides results is here, with its reason.
 
 use memplan_memory::{Bytes, Target};
 
@@ -14,16 +14,16 @@ pub enum Objective {
 /// How values find their places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selection {
-    /// By prices that all compete for.
+    /// By prices of fast memory, for which all values compete.
     ByPrice,
-    /// As XLA does: one after the other, those first that save most for the square root of their size; what nobody reads
-    /// not at all.
+    /// As XLA does: one after the other, those first that save most for the square root of their size; values that
+    /// nobody reads not at all.
     AsXla,
 }
 
 /// How to assign fast memory.
-#[derive(Clone, Debug)]
-pub struct Options {
+#[derive(Clone, Debug, PartialEq)]
+pub struct FastMemoryOptions {
     /// What to make small.
     pub objective: Objective,
     /// How values find their places.
@@ -35,28 +35,108 @@ pub struct Options {
     /// What a byte is worth that main memory moves while the cores wait for it, on top of the byte itself. Below 1, so
     /// that fewer bytes always win over less time.
     pub time_weight: f64,
-    /// Rounds of adjusting the price of fast memory.
-    pub price_rounds: usize,
-    /// Steps of local search for each candidate that is not yet where it is best off.
-    pub search_steps: usize,
     /// The most parameters that stay in fast memory from one call of the program to the next.
     pub cross_program_prefetches: usize,
+    /// Parameters for which there may be no capacity left before no more are tried: each try is a packing.
+    pub refused_residents: usize,
+    /// When transfers start, and what they are worth.
+    pub transfers: TransferOptions,
+    /// How prices are found.
+    pub prices: PriceOptions,
+    /// How choices that fit are improved.
+    pub search: SearchOptions,
+    /// What happens when a packing is higher than the memory.
+    pub repair: RepairOptions,
+    /// How main memory is priced for [`Objective::Footprint`].
+    pub footprint: FootprintOptions,
 }
 
-impl Options {
-    /// The capacity of a target's fast memory that programs can use; `None` for targets without fast memory.
-    pub fn for_target(target: &Target) -> Option<Options> {
+/// When transfers start, and what they are worth.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TransferOptions {
+    /// The longest that a transfer is under way, in multiples of its own time: where operations leave main memory no
+    /// idle time, starting earlier hides nothing, and holds fast memory.
+    pub longest_flight: f64,
+    /// Bytes of the smallest slice that is copied by itself: a transfer and its wait cost more than smaller ones save.
+    pub smallest_slice: u64,
+    /// The most operations that are repeated to compute the offset of a slice elsewhere: they run in each iteration.
+    pub offset_operations: usize,
+}
+
+/// How the prices of fast memory are found (subgradient method).
+#[derive(Clone, Debug, PartialEq)]
+pub struct PriceOptions {
+    /// Rounds of adjusting prices. The bound hardly rises after this many.
+    pub rounds: usize,
+    /// Rounds without a better bound after which steps are halved.
+    pub patience: usize,
+    /// The scale of steps below which they change nothing that counts, so that the search for prices ends.
+    pub smallest_step: f64,
+}
+
+/// How choices that fit are improved (local search).
+#[derive(Clone, Debug, PartialEq)]
+pub struct SearchOptions {
+    /// Steps, in each of which every candidate that is not where it is best off may try.
+    pub steps: usize,
+    /// Candidates that try in one step: those that would save most. Bounds the time of large programs.
+    pub candidates_per_step: usize,
+    /// Candidates that one may eject. Where it takes more, it hardly pays, and each has to choose again.
+    pub ejections: usize,
+    /// The share of its price that capacity costs which is free anyway: just enough to prefer what leaves more of it.
+    pub reserve_price: f64,
+    /// The least gain that counts, in bytes moved: half a byte, so that rounding is no gain.
+    pub least_gain: f64,
+}
+
+/// What happens when a packing is higher than the memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RepairOptions {
+    /// Packings after which candidates in the wrong place choose again. Then all of them get less capacity instead.
+    pub attempts: usize,
+    /// The part of the capacity by which each of these packings has less, at least, so that there are not many: one in
+    /// this many.
+    pub retreat: u64,
+}
+
+/// How main memory is priced where most of it is taken.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FootprintOptions {
+    /// Rounds of raising prices, each of which assigns anew.
+    pub rounds: usize,
+    /// What keeping one byte out of main memory at its fullest is worth, in bytes moved: more than moving it in every
+    /// iteration of any but the longest loops, since what does not fit does not run.
+    pub peak_worth: f64,
+    /// The share of the most bytes from which on an instant is priced together with the fullest: otherwise each round
+    /// would lower one instant and leave its neighbour.
+    pub near_peak: f64,
+}
+
+impl FastMemoryOptions {
+    /// Defaults, for the capacity of a target's fast memory that programs can use; `None` for targets without fast
+    /// memory.
+    pub fn for_target(target: &Target) -> Option<FastMemoryOptions> {
         let space = target.space(target.fast_memory?.space)?;
         let Bytes(capacity) = space.usable()?;
-        Some(Options {
+        Some(FastMemoryOptions {
             objective: Objective::Traffic,
             selection: Selection::ByPrice,
             capacity,
             largest: capacity,
             time_weight: 0.25,
-            price_rounds: 40,
-            search_steps: 4,
             cross_program_prefetches: 1,
+            refused_residents: 8,
+            transfers: TransferOptions { longest_flight: 2.0, smallest_slice: 4096, offset_operations: 64 },
+            prices: PriceOptions { rounds: 40, patience: 5, smallest_step: 0.05 },
+            search: SearchOptions {
+                steps: 4,
+                candidates_per_step: 200,
+                ejections: 12,
+                reserve_price: 1e-3,
+                least_gain: 0.5,
+            },
+            repair: RepairOptions { attempts: 4, retreat: 64 },
+            footprint: FootprintOptions { rounds: 4, peak_worth: 1000.0, near_peak: 0.99 },
         })
     }
 }

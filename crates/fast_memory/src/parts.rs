@@ -22,21 +22,20 @@
 
 use cranelift_entity::EntitySet;
 use indexmap::IndexMap;
-use memplan_analysis::{Costs, Facts, LiveRange, Time, ValueId, ValueKind};
-use memplan_ir::{ArrayShape, ComputationId, InstructionId, Module, Op, Shape, ShapeId, Users};
+use memplan_analysis::{
+    Costs, Facts, Iteration, LiveRange, ScalarScope, SlicedOperand, Time, TupleLoop, ValueId, ValueKind,
+};
+use memplan_ir::{ComputationId, InstructionId, Module, Shape, ShapeId, Use, Users};
 use memplan_memory::Target;
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
 
 use super::candidates::is_kernel;
+use super::classes::Classes;
 use super::idle::IdleTime;
-use super::model::{Candidate, Carried, Event, Start, Use, View};
-use super::options::Options;
-use super::scalars::{Classes, Loop, Scope, When};
+use super::model::{Candidate, Carried, Event, Start, View};
+use super::options::FastMemoryOptions;
 use super::worth::Worth;
-
-/// Smaller parts are not worth a transfer of their own.
-const LEAST_BYTES: u64 = 4096;
 
 /// The parts of a program, and what is no longer to be looked at.
 #[derive(Default)]
@@ -67,7 +66,7 @@ pub(super) struct Finder<'a> {
     pub(super) facts: &'a Facts,
     pub(super) costs: &'a Costs,
     pub(super) target: &'a Target,
-    pub(super) options: &'a Options,
+    pub(super) options: &'a FastMemoryOptions,
     pub(super) idle: &'a IdleTime<'a>,
     pub(super) users: &'a Users,
     pub(super) worth: &'a Worth<'a>,
@@ -80,7 +79,7 @@ impl Finder<'_> {
         let mut parts = Parts::default();
         let mut ways = Ways { find: self, queued: FxHashMap::default() };
         for (key, uses) in self.uses(whole) {
-            let cut = Cut::of(self.module, self.users, uses[0]).expect("it was cut before");
+            let cut = SlicedOperand::of(self.module, self.users, uses[0]).expect("it was cut before");
             let Some(candidate) = ways.candidate(&key, &uses, &cut) else { continue };
             parts.candidates.push(candidate);
             parts.values.insert(key.value);
@@ -105,11 +104,20 @@ impl Finder<'_> {
                 let Some(value) = facts.flow.value_of(operand).filter(|&value| !whole.contains(value)) else {
                     continue;
                 };
-                let Some(cut) = Cut::of(module, self.users, it) else { continue };
-                let scope = Scope { facts, kernel: id, around: None };
+                let Some(cut) = SlicedOperand::of(module, self.users, it) else { continue };
+                let scope = ScalarScope { facts, kernel: id, around: None };
                 let offsets = cut.offsets(module);
                 let is_overwritten = in_place.iter().any(|pair| pair.operand == it.operand);
-                if is_overwritten || scope.sources(module, offsets, When::Now).is_none() {
+                if is_overwritten
+                    || scope
+                        .sources(
+                            module,
+                            offsets,
+                            Iteration::AtKernel,
+                            self.options.transfers.offset_operations,
+                        )
+                        .is_none()
+                {
                     continue;
                 }
                 let offsets = offsets.iter().map(|&offset| classes.of(module, scope, offset));
@@ -136,12 +144,13 @@ struct Ways<'f, 'a> {
 }
 
 impl Ways<'_, '_> {
-    fn candidate(&mut self, key: &Key, uses: &[Use], cut: &Cut) -> Option<Candidate> {
+    fn candidate(&mut self, key: &Key, uses: &[Use], cut: &SlicedOperand) -> Option<Candidate> {
         let find = self.find;
         let bytes = find.target.size_of(&Shape::Array(cut.array.clone())).0;
         let fetch = find.costs.frequency(key.computation) * bytes as f64;
         let main: f64 = uses.iter().map(|it| find.worth.of_operand(it.user, it.operand)).sum();
-        if !(LEAST_BYTES..=find.options.capacity).contains(&bytes) || main <= fetch {
+        if !(find.options.transfers.smallest_slice..=find.options.capacity).contains(&bytes) || main <= fetch
+        {
             return None;
         }
         let mut events: Vec<Event> = Vec::new();
@@ -159,9 +168,9 @@ impl Ways<'_, '_> {
         let queued = self.queue(uses[0].user, bytes);
         for event in &mut events {
             let user = event.uses[0].user;
-            let scope = Scope { facts: find.facts, kernel: user, around: None };
-            let cut = Cut::of(find.module, find.users, event.uses[0]).expect("it was cut before");
-            let earliest = self.earliest(key.value, key.computation, &cut, scope, When::Now)?;
+            let scope = ScalarScope { facts: find.facts, kernel: user, around: None };
+            let cut = SlicedOperand::of(find.module, find.users, event.uses[0]).expect("it was cut before");
+            let earliest = self.earliest(key.value, key.computation, &cut, scope, Iteration::AtKernel)?;
             event.start = find.idle.fetch_start(user, earliest, queued);
             event.latest = find.idle.latest_start(user, event.start);
         }
@@ -182,12 +191,20 @@ impl Ways<'_, '_> {
     }
 
     /// The part is brought in the iteration before: for a dynamic slice of an array that the loop does not change.
-    fn carried(&mut self, key: &Key, events: &[Event], cut: &Cut, bytes: u64) -> SmallVec<[Carried; 2]> {
+    fn carried(
+        &mut self,
+        key: &Key,
+        events: &[Event],
+        cut: &SlicedOperand,
+        bytes: u64,
+    ) -> SmallVec<[Carried; 2]> {
         let Finder { module, facts, users, .. } = *self.find;
         let mut ways = SmallVec::new();
         let first = events[0].uses[0];
         let shown = module.instructions[first.user].operands[first.operand as usize];
-        let Some(around) = Loop::around(module, &facts.graph, users, key.computation) else { return ways };
+        let Some(around) = TupleLoop::around(module, &facts.graph, users, key.computation) else {
+            return ways;
+        };
         let Some(element) = around.element(module, shown) else { return ways };
         let given = module.instructions[around.init].operands[element as usize];
         if facts.flow.value_of(given) != Some(key.value) || cut.offsets(module).is_empty() {
@@ -206,18 +223,23 @@ impl Ways<'_, '_> {
         &self,
         key: &Key,
         first: Use,
-        cut: &Cut,
-        around: &Loop,
+        cut: &SlicedOperand,
+        around: &TupleLoop,
         (used, rotates): (LiveRange, bool),
         (bytes, queued): (u64, f64),
     ) -> Option<Carried> {
         let Finder { module, facts, idle, .. } = *self.find;
         let free = if rotates { used.start + 1 } else { used.end };
         let next = idle.fetch_start(around.root, free, queued);
-        let scope = Scope { facts, kernel: first.user, around: Some((around, next.time)) };
-        scope.sources(module, cut.offsets(module), When::Next)?;
+        let scope = ScalarScope { facts, kernel: first.user, around: Some((around, next.time)) };
+        scope.sources(
+            module,
+            cut.offsets(module),
+            Iteration::Next,
+            self.find.options.transfers.offset_operations,
+        )?;
         let outer = module.instructions[around.id].parent;
-        let earliest = self.earliest(key.value, outer, cut, scope, When::First)?;
+        let earliest = self.earliest(key.value, outer, cut, scope, Iteration::First)?;
         let first = idle.fetch_start(around.init, earliest, bytes as f64);
         let mut cost = self.cost(key.computation, bytes, next) + self.cost(outer, bytes, first);
         if rotates {
@@ -236,12 +258,17 @@ impl Ways<'_, '_> {
         &self,
         value: ValueId,
         computation: ComputationId,
-        cut: &Cut,
-        scope: Scope<'_>,
-        when: When,
+        cut: &SlicedOperand,
+        scope: ScalarScope<'_>,
+        iteration: Iteration,
     ) -> Option<Time> {
         let Finder { module, facts, .. } = *self.find;
-        let sources = scope.sources(module, cut.offsets(module), when)?;
+        let sources = scope.sources(
+            module,
+            cut.offsets(module),
+            iteration,
+            self.find.options.transfers.offset_operations,
+        )?;
         let made = sources.iter().map(|&id| facts.line.time(id) + 1).max();
         Some(made.unwrap_or(0).max(exists_from(module, facts, value, computation)))
     }
@@ -274,75 +301,4 @@ pub(super) fn exists_from(
         }
         _ => facts.line.range(computation).0,
     }
-}
-
-/// How a kernel cuts a part out of an operand.
-pub(super) struct Cut {
-    /// The `slice` or `dynamic-slice`: the kernel itself, or inside of it.
-    pub(super) slice: InstructionId,
-    /// The part as it lies in memory.
-    pub(super) array: ArrayShape,
-}
-
-impl Cut {
-    /// The cut by which all of an operand goes that a kernel reads of it; `None` when it reads something else too, or a
-    /// part that no transfer moves.
-    pub(super) fn of(module: &Module, users: &Users, it: Use) -> Option<Cut> {
-        let kernel = &module.instructions[it.user];
-        let slice = match kernel.op {
-            Op::Fusion(_) => {
-                let parameter = module.computations[kernel.called[0]].parameters[it.operand as usize];
-                let &[slice] = users.of(parameter) else { return None };
-                let reads =
-                    module.instructions[slice].operands.iter().filter(|&&operand| operand == parameter);
-                (module.instructions[slice].operands[0] == parameter && reads.count() == 1)
-                    .then_some(slice)?
-            }
-            _ => (it.operand == 0).then_some(it.user)?,
-        };
-        let Shape::Array(source) = module.shape(kernel.operands[it.operand as usize]) else { return None };
-        let Shape::Array(result) = module.shape(slice) else { return None };
-        let moves_rows = match &module.instructions[slice].op {
-            Op::DynamicSlice { .. } => true,
-            Op::Slice { dimensions } => dimensions.iter().all(|d| d.stride == 1),
-            _ => false,
-        };
-        let same_order = |a: &ArrayShape, b: &ArrayShape| {
-            let order = |shape: &ArrayShape| {
-                shape.layout.as_ref().map(|l| (l.minor_to_major.clone(), l.tiles.clone()))
-            };
-            order(a) == order(b)
-        };
-        let array = ArrayShape { dimensions: result.dimensions.clone(), ..source.clone() };
-        (moves_rows && same_order(source, result) && is_of_whole_tiles(source, &array))
-            .then_some(Cut { slice, array })
-    }
-
-    /// Where a static slice begins.
-    fn starts(&self, module: &Module) -> SmallVec<[i64; 4]> {
-        match &module.instructions[self.slice].op {
-            Op::Slice { dimensions } => dimensions.iter().map(|d| d.start).collect(),
-            _ => SmallVec::new(),
-        }
-    }
-
-    /// The scalars that say where a dynamic slice begins.
-    pub(super) fn offsets<'m>(&self, module: &'m Module) -> &'m [InstructionId] {
-        &module.instructions[self.slice].operands[1..]
-    }
-}
-
-/// Whether a part is less than its source, and cuts none of the dimensions that a tile spans.
-fn is_of_whole_tiles(source: &ArrayShape, part: &ArrayShape) -> bool {
-    let Some(layout) = &source.layout else { return false };
-    let spanned = layout.tiles.first().map_or(1, |tile| tile.dimensions.len());
-    source.dimensions != part.dimensions
-        && source.element_type == part.element_type
-        && source.memory_space() == 0
-        && !source.is_dynamic()
-        && layout
-            .minor_to_major
-            .iter()
-            .take(spanned)
-            .all(|&d| source.dimensions[d as usize] == part.dimensions[d as usize])
 }

@@ -9,6 +9,7 @@ use memplan_analysis::LiveRange;
 
 use super::choice::Choice;
 use super::model::Model;
+use super::options::FastMemoryOptions;
 
 /// Prices, and what they prove.
 pub(super) struct Prices {
@@ -21,10 +22,15 @@ pub(super) struct Prices {
 impl Prices {
     /// Finds prices in `rounds` rounds, each linear in instants and in the candidates that compete; `upper_bound` is what
     /// is known to be possible.
-    pub(super) fn find(model: &Model, capacity: u64, upper_bound: f64, rounds: usize) -> Prices {
+    pub(super) fn find(
+        model: &Model,
+        options: &FastMemoryOptions,
+        upper_bound: f64,
+        rounds: usize,
+    ) -> Prices {
         let n = model.end as usize;
         let free: Vec<f64> =
-            model.scratch.iter().map(|&taken| capacity.saturating_sub(taken) as f64).collect();
+            model.scratch.iter().map(|&taken| options.capacity.saturating_sub(taken) as f64).collect();
         let mut price = vec![0.0; n];
         let mut best = Prices { sums: vec![0.0; n + 1], lower_bound: f64::NEG_INFINITY };
         let mut fixed = Demand::new(n);
@@ -44,7 +50,7 @@ impl Prices {
             } else {
                 stuck += 1;
             }
-            if stuck == PATIENCE {
+            if stuck == options.prices.patience {
                 (pace, stuck) = (pace / 2.0, 0);
             }
             if round == 0 {
@@ -69,7 +75,7 @@ impl Prices {
             };
             let excess: Vec<f64> = price.iter().zip(load.iter().zip(&free)).map(beyond).collect();
             let norm: f64 = excess.iter().map(|e| e * e).sum();
-            if norm == 0.0 || upper_bound <= bound || pace < LEAST_PACE {
+            if norm == 0.0 || upper_bound <= bound || pace < options.prices.smallest_step {
                 break;
             }
             let step = pace * (upper_bound - bound) / norm;
@@ -94,12 +100,6 @@ impl Prices {
         bytes as f64 * (self.sums[range.end as usize] - self.sums[range.start as usize])
     }
 }
-
-/// Rounds without a better bound after which steps get smaller.
-const PATIENCE: usize = 5;
-
-/// Steps smaller than this change nothing that counts.
-const LEAST_PACE: f64 = 0.05;
 
 /// What choices together cost and hold.
 #[derive(Clone)]

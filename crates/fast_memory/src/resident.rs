@@ -13,7 +13,7 @@ use super::model::{Candidate, Event, Model, View};
 
 /// The candidates that may be residents, those first that save most: all that a call moves for them now. Takes
 /// time n log n in candidates, and linear in their events.
-pub(super) fn wishes(
+pub(super) fn eligible(
     module: &Module,
     facts: &Facts,
     costs: &Costs,
@@ -21,11 +21,11 @@ pub(super) fn wishes(
     choices: &[Choice],
 ) -> Vec<usize> {
     let saved = |i: usize| choices[i].traffic;
-    let mut wishes: Vec<usize> = (0..model.candidates.len())
+    let mut eligible: Vec<usize> = (0..model.candidates.len())
         .filter(|&i| qualifies(module, facts, costs, &model.candidates[i]) && saved(i) > 0.0)
         .collect();
-    wishes.sort_by(|&a, &b| saved(b).total_cmp(&saved(a)).then(a.cmp(&b)));
-    wishes
+    eligible.sort_by(|&a, &b| saved(b).total_cmp(&saved(a)).then(a.cmp(&b)));
+    eligible
 }
 
 /// What a resident does: it takes room all the time, and costs its copy in the first call. The copy starts after the

@@ -8,6 +8,7 @@ use memplan_analysis::LiveRange;
 
 use super::choice::Choice;
 use super::model::Model;
+use super::options::FastMemoryOptions;
 use super::prices::Prices;
 use super::repair::{Place, repair};
 use super::room::Room;
@@ -15,6 +16,7 @@ use super::room::Room;
 /// A choice for every candidate such that together they fit.
 pub(super) struct Assignment<'m> {
     model: &'m Model,
+    options: &'m FastMemoryOptions,
     capacity: u64,
     room: Room,
     pub(super) choices: Vec<Choice>,
@@ -24,21 +26,26 @@ pub(super) struct Assignment<'m> {
     twice: Vec<u64>,
 }
 
-/// How much of a price is asked of what has room anyway: just enough to prefer what leaves room.
-const RESERVE: f64 = 1e-3;
-
 impl<'m> Assignment<'m> {
     /// Nothing in fast memory.
-    pub(super) fn empty(model: &'m Model, capacity: u64) -> Assignment<'m> {
+    pub(super) fn empty(model: &'m Model, options: &'m FastMemoryOptions) -> Assignment<'m> {
         let choices: Vec<Choice> = model.candidates.iter().map(Choice::main).collect();
         let unserved = choices.iter().map(|choice| choice.traffic).collect();
         let twice = vec![0; model.sharing.len()];
-        Assignment { model, capacity, room: Room::new(&model.scratch), choices, unserved, twice }
+        Assignment {
+            model,
+            options,
+            capacity: options.capacity,
+            room: Room::new(&model.scratch),
+            choices,
+            unserved,
+            twice,
+        }
     }
 
     /// Choices that are made already.
-    pub(super) fn of(model: &'m Model, capacity: u64, choices: &[Choice]) -> Assignment<'m> {
-        let mut assignment = Assignment::empty(model, capacity);
+    pub(super) fn of(model: &'m Model, options: &'m FastMemoryOptions, choices: &[Choice]) -> Assignment<'m> {
+        let mut assignment = Assignment::empty(model, options);
         for (i, choice) in choices.iter().enumerate() {
             assignment.set(i, choice.clone());
         }
@@ -61,10 +68,11 @@ impl<'m> Assignment<'m> {
 
     /// Lets every candidate choose, those first that save most for what they hold.
     pub(super) fn fill(&mut self, prices: &Prices) {
+        let reserve = self.options.search.reserve_price;
         let model = self.model;
         let candidates = &model.candidates;
         let rank = |i: usize| {
-            let free = Choice::best(&candidates[i], &|bytes, range| RESERVE * prices.of(bytes, range));
+            let free = Choice::best(&candidates[i], &|bytes, range| reserve * prices.of(bytes, range));
             let saved = self.choices[i].traffic - free.traffic;
             let held: f64 = free.busy.iter().map(|&r| prices.of(candidates[i].bytes, r)).sum();
             let area: f64 = free.busy.iter().map(|r| f64::from(r.end - r.start)).sum::<f64>()
@@ -80,7 +88,7 @@ impl<'m> Assignment<'m> {
         }
         // Then whatever room is left.
         for &i in &order {
-            self.choose(i, |bytes, range| RESERVE * prices.of(bytes, range));
+            self.choose(i, |bytes, range| reserve * prices.of(bytes, range));
         }
     }
 
@@ -100,19 +108,20 @@ impl<'m> Assignment<'m> {
     }
 
     /// Improves the choices in a number of steps for each candidate that wants more than it has.
-    pub(super) fn improve(&mut self, prices: &Prices, steps: usize) {
-        let model = self.model;
-        let wish = |i: usize| Choice::best(&model.candidates[i], &|b, r| RESERVE * prices.of(b, r));
-        for _ in 0..steps {
+    pub(super) fn improve(&mut self, prices: &Prices) {
+        let (model, options) = (self.model, &self.options.search);
+        let reserve = options.reserve_price;
+        let wish = |i: usize| Choice::best(&model.candidates[i], &|b, r| reserve * prices.of(b, r));
+        for _ in 0..options.steps {
             let mut wishes: Vec<(usize, Choice)> = (0..model.candidates.len())
                 .map(|i| (i, wish(i)))
-                .filter(|(i, wish)| wish.traffic < self.choices[*i].traffic - 0.5)
+                .filter(|(i, wish)| wish.traffic < self.choices[*i].traffic - options.least_gain)
                 .collect();
             let missing = |i: usize, wish: &Choice| self.choices[i].traffic - wish.traffic;
             let missing: Vec<f64> = wishes.iter().map(|(i, wish)| missing(*i, wish)).collect();
             let mut order: Vec<usize> = (0..wishes.len()).collect();
             order.sort_by(|&a, &b| missing[b].total_cmp(&missing[a]).then(a.cmp(&b)));
-            order.truncate(MOST_WISHES);
+            order.truncate(options.candidates_per_step);
             let mut improved = false;
             for at in order {
                 let (i, wish) = std::mem::take(&mut wishes[at]);
@@ -127,6 +136,7 @@ impl<'m> Assignment<'m> {
     /// Gives a candidate what it wishes, pushes out what is worth least until everything fits, and lets those choose
     /// again. Undone unless the total is lower.
     fn grant(&mut self, i: usize, wish: Choice, prices: &Prices) -> bool {
+        let reserve = self.options.search.reserve_price;
         let candidates = &self.model.candidates;
         let mut undo: Vec<(usize, Choice)> = vec![(i, self.choices[i].clone())];
         let mut gain = self.choices[i].traffic - wish.traffic;
@@ -151,7 +161,7 @@ impl<'m> Assignment<'m> {
             if fits(self) {
                 break;
             }
-            if undo.len() > MOST_VICTIMS {
+            if undo.len() > self.options.search.ejections {
                 break;
             }
             if is_over(self, k) {
@@ -164,10 +174,10 @@ impl<'m> Assignment<'m> {
         if fits(self) {
             for k in undo.iter().map(|(k, _)| *k).skip(1).collect::<Vec<_>>().into_iter().rev() {
                 let before = self.choices[k].traffic;
-                self.choose(k, |bytes, range| RESERVE * prices.of(bytes, range));
+                self.choose(k, |bytes, range| reserve * prices.of(bytes, range));
                 gain += before - self.choices[k].traffic;
             }
-            if gain > 0.5 {
+            if gain > self.options.search.least_gain {
                 return true;
             }
         }
@@ -209,6 +219,7 @@ impl<'m> Assignment<'m> {
     /// Lets candidates choose anew that a packing had no place for, without being where those are that they go for. Says
     /// whether there were any.
     pub(super) fn repair(&mut self, prices: &Prices, places: Vec<Place>) -> bool {
+        let reserve = self.options.search.reserve_price;
         let losses = repair(places, self.capacity, |k| self.saved(k));
         let taken: Vec<Vec<LiveRange>> =
             losses.iter().map(|loss| self.choices[loss.to].busy.clone()).collect();
@@ -218,7 +229,7 @@ impl<'m> Assignment<'m> {
         for (loss, taken) in losses.iter().zip(taken) {
             let is_taken = |range: LiveRange| taken.iter().any(|other| range.interferes(other));
             self.choose(loss.candidate, |bytes, range| {
-                if is_taken(range) { f64::INFINITY } else { RESERVE * prices.of(bytes, range) }
+                if is_taken(range) { f64::INFINITY } else { reserve * prices.of(bytes, range) }
             });
         }
         !losses.is_empty()
@@ -227,6 +238,7 @@ impl<'m> Assignment<'m> {
     /// Lowers what may be held at any moment: candidates that save least for the price of what they hold choose again,
     /// until the others fit.
     pub(super) fn shrink(&mut self, prices: &Prices, limit: u64) {
+        let reserve = self.options.search.reserve_price;
         self.capacity = limit;
         let mut order: Vec<(f64, usize)> = (0..self.choices.len())
             .filter(|&k| self.choices[k].is_fast())
@@ -241,7 +253,7 @@ impl<'m> Assignment<'m> {
             }
         }
         for k in out.into_iter().rev() {
-            self.choose(k, |bytes, range| RESERVE * prices.of(bytes, range));
+            self.choose(k, |bytes, range| reserve * prices.of(bytes, range));
         }
     }
 
@@ -263,9 +275,3 @@ impl<'m> Assignment<'m> {
         old
     }
 }
-
-/// Candidates that local search looks at in one round: those that miss most.
-const MOST_WISHES: usize = 200;
-
-/// Candidates that one wish may push out.
-const MOST_VICTIMS: usize = 12;

@@ -4,13 +4,13 @@ use memplan_analysis::{Costs, Machine};
 use memplan_ir::{ComputationId, InstructionId, Module};
 use memplan_memory::{MemorySpaceId, Target};
 
-use super::options::Options;
+use super::options::FastMemoryOptions;
 
 /// Prices accesses of kernels to main memory.
 pub(super) struct Worth<'a> {
     module: &'a Module,
     costs: &'a Costs,
-    options: &'a Options,
+    options: &'a FastMemoryOptions,
     machine: Machine<'a>,
 }
 
@@ -19,7 +19,7 @@ impl<'a> Worth<'a> {
         module: &'a Module,
         costs: &'a Costs,
         target: &'a Target,
-        options: &'a Options,
+        options: &'a FastMemoryOptions,
     ) -> Worth<'a> {
         Worth { module, costs, options, machine: Machine::new(target) }
     }

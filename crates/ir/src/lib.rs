@@ -92,5 +92,5 @@ pub use schedule::Schedule;
 pub use shape::{ArrayShape, Shape, ShapeIndex};
 pub use sharding::*;
 pub use traits::{Access, Arithmetic, Callees, Effect, Role, Traits};
-pub use users::Users;
+pub use users::{Use, Users};
 pub use verify::*;

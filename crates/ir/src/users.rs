@@ -4,6 +4,15 @@ use cranelift_entity::EntityRef;
 
 use crate::{InstructionId, Module};
 
+/// One operand of one instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Use {
+    /// The instruction.
+    pub user: InstructionId,
+    /// The number of the operand.
+    pub operand: u32,
+}
+
 /// The users of every instruction, in one dense table. Built in linear time; valid while the module is borrowed.
 #[derive(Clone, Debug)]
 pub struct Users {

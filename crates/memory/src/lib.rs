@@ -6,6 +6,7 @@
 mod addressing;
 mod by_name;
 mod compiler;
+mod fast_memory;
 mod fusion_rules;
 mod kernel_scratch;
 pub mod parallel;
@@ -23,6 +24,7 @@ mod units;
 
 pub use addressing::{Addressing, Digit, is_view};
 pub use compiler::{CodeSize, Compiler, CompilerError, Scheduler};
+pub use fast_memory::{FastMemoryDecision, Prefetch, SlicePrefetch, SliceTiming};
 pub use fusion_rules::{ContractionRules, FusionGoal, FusionRules};
 pub use plan::{Allocation, AllocationId, AllocationKind, MemoryPlan, Slice, SpaceTotals, Totals};
 pub use plan_file::{CostEntry, KindName, PlanFile, PlanFileError};

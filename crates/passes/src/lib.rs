@@ -1,6 +1,7 @@
 //! Rewrites of HLO modules, one file each: what it does, what it leaves alone, what it requires.
 
 mod algebraic;
+mod async_copy;
 mod bitcast_expander;
 mod call_inliner;
 mod conditional_in_place;
@@ -33,6 +34,7 @@ mod scatter_to_select;
 mod sharding_annotations;
 mod side_effects;
 mod spell_out;
+mod strip_fast_memory;
 mod tuple_constant_expander;
 mod tuple_simplifier;
 mod tuple_uses;
@@ -41,6 +43,7 @@ mod while_simplifier;
 mod xla;
 
 pub use algebraic::ALGEBRAIC_SIMPLIFIER;
+pub use async_copy::{Placed, insert_async_copies, order_for_async_copies};
 pub use bitcast_expander::BITCAST_EXPANDER;
 pub use call_inliner::{CALL_INLINER, MAX_INLINED_PER_INSTRUCTION};
 pub use conditional_in_place::CONDITIONAL_IN_PLACE;
@@ -65,6 +68,7 @@ pub use remat::{Products, REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, Ti
 pub use row_blocks::{MIN_SHARE_IN_BLOCKS, ROW_BLOCKS, cut_into_row_blocks, walk_in_row_blocks};
 pub use scatter_to_select::SCATTER_TO_SELECT;
 pub use sharding_annotations::{SHARDING_FOLDING, SHARDING_REMOVER};
+pub use strip_fast_memory::strip_fast_memory;
 pub use tuple_constant_expander::TUPLE_CONSTANT_EXPANDER;
 pub use tuple_simplifier::TUPLE_SIMPLIFIER;
 pub use while_invariant_code_motion::{

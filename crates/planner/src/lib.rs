@@ -25,4 +25,4 @@ pub use report::{KeptBy, PeakBuffer, PeakReport, peak_report};
 pub use schedule::{
     ComputationReport, Method, Role, ScheduleError, ScheduleOptions, ScheduleReport, schedule,
 };
-pub use storage::{Home, Storage, StorageId, Storages, TakeOver, busy, storages};
+pub use storage::{Home, Storage, StorageId, Storages, TakeOver, storages};

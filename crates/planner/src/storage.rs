@@ -11,7 +11,7 @@
 //! XLA lets only buffers of one value take part, on both sides; here any two that are otherwise never live together.
 
 use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl};
-use memplan_analysis::{BufferId, Facts, LiveRange, Time, ValueId, ValueKind};
+use memplan_analysis::{BufferId, Facts, LiveRange, Time, ValueId, ValueKind, union_of_ranges};
 use memplan_ir::{InstructionId, Literal, Module, Op, PositionId, Shape, ShapeIndex};
 use memplan_memory::{Bytes, MemorySpaceId, Target};
 
@@ -114,7 +114,7 @@ impl<'a> Build<'a> {
         of_value.resize(facts.flow.values.len());
         for (buffer, values) in facts.buffers.values.iter() {
             let storage = Storage {
-                busy: busy(
+                busy: union_of_ranges(
                     values.iter().filter(|&&v| sizes[v] > Bytes::ZERO).map(|&v| facts.live.of(v)).collect(),
                 ),
                 home: home(module, facts, buffer, &sizes)?,
@@ -360,24 +360,11 @@ fn space(module: &Module, facts: &Facts, values: &[ValueId]) -> MemorySpaceId {
     MemorySpaceId(u32::try_from(space).unwrap_or(0))
 }
 
-/// Joins ranges into disjoint, ascending ones.
-pub fn busy(mut ranges: Vec<LiveRange>) -> Vec<LiveRange> {
-    ranges.sort_unstable();
-    ranges.dedup_by(|next, last| {
-        let joins = next.start <= last.end;
-        if joins {
-            last.end = last.end.max(next.end);
-        }
-        joins
-    });
-    ranges
-}
-
 /// Adds disjoint, ascending ranges to others.
 fn insert_ranges(into: &mut Vec<LiveRange>, more: Vec<LiveRange>) {
     let mut all = std::mem::take(into);
     all.extend(more);
-    *into = busy(all);
+    *into = union_of_ranges(all);
 }
 
 /// Whether two lists of disjoint, ascending ranges share no instant but `time`.

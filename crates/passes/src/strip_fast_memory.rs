@@ -1,8 +1,8 @@
-//! The naked program: one whose fast memory was assigned, as it was before.
+//! Fast memory is stripped from a program: all values return to main memory.
 //!
-//! All values return to main memory. Copies that only moved a value from one memory to the other go, whole or in
-//! slices, where source and copy can be one value; where they cannot, because one of them is overwritten while the
-//! other one is needed, a plain copy stays. Slices that were cut out on the way become plain slices.
+//! Copies that only moved a value from one memory to the other go, whole or in slices, where source and copy can be one
+//! value. Where they cannot, because one of them is overwritten while the other one is needed, a plain copy remains.
+//! Slices that transfers cut out become plain slices.
 //!
 //! ```text
 //!   s = (f32[8]{0:S(1)}, f32[8]{0}, u32[]) copy-start(p)
@@ -14,60 +14,44 @@
 use std::sync::Arc;
 
 use cranelift_entity::{EntityRef, SecondaryMap};
-use memplan_analysis::{BufferId, Facts, LiveRange, ValueId, ValueKind};
+use memplan_analysis::{BufferId, CallGraphError, Facts, LiveRange, ValueId, ValueKind};
 use memplan_ir::{
     EntitySet, Instruction, InstructionId, Module, Op, Operands, PackedOption, Schedule, Shape, ShapeIndex,
 };
 use memplan_memory::{MemorySpaceId, Target};
 use petgraph::unionfind::UnionFind;
 
-use memplan_planner::PlanError;
-
-/// What became of the transfers of a program.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NakedReport {
-    /// Copies, in one piece or in slices, that went.
-    pub removed: usize,
-    /// Copies that became plain copies, since source and copy cannot be one value.
-    pub kept: usize,
-    /// Slices that became plain slices.
-    pub slices: usize,
-}
-
-/// Takes a scheduled program's values out of the target's fast memory. A target without fast memory leaves the program
-/// as it is. What is taken out of the schedule stays behind in [`Module::instructions`]. Takes time linear in the
-/// module, and for each copy linear in the values that its two ends share memory with.
+/// Strips the target's fast memory from a scheduled program; a target without fast memory leaves the program as it is.
+/// What is taken out of the schedule remains in [`Module::instructions`]. Takes time linear in the module, and for each
+/// copy linear in the values that its two ends share memory with.
 ///
 /// # Errors
 /// When the call graph is not one that memory can be planned for.
-pub fn naked(module: &mut Module, target: &Target) -> Result<NakedReport, PlanError> {
-    let Some(fast) = target.fast_memory else { return Ok(NakedReport::default()) };
+pub fn strip_fast_memory(module: &mut Module, target: &Target) -> Result<(), CallGraphError> {
+    let Some(fast) = target.fast_memory else { return Ok(()) };
     let moves = moves(module, fast.space);
     return_to_main(module, fast.space);
     let facts = Facts::new(module, &Schedule::in_textual_order(module))?;
     let mut joining = Joining::new(module, &facts);
     let mut replaced: SecondaryMap<InstructionId, PackedOption<InstructionId>> = SecondaryMap::new();
-    let (mut gone, mut report) = (EntitySet::new(), NakedReport::default());
+    let mut gone = EntitySet::new();
     for Move { source, done, starts, .. } in moves.iter().filter(|m| m.is_whole) {
         gone.extend(starts.iter().copied());
         if joining.join(module, &facts, *source, *done) {
-            report.removed += 1;
             replaced[*done] = (*source).into();
             gone.insert(*done);
         } else {
-            report.kept += 1;
             become_plain(&mut module.instructions[*done], Op::Copy, [*source].into_iter().collect());
         }
     }
     for Move { done, starts, slice, .. } in moves.iter().filter(|m| !m.is_whole) {
-        report.slices += 1;
         gone.extend(starts.iter().copied());
         let op = module.instructions[slice.expect("a move of a part has a slice")].op.clone();
         let operands = module.instructions[starts[0]].operands.clone();
         become_plain(&mut module.instructions[*done], op, operands);
     }
     replace(module, &replaced, &gone);
-    Ok(report)
+    Ok(())
 }
 
 /// A transfer between main and fast memory.
@@ -130,7 +114,7 @@ fn part(module: &Module, done: InstructionId) -> Option<Move> {
     is_slice.then_some(Move { source, done, starts: vec![start], slice: Some(root), is_whole: false })
 }
 
-/// The value that a custom call puts together again from slices that lie one after the other.
+/// The value that a custom call puts together again from slices that follow one another in memory.
 fn whole_of_parts(module: &Module, concat: InstructionId) -> Option<InstructionId> {
     let operands = &module.instructions[concat].operands;
     let parts: Option<Vec<Move>> = operands.iter().map(|&done| part(module, done)).collect();

@@ -1,0 +1,63 @@
+//! Fast memory as a stage: what `memplan-fast-memory` decides, `memplan-passes` carries out, and the planner packs.
+
+use memplan_analysis::Facts;
+use memplan_fast_memory::{Carrier, FastMemoryOptions, FastMemoryReport, Trial, assign};
+use memplan_ir::{Module, Schedule};
+use memplan_memory::{Bytes, FastMemory, FastMemoryDecision, Target};
+use memplan_passes::{insert_async_copies, order_for_async_copies};
+use memplan_planner::{PlanError, TakeOver, assign_space, storages, temp_load};
+
+/// Assigns fast memory to a scheduled module: layouts say which values are there, and asynchronous copies bring values
+/// there and back. Parameters and constants move to the front of their computations, and tuples to right before the
+/// control flow that reads them; the order of everything else is kept. A target without fast memory leaves the module as
+/// it is.
+///
+/// # Errors
+/// When the call graph is not one that memory can be planned for, or values that must share storage cannot.
+pub fn assign_fast_memory(
+    module: &mut Module,
+    target: &Target,
+    options: &FastMemoryOptions,
+) -> Result<FastMemoryReport, PlanError> {
+    let Some(fast) = target.fast_memory else { return Ok(FastMemoryReport::default()) };
+    order_for_async_copies(module);
+    let facts = Facts::new(module, &Schedule::in_textual_order(module))?;
+    let packer = Packer { module, facts: &facts, target, fast, capacity: options.capacity };
+    let (assigned, report) = assign(module, &facts, target, options, &packer)?;
+    // So far, it was enough that everything fits.
+    let height = assign_space(&assigned.module, &assigned.facts, target, fast.space, None)?.height;
+    *module = assigned.module;
+    if report.slices > 0 {
+        module.compact();
+    }
+    Ok(FastMemoryReport { height, ..report })
+}
+
+/// Carries decisions out by the pass that inserts copies, and packs by the planner.
+struct Packer<'a> {
+    module: &'a Module,
+    facts: &'a Facts,
+    target: &'a Target,
+    fast: FastMemory,
+    capacity: u64,
+}
+
+impl Carrier for Packer<'_> {
+    type Error = PlanError;
+
+    fn carry_out(&self, decisions: &[FastMemoryDecision]) -> Result<Trial, PlanError> {
+        let mut module = self.module.clone();
+        let placed = insert_async_copies(&mut module, self.facts, self.fast, decisions)?;
+        let facts = Facts::new(&module, &Schedule::in_textual_order(&module))?;
+        let space = self.fast.space;
+        // The plan that is made in the end packs no worse than this.
+        let packed = assign_space(&module, &facts, self.target, space, Some(self.capacity))?;
+        let placed = placed.into_iter().map(|it| (it.decision, it.position)).collect();
+        Ok(Trial { module, facts, placed, plan: packed.plan, height: packed.height, total: packed.total })
+    }
+
+    fn temp_load(&self) -> Result<Vec<Bytes>, PlanError> {
+        let storages = storages(self.module, self.facts, self.target, TakeOver::Any)?;
+        Ok(temp_load(self.facts, &storages))
+    }
+}
