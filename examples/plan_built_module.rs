@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let target = Target::find("gpu-h100")?;
     passes::run(&mut module, &[&LEGALIZE], &Context { target: &target }, RunOptions::default())?;
     let planned = plan(&module, &target, &PlanOptions::default())?;
-    check::check(&module, &planned.schedule, &target, &planned.plan).map_err(|wrong| format!("{wrong:?}"))?;
+    check::check(&module, &planned.schedule, &target, &planned.plan)?;
 
     for &instruction in planned.schedule.sequence(module.entry) {
         let name = &module.instructions[instruction].name;

@@ -1,7 +1,23 @@
 //! Memory planning for tensor programs: from HLO to proven buffer assignments.
 //!
-//! [`compile()`] is the whole pipeline. The crates behind this façade can be used on their own; ARCHITECTURE.md says what
-//! is where.
+//! [`compile()`] is the whole pipeline. The crates behind this façade can be used on their own:
+//!
+//! | to | use |
+//! |---|---|
+//! | compile, rewrite for XLA, or estimate XLA, in one call; change the stages | [`driver`] |
+//! | read and write HLO | [`hlo`] |
+//! | build a module in code, or look at one | [`ir`] |
+//! | plan a module as it is: schedule, offsets, peak | [`plan`] |
+//! | prove a plan right | [`check`](mod@check) |
+//! | run a module, also inside its plan | [`interp`] |
+//! | run single passes, or your own | [`passes`] |
+//! | emit what a runtime loads | [`codegen`] |
+//! | pack buffers of anything | [`pack`] |
+//! | know targets, bytes, the plan file | [`memory`] |
+//! | know what is live when, aliased, and what it costs | [`analysis`] |
+//! | decide what is in fast memory | [`fast_memory`] |
+//! | plan for machines of tiles | [`ipu`] |
+//! | simulate the pool allocator of a GPU runtime | [`pool`] |
 //!
 //! ```
 //! use memplan::{CompileOptions, compile, hlo, memory::Target};

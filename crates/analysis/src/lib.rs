@@ -3,6 +3,28 @@
 //!
 //! Each analysis is a plain function from shared references to a new value; the borrow checker sees to it that no
 //! fact outlives the module it is about.
+//!
+//! ```
+//! use memplan_analysis::Facts;
+//! use memplan_ir::Schedule;
+//!
+//! let module = memplan_hlo::parse(
+//!     "HloModule m
+//!      ENTRY main {
+//!        p = f32[8] parameter(0)
+//!        t = (f32[8]) tuple(p)
+//!        g = f32[8] get-tuple-element(t), index=0
+//!        ROOT n = f32[8] negate(g)
+//!      }",
+//! )?;
+//! let facts = Facts::new(&module, &Schedule::in_textual_order(&module))?;
+//! let [p, t, g, n] = module.entry_computation().instructions[..] else { unreachable!() };
+//! // The element is the parameter: no bytes move. It is read last by the negation.
+//! assert_eq!(facts.flow.value_of(g), facts.flow.value_of(p));
+//! assert_eq!(facts.live.of(facts.flow.value_of(p).unwrap()).end, facts.line.time(n) + 1);
+//! # let _ = t;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod buffers;
 mod call_graph;

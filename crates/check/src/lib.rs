@@ -1,5 +1,33 @@
 //! Proves a memory plan right, or says what is wrong with it.
 //!
+//! ```
+//! use memplan_check::check;
+//! use memplan_memory::{Bytes, Target};
+//! use memplan_planner::{PlanOptions, plan};
+//!
+//! let module = memplan_hlo::parse(
+//!     "HloModule m, is_scheduled=true
+//!      ENTRY main {
+//!        p = f32[8]{0} parameter(0)
+//!        a = f32[8]{0} exponential(p)
+//!        b = f32[8]{0} reverse(a), dimensions={0}
+//!        ROOT r = f32[8]{0} multiply(a, b)
+//!      }",
+//! )?;
+//! let target = Target::find("cpu")?;
+//! let mut planned = plan(&module, &target, &PlanOptions::default())?;
+//! let proof = check(&module, &planned.schedule, &target, &planned.plan)?;
+//! assert_eq!(proof.instructions, 4);
+//!
+//! // A plan in which `b` is where `a` is, which is still needed, is not right.
+//! let slices: Vec<_> = planned.plan.slices.values().copied().collect();
+//! *planned.plan.slices.values_mut().nth(2).unwrap() = slices[1];
+//! let violations = check(&module, &planned.schedule, &target, &planned.plan).unwrap_err();
+//! println!("{violations}");
+//! # let _ = Bytes(0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! [`check()`] sees a module, its schedule, the target and the plan, and nothing of the analyses that made the plan, so
 //! that no mistake can be made twice. It walks the program and follows which value every byte holds. The plan is right
 //! when

@@ -152,6 +152,9 @@ impl ParseError {
 /// The error as a person wants to see it: file, line, column, the source line with a caret.
 ///
 /// `source` must be the text that was parsed. Very long lines are cut around the place.
+///
+/// # Panics
+/// When `source` is a text that does not reach as far as the error.
 pub fn render(error: &ParseError, file_name: &str, source: &str) -> String {
     let message = error.kind.to_string();
     let mark =

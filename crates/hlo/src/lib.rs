@@ -2,6 +2,19 @@
 //!
 //! [`parse`] reads HLO text as XLA prints it, [`print()`] writes text that XLA reads back to the same module, and
 //! [`render`] shows an error the way a person wants to see it.
+//!
+//! ```
+//! let text = "HloModule m\nENTRY main { p = f32[4] parameter(0)  ROOT n = f32[4] negate(p) }";
+//! let module = memplan_hlo::parse(text)?;
+//! assert_eq!(module.entry_computation().instructions.len(), 2);
+//! assert!(memplan_hlo::print(&module).contains("ROOT %n = f32[4]{0} negate(%p)"));
+//!
+//! let wrong = text.replace("negate", "negat");
+//! let error = memplan_hlo::parse(&wrong).unwrap_err();
+//! // With the line, a caret below the word, and what was meant.
+//! println!("{}", memplan_hlo::render(&error, "m.hlo", &wrong));
+//! # Ok::<(), memplan_hlo::ParseError>(())
+//! ```
 
 mod async_notes;
 mod error;

@@ -4,6 +4,18 @@
 //! Both are one interpreter. It lowers every instruction to a kernel that knows nothing but places in
 //! memory; what differs is only where results are put, and that inside a plan every byte is watched. So the two agree
 //! bit for bit wherever the plan is right.
+//!
+//! ```
+//! use memplan_interp::{Options, evaluate};
+//! use memplan_ir::Literal;
+//!
+//! let module = memplan_hlo::parse(
+//!     "HloModule m  ENTRY main { p = f32[] parameter(0)  ROOT n = f32[] negate(p) }",
+//! )?;
+//! let result = evaluate(&module, &[Literal::f32(2.0)], &Options::default())?;
+//! assert_eq!(result, Literal::f32(-2.0));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod arena;
 mod collective;

@@ -2,6 +2,20 @@
 //! contract between the planner and everyone who reads its answer (the checker, the evaluator, code generation).
 //!
 //! Nothing here decides anything.
+//!
+//! ```
+//! use memplan_ir::{ElementType, Shape};
+//! use memplan_memory::{Bytes, Target};
+//!
+//! // A TPU tiles arrays: 8 x 128 elements, so most of a narrow one is padding.
+//! let tpu = Target::find("tpu-v5e")?;
+//! let narrow = memplan_hlo::parse("HloModule m  ENTRY main { ROOT p = f32[1024,1]{1,0:T(8,128)} parameter(0) }")?;
+//! let shape = narrow.shape(narrow.entry_computation().root);
+//! assert_eq!(tpu.unpadded_size_of(shape), Bytes(4096));
+//! assert_eq!(tpu.size_of(shape), Bytes(128 * 4096));
+//! # let _ = Shape::scalar(ElementType::F32);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod addressing;
 mod by_name;

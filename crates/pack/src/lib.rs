@@ -6,6 +6,20 @@
 //! a lower bound, and whether the height is proved least or the capacity proved too small.
 //! [`validate()`] judges packings and shares no code with the solver. The crate knows nothing of programs.
 //!
+//! ```
+//! use memplan_pack::{Item, Options, Problem, minimize};
+//!
+//! let mut problem = Problem::new();
+//! let a = problem.push(Item::new(64, 0..2));
+//! let b = problem.push(Item::new(32, 1..4));
+//! let c = problem.push(Item::new(64, 2..5));
+//! let packing = minimize(&problem, &Options::default())?;
+//! // `c` comes when `a` is gone. 96 bytes are live at once, so no packing is lower.
+//! assert_eq!((packing.height, packing.offsets[a]), (96, packing.offsets[c]));
+//! # let _ = b;
+//! # Ok::<(), memplan_pack::Error>(())
+//! ```
+//!
 //! # Method
 //!
 //! 1. Items become blocks over sections: groups are merged, and of all times only those are kept whose

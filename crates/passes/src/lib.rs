@@ -1,4 +1,26 @@
 //! Rewrites of HLO modules, one file each: what it does, what it leaves alone, what it requires.
+//!
+//! ```
+//! use memplan_memory::Target;
+//! use memplan_passes::{Context, RunOptions, SIMPLIFY, run};
+//!
+//! let mut module = memplan_hlo::parse(
+//!     "HloModule m
+//!      ENTRY main {
+//!        p = f32[8] parameter(0)
+//!        twice = f32[8] negate(p)
+//!        same = f32[8] negate(twice)
+//!        ROOT n = f32[8] exponential(same)
+//!      }",
+//! )?;
+//! let context = Context { target: &Target::find("cpu")? };
+//! // Verified after each pass; what each did and how long it took comes back.
+//! let options = RunOptions { verify: true, ..RunOptions::default() };
+//! let runs = run(&mut module, &[&SIMPLIFY], &context, options)?;
+//! assert!(runs.iter().any(|run| run.changed));
+//! assert_eq!(module.entry_computation().instructions.len(), 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod algebraic;
 mod async_copy;
