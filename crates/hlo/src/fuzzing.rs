@@ -1,6 +1,8 @@
 //! What fuzzing asks of this crate; tests ask the same of fewer inputs.
 
-use crate::{parse, print, proto, render};
+#[cfg(feature = "proto")]
+use crate::proto;
+use crate::{parse, print, render};
 
 /// Reads arbitrary bytes as HLO text. Either they are a module, whose text reads back to the same text, or the error
 /// can be shown.
@@ -31,6 +33,7 @@ pub fn check_text(bytes: &[u8]) {
 ///
 /// # Panics
 /// When that is not so.
+#[cfg(feature = "proto")]
 pub fn check_proto(bytes: &[u8]) {
     let imported = match proto::read(bytes) {
         Ok(imported) => imported,

@@ -22,6 +22,7 @@ pub mod fuzzing;
 mod lexer;
 mod parser;
 mod printer;
+#[cfg(feature = "proto")]
 pub mod proto;
 mod tables;
 
