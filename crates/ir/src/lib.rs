@@ -47,6 +47,7 @@ mod attributes;
 mod bitcasts;
 mod builder;
 mod compact;
+mod edit;
 mod element_type;
 mod entities;
 mod fingerprint;

@@ -2,7 +2,7 @@
 
 use cranelift_entity::{EntityRef, PrimaryMap};
 use indexmap::IndexSet;
-use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
+use rustc_hash::FxBuildHasher;
 
 use crate::{
     ComputationId, FrontendAttributes, Instruction, InstructionId, OriginalArray, Shape, ShapeId, ShapeIndex,
@@ -194,71 +194,6 @@ impl Module {
             execution_thread: "".into(),
             unknown_fields: Box::default(),
         })
-    }
-
-    /// Appends an instruction to the computation that it names as its parent.
-    pub fn add_instruction(&mut self, instruction: Instruction) -> InstructionId {
-        let parent = instruction.parent;
-        let id = self.instructions.push(instruction);
-        self.computations[parent].instructions.push(id);
-        id
-    }
-
-    /// Appends a copy of a computation under a name that no other has; what it calls is shared with the original. Linear
-    /// in the computation.
-    ///
-    /// # Panics
-    /// When an operand does not stand before its user.
-    pub fn clone_computation(&mut self, original: ComputationId, name: impl Into<Box<str>>) -> ComputationId {
-        let clone = self.add_computation(name);
-        let mut new_id: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
-        for id in self.computations[original].instructions.clone() {
-            let mut instruction = self.instructions[id].clone();
-            instruction.parent = clone;
-            instruction.operands.iter_mut().for_each(|operand| *operand = new_id[operand]);
-            instruction.control_predecessors.iter_mut().for_each(|before| *before = new_id[before]);
-            new_id.insert(id, self.add_instruction(instruction));
-        }
-        let original = &self.computations[original];
-        let root = new_id[&original.root];
-        let parameters = original.parameters.iter().map(|parameter| new_id[parameter]).collect();
-        let execution_thread = original.execution_thread.clone();
-        let copy = &mut self.computations[clone];
-        (copy.root, copy.parameters, copy.execution_thread) = (root, parameters, execution_thread);
-        clone
-    }
-
-    /// Puts the instructions of a computation, and what they read that is not listed yet, into an order in which operands
-    /// and control predecessors stand before those that need them: the old order where that is possible. Linear.
-    pub fn put_operands_first(&mut self, computation: ComputationId) {
-        let listed = std::mem::take(&mut self.computations[computation].instructions);
-        let mut placed: FxHashSet<InstructionId> = FxHashSet::default();
-        let mut order = Vec::with_capacity(listed.len());
-        // Each instruction on the stack with the number of operands that have been looked at.
-        let mut stack: Vec<(InstructionId, usize)> = Vec::new();
-        for id in listed {
-            stack.push((id, 0));
-            while let Some((id, next)) = stack.pop() {
-                if placed.contains(&id) {
-                    continue;
-                }
-                let instruction = &self.instructions[id];
-                let mut before = instruction.operands.iter().chain(&instruction.control_predecessors);
-                match before.nth(next) {
-                    Some(&operand) => {
-                        stack.push((id, next + 1));
-                        if !placed.contains(&operand) {
-                            stack.push((operand, 0));
-                        }
-                    }
-                    None => {
-                        placed.insert(id);
-                        order.push(id);
-                    }
-                }
-            }
-        }
-        self.computations[computation].instructions = order;
     }
 
     /// The entry computation.

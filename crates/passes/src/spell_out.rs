@@ -18,18 +18,17 @@ pub(crate) fn spell_out_tuples(
     root: bool,
     names: &mut Names,
 ) -> bool {
-    let ids = std::mem::take(&mut module.computations[computation].instructions);
+    let ids = &module.computations[computation].instructions;
     let n = ids.len();
-    let n_uses = count_uses(module, &ids, module.computations[computation].root);
-    // New instructions are appended to the computation, so rebuilding the list in order puts them before their user.
-    for id in ids {
+    let n_uses = count_uses(module, ids, module.computations[computation].root);
+    module.edit_in_order(computation, |module, id| {
         for number in overwritten_operands(&module.instructions[id]) {
             let operand = module.instructions[id].operands[number];
             module.instructions[id].operands[number] =
                 spell_out(module, operand, computation, &n_uses, false, names);
         }
-        module.computations[computation].instructions.push(id);
-    }
+        module.list(id);
+    });
     if root {
         let root = module.computations[computation].root;
         module.computations[computation].root = spell_out(module, root, computation, &n_uses, false, names);
@@ -104,9 +103,7 @@ fn spell_out(
         return id;
     }
     let name = format!("{}.tuple.{}", module.instructions[id].name, module.instructions.len());
-    let mut tuple = Instruction::new(names.unique(&name), shape, Op::Tuple, parts, computation);
-    tuple.metadata = module.instructions[id].metadata.clone();
-    module.add_instruction(tuple)
+    module.add_beside(id, names.unique(&name), shape, Op::Tuple, parts)
 }
 
 /// Whether a shape is that of a send or receive in flight: data, context, token. It goes around loops as a whole.

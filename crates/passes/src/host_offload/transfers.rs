@@ -2,8 +2,8 @@
 
 use memplan_analysis::{CallGraph, Dataflow, InPlace, ValueId};
 use memplan_ir::{
-    ArrayShape, ComputationId, ElementType, EntitySet, Instruction, InstructionId, Layout, Module, Names, Op,
-    Shape, ShapeIndex, Users,
+    ArrayShape, ComputationId, ElementType, EntitySet, InstructionId, Layout, Module, Names, Op, Shape,
+    ShapeIndex, Users,
 };
 
 use super::{HOST, Placement, is_on_host, placement, spread::updates_fed_by};
@@ -181,7 +181,7 @@ fn apply(module: &mut Module, graph: &CallGraph, flow: &Dataflow, on_host: &Enti
             }
         }
         if shape != *module.shape(id) {
-            module.instructions[id].shape = module.intern(shape);
+            module.set_shape(id, shape);
             changed = true;
         }
     }
@@ -192,9 +192,7 @@ fn apply(module: &mut Module, graph: &CallGraph, flow: &Dataflow, on_host: &Enti
 fn reshape_tuples(module: &mut Module, computation: ComputationId) {
     for id in module.computations[computation].instructions.clone() {
         if module.instructions[id].op == Op::Tuple {
-            let operands = module.instructions[id].operands.iter();
-            let shape = Shape::Tuple(operands.map(|&operand| module.shape(operand).clone()).collect());
-            module.instructions[id].shape = module.intern(shape);
+            module.reshape_tuple(id);
         }
     }
 }
@@ -211,10 +209,7 @@ fn transfer(
     let there = in_space(array, if to_host { HOST } else { 0 });
     let mut emit = |module: &mut Module, shape: Shape, op: Op, operand: InstructionId| {
         let shape = module.intern(shape);
-        let stem = op.opcode().to_string();
-        let mut made = Instruction::new(names.fresh(&stem), shape, op, [operand], original.parent);
-        made.metadata.clone_from(&original.metadata);
-        module.add_instruction(made)
+        module.add_beside(source, names.fresh(op.opcode().into()), shape, op, [operand])
     };
     if matches!(original.op, Op::Broadcast { .. }) {
         return emit(module, Shape::Array(there), original.op, original.operands[0]);

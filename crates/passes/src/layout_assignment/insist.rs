@@ -1,7 +1,7 @@
 //! Copies where somebody insists on another layout than a value has.
 
 use memplan_analysis::CallGraph;
-use memplan_ir::{Instruction, InstructionId, Layout, Module, Names, Op, Shape};
+use memplan_ir::{InstructionId, Layout, Module, Names, Op, Shape};
 use memplan_memory::Target;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -21,8 +21,7 @@ pub(super) fn copy_around_library_calls(
     let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
     let mut changed = false;
     for &computation in graph.sequential() {
-        // New instructions are appended to the computation, so rebuilding the list in order puts them in their place.
-        for id in std::mem::take(&mut module.computations[computation].instructions) {
+        module.edit_in_order(computation, |module, id| {
             if !copies.is_empty() {
                 let operands = module.instructions[id].operands.iter_mut();
                 operands.for_each(|operand| *operand = copies.get(operand).copied().unwrap_or(*operand));
@@ -36,15 +35,15 @@ pub(super) fn copy_around_library_calls(
                     changed = true;
                 }
             }
-            module.computations[computation].instructions.push(id);
+            module.list(id);
             if let Some(returned) = returned.remove(&id)
                 && let Some(chosen) = other_layout(&returned, module.shape(id))
             {
-                module.instructions[id].shape = module.intern(returned);
+                module.set_shape(id, returned);
                 copies.insert(id, copy_into(module, id, chosen, names));
                 changed = true;
             }
-        }
+        });
         let root = &mut module.computations[computation].root;
         *root = copies.get(root).copied().unwrap_or(*root);
     }
@@ -103,9 +102,7 @@ fn put_last(module: &mut Module, tuples: Vec<InstructionId>) {
     let list = std::mem::take(&mut module.computations[entry].instructions);
     let (tuples, others): (Vec<_>, Vec<_>) = list.into_iter().partition(|id| is_tuple.contains(id));
     for &tuple in &tuples {
-        let operands = &module.instructions[tuple].operands;
-        let shape = Shape::Tuple(operands.iter().map(|&operand| module.shape(operand).clone()).collect());
-        module.instructions[tuple].shape = module.intern(shape);
+        module.reshape_tuple(tuple);
     }
     module.computations[entry].instructions = [others, tuples].concat();
 }
@@ -120,13 +117,9 @@ fn other_layout(found: &Shape, asked: &Shape) -> Option<Layout> {
 
 /// A copy of an array in another layout, as the last instruction of its computation.
 fn copy_into(module: &mut Module, source: InstructionId, layout: Layout, names: &mut Names) -> InstructionId {
-    let original = &module.instructions[source];
-    let (parent, metadata) = (original.parent, original.metadata.clone());
-    let name = format!("{}.layout.{}", original.name, module.instructions.len());
+    let name = format!("{}.layout.{}", module.instructions[source].name, module.instructions.len());
     let mut shape = module.shape(source).clone();
     shape.as_array_mut().expect("only arrays are copied").layout = Some(layout);
     let shape = module.intern(shape);
-    let mut copy = Instruction::new(names.unique(&name), shape, Op::Copy, [source], parent);
-    copy.metadata = metadata;
-    module.add_instruction(copy)
+    module.add_beside(source, names.unique(&name), shape, Op::Copy, [source])
 }

@@ -9,7 +9,7 @@
 //! Dimensions along which pieces are put are outermost; where they are anyway, nothing changes. A parameter that lies otherwise is copied on its way in, a result
 //! on its way out.
 
-use memplan_ir::{ArrayShape, Dimensions, Instruction, InstructionId, Layout, Module, Names, Op, Users};
+use memplan_ir::{ArrayShape, Dimensions, InstructionId, Layout, Module, Names, Op, Users};
 use rustc_hash::FxHashMap;
 
 use super::views;
@@ -107,27 +107,17 @@ fn order_by_rows(product: &ArrayShape, piece: &ArrayShape) -> Option<Dimensions>
 pub(super) fn copy_parameters(module: &mut Module, parameters: &[InstructionId], names: &mut Names) {
     let entry = module.entry;
     let users = Users::new(module);
-    let listed = std::mem::take(&mut module.computations[entry].instructions);
     let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
-    for id in listed {
-        module.computations[entry].instructions.push(id);
+    module.edit_in_order(entry, |module, id| {
+        module.list(id);
         if parameters.contains(&id) {
-            let parameter = &module.instructions[id];
-            let (shape, metadata) = (parameter.shape, parameter.metadata.clone());
-            let mut copy = Instruction::new(names.fresh("copy"), shape, Op::Copy, [id], entry);
-            copy.metadata = metadata;
-            let copy = module.add_instruction(copy);
-            copies.insert(id, copy);
+            let shape = module.instructions[id].shape;
+            copies.insert(id, module.add_beside(id, names.fresh("copy"), shape, Op::Copy, [id]));
         }
-    }
+    });
     for &parameter in parameters {
-        let copy = copies[&parameter];
         for &user in users.of(parameter) {
-            module.instructions[user]
-                .operands
-                .iter_mut()
-                .filter(|o| **o == parameter)
-                .for_each(|o| *o = copy);
+            module.replace_operand(user, parameter, copies[&parameter]);
         }
     }
 }

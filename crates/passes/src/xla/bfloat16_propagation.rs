@@ -17,8 +17,8 @@
 
 use memplan_analysis::{CallGraph, Dataflow, ValueId, ValueKind, dataflow};
 use memplan_ir::{
-    BinaryOp, ElementType, Instruction, InstructionId, Module, Names, Op, Precision, PrecisionConfig,
-    SecondaryMap, UnaryOp,
+    BinaryOp, ElementType, InstructionId, Module, Names, Op, Precision, PrecisionConfig, SecondaryMap,
+    UnaryOp,
 };
 use rustc_hash::FxHashMap;
 
@@ -186,7 +186,7 @@ fn change_shapes(module: &mut Module, flow: &Dataflow, narrow: &SecondaryMap<Val
             let part = shape.subshape_mut(flow.positions.shape_index(position));
             let array = part.and_then(|shape| shape.as_array_mut()).expect("narrow values are arrays");
             array.element_type = ElementType::Bf16;
-            module.instructions[id].shape = module.intern(shape);
+            module.set_shape(id, shape);
         }
     }
 }
@@ -207,8 +207,7 @@ fn convert_where_types_meet(
     // What stands for an instruction.
     let mut instead: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
     for &computation in graph.sequential() {
-        let listed = std::mem::take(&mut module.computations[computation].instructions);
-        for id in listed {
+        module.edit_in_order(computation, |module, id| {
             let value = flow.value_of(id);
             for k in 0..module.instructions[id].operands.len() {
                 let mut operand = module.instructions[id].operands[k];
@@ -221,7 +220,7 @@ fn convert_where_types_meet(
                 }
                 module.instructions[id].operands[k] = operand;
             }
-            module.computations[computation].instructions.push(id);
+            module.list(id);
             let op = &module.instructions[id].op;
             let is_identity = *op == Op::Convert
                 && element_type(module, id) == Some(ElementType::Bf16)
@@ -234,7 +233,7 @@ fn convert_where_types_meet(
                 let converted = to_bf16(module, id, &mut names);
                 instead.insert(id, converted);
             }
-        }
+        });
         let root = module.computations[computation].root;
         module.computations[computation].root = instead.get(&root).copied().unwrap_or(root);
     }
@@ -254,8 +253,5 @@ fn to_bf16(module: &mut Module, id: InstructionId, names: &mut Names) -> Instruc
     let mut shape = module.shape(id).clone();
     shape.as_array_mut().expect("numbers are in arrays").element_type = ElementType::Bf16;
     let shape = module.intern(shape);
-    let parent = module.instructions[id].parent;
-    let mut convert = Instruction::new(names.fresh("convert"), shape, Op::Convert, [id], parent);
-    convert.metadata = module.instructions[id].metadata.clone();
-    module.add_instruction(convert)
+    module.add_beside(id, names.fresh("convert"), shape, Op::Convert, [id])
 }

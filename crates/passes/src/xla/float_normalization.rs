@@ -16,8 +16,7 @@
 //! whose computations do more than compute numbers. *Changed* means that something was widened.
 
 use memplan_ir::{
-    BinaryOp, ComputationId, ElementType, Instruction, InstructionId, Module, Names, Op, Shape, ShapeId,
-    UnaryOp,
+    BinaryOp, ComputationId, ElementType, InstructionId, Module, Names, Op, Shape, ShapeId, UnaryOp,
 };
 use rustc_hash::FxHashMap;
 
@@ -86,12 +85,12 @@ impl Widen<'_> {
                 }
             }
             if self.is_element_of_wide(id) {
-                self.list(computation, id);
-                self.narrow(computation, id);
+                self.module.list(id);
+                self.narrow(id);
             } else if self.is_to_widen(id) {
-                self.widen(computation, id);
+                self.widen(id);
             } else {
-                self.list(computation, id);
+                self.module.list(id);
             }
         }
         let root = self.module.computations[computation].root;
@@ -99,10 +98,6 @@ impl Widen<'_> {
             self.module.computations[computation].root = instead;
         }
         self.wide.len() + self.instead.len() > before
-    }
-
-    fn list(&mut self, computation: ComputationId, id: InstructionId) {
-        self.module.computations[computation].instructions.push(id);
     }
 
     /// Whether an instruction takes an element out of a tuple whose elements were widened.
@@ -136,49 +131,47 @@ impl Widen<'_> {
         called.iter().all(|&called| self.body(called).is_some())
     }
 
-    fn widen(&mut self, computation: ComputationId, id: InstructionId) {
+    fn widen(&mut self, id: InstructionId) {
         for i in 0..self.module.instructions[id].operands.len() {
             let operand = self.module.instructions[id].operands[i];
-            self.module.instructions[id].operands[i] = self.wide(computation, operand);
+            self.module.instructions[id].operands[i] = self.wide(operand);
         }
         for i in 0..self.module.instructions[id].called.len() {
             let called = self.module.instructions[id].called[i];
             let body = self.body(called).expect("asked before");
             self.module.instructions[id].called[i] = body;
         }
-        self.list(computation, id);
-        self.narrow(computation, id);
+        self.module.list(id);
+        self.narrow(id);
     }
 
     /// Makes an instruction's result wide, and those who read it read a conversion back.
-    fn narrow(&mut self, computation: ComputationId, id: InstructionId) {
+    fn narrow(&mut self, id: InstructionId) {
         let old = self.module.instructions[id].shape;
         let Some(wide) = wide_shape(self.module.shape(id)) else { return };
         let is_tuple = wide.is_tuple();
-        self.module.instructions[id].shape = self.module.intern(wide);
+        self.module.set_shape(id, wide);
         if !is_tuple {
-            let back = self.convert(computation, id, old);
+            let back = self.convert(id, old);
             self.instead.insert(id, back);
         }
     }
 
     /// The wide form of a value.
-    fn wide(&mut self, computation: ComputationId, id: InstructionId) -> InstructionId {
+    fn wide(&mut self, id: InstructionId) -> InstructionId {
         let Some(shape) = wide_shape(self.module.shape(id)) else { return id };
         if let Some(&wide) = self.wide.get(&id) {
             return wide;
         }
         let shape = self.module.intern(shape);
-        let wide = self.convert(computation, id, shape);
+        let wide = self.convert(id, shape);
         self.wide.insert(id, wide);
         wide
     }
 
-    fn convert(&mut self, computation: ComputationId, id: InstructionId, shape: ShapeId) -> InstructionId {
+    fn convert(&mut self, id: InstructionId, shape: ShapeId) -> InstructionId {
         let name = self.names.fresh("convert");
-        let mut convert = Instruction::new(name, shape, Op::Convert, [id], computation);
-        convert.metadata = self.module.instructions[id].metadata.clone();
-        self.module.add_instruction(convert)
+        self.module.add_beside(id, name, shape, Op::Convert, [id])
     }
 
     /// The wide form of a computation of numbers, such as a reducer.
@@ -197,7 +190,7 @@ impl Widen<'_> {
             let body = self.module.clone_computation(computation, name);
             for id in self.module.computations[body].instructions.clone() {
                 if let Some(wide) = wide_shape(self.module.shape(id)) {
-                    self.module.instructions[id].shape = self.module.intern(wide);
+                    self.module.set_shape(id, wide);
                 }
             }
             body

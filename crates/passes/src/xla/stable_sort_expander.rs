@@ -26,17 +26,13 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let mut names = Names::new(module);
     let mut changed = false;
     for computation in module.computations.keys().collect::<Vec<_>>() {
-        let listed = module.computations[computation].instructions.clone();
-        if !listed.iter().any(|&id| lacks_places(module, id)) {
+        if !module.instructions_of(computation).any(|(id, _)| lacks_places(module, id)) {
             continue;
         }
-        module.computations[computation].instructions.clear();
-        for id in listed {
-            match lacks_places(module, id) {
-                true => add_places(module, id, &mut names),
-                false => module.computations[computation].instructions.push(id),
-            }
-        }
+        module.edit_in_order(computation, |module, id| match lacks_places(module, id) {
+            true => add_places(module, id, &mut names),
+            false => module.list(id),
+        });
         changed = true;
     }
     if changed {
@@ -64,9 +60,7 @@ fn add_places(module: &mut Module, id: InstructionId, names: &mut Names) {
     let places = ArrayShape { element_type: ElementType::S32, ..keys };
     let add = |module: &mut Module, name: Box<str>, shape: Shape, op: Op, operands: &[InstructionId]| {
         let shape = module.intern(shape);
-        let mut instruction = Instruction::new(name, shape, op, operands.iter().copied(), sort.parent);
-        instruction.metadata = sort.metadata.clone();
-        module.add_instruction(instruction)
+        module.add_beside(id, name, shape, op, operands.iter().copied())
     };
     let iota = add(module, names.fresh("iota"), Shape::Array(places.clone()), Op::Iota { dimension }, &[]);
     let mut operands = sort.operands.clone();
@@ -94,7 +88,7 @@ fn add_places(module: &mut Module, id: InstructionId, names: &mut Names) {
         true => (Op::Tuple, elements.into_iter().collect()),
         false => (Op::GetTupleElement { index: 0 }, SmallVec::from_iter([whole])),
     };
-    module.computations[sort.parent].instructions.push(id);
+    module.list(id);
 }
 
 /// A comparator that is handed two places as well, and does not look at them.

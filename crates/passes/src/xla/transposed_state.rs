@@ -37,13 +37,12 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
         if is_transposed.is_empty() {
             continue;
         }
-        let listed = std::mem::take(&mut module.computations[computation].instructions);
-        for id in listed {
+        module.edit_in_order(computation, |module, id| {
             if handed_over.contains(&id) {
                 changed |= copy_elements(module, id, &is_transposed, &mut names);
             }
-            module.computations[computation].instructions.push(id);
-        }
+            module.list(id);
+        });
     }
     if changed {
         module.compact();

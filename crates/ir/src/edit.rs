@@ -1,0 +1,129 @@
+//! Editing a module: how passes add instructions, change them and put them in order.
+//!
+//! New instructions come last in their computation ([`Module::add_instruction`]). To get them next to what they are for,
+//! visit a computation with [`Module::edit_in_order`].
+//! Names are unique when [`Names`](crate::Names) makes them; uses are changed by [`Module::replace_operand`].
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::{ComputationId, Instruction, InstructionId, Module, Op, Shape, ShapeId};
+
+impl Module {
+    /// Appends an instruction to the computation that it names as its parent.
+    pub fn add_instruction(&mut self, instruction: Instruction) -> InstructionId {
+        let parent = instruction.parent;
+        let id = self.instructions.push(instruction);
+        self.computations[parent].instructions.push(id);
+        id
+    }
+
+    /// Appends an instruction to the computation of another one, for which it does something, and whose metadata it
+    /// takes: frameworks' names and source lines.
+    pub fn add_beside(
+        &mut self,
+        beside: InstructionId,
+        name: impl Into<Box<str>>,
+        shape: ShapeId,
+        op: Op,
+        operands: impl IntoIterator<Item = InstructionId>,
+    ) -> InstructionId {
+        let Instruction { parent, metadata, .. } = &self.instructions[beside];
+        let mut instruction = Instruction::new(name, shape, op, operands, *parent);
+        instruction.metadata.clone_from(metadata);
+        self.add_instruction(instruction)
+    }
+
+    /// Visits the instructions of a computation in order, and makes its list anew: a visit lists its instruction with
+    /// [`Module::list`]. What it adds before that comes before the instruction, what it adds afterwards comes
+    /// after it, and an instruction that is not listed is gone. Linear, beside what visits do.
+    pub fn edit_in_order(
+        &mut self,
+        computation: ComputationId,
+        mut visit: impl FnMut(&mut Module, InstructionId),
+    ) {
+        for id in std::mem::take(&mut self.computations[computation].instructions) {
+            visit(self, id);
+        }
+    }
+
+    /// Lists an instruction last in its computation.
+    pub fn list(&mut self, id: InstructionId) {
+        let parent = self.instructions[id].parent;
+        self.computations[parent].instructions.push(id);
+    }
+
+    /// Gives an instruction another shape.
+    pub fn set_shape(&mut self, id: InstructionId, shape: Shape) {
+        self.instructions[id].shape = self.intern(shape);
+    }
+
+    /// Gives a tuple the shape that follows from its operands.
+    pub fn reshape_tuple(&mut self, tuple: InstructionId) {
+        let operands = self.instructions[tuple].operands.iter();
+        let shape = Shape::Tuple(operands.map(|&operand| self.shape(operand).clone()).collect());
+        self.set_shape(tuple, shape);
+    }
+
+    /// Lets an instruction read something else wherever it reads `old`.
+    pub fn replace_operand(&mut self, user: InstructionId, old: InstructionId, new: InstructionId) {
+        let operands = self.instructions[user].operands.iter_mut();
+        operands.filter(|operand| **operand == old).for_each(|operand| *operand = new);
+    }
+
+    /// Appends a copy of a computation under a name that no other has; what it calls is shared with the original. Linear
+    /// in the computation.
+    ///
+    /// # Panics
+    /// When an operand does not stand before its user.
+    pub fn clone_computation(&mut self, original: ComputationId, name: impl Into<Box<str>>) -> ComputationId {
+        let clone = self.add_computation(name);
+        let mut new_id: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
+        for id in self.computations[original].instructions.clone() {
+            let mut instruction = self.instructions[id].clone();
+            instruction.parent = clone;
+            instruction.operands.iter_mut().for_each(|operand| *operand = new_id[operand]);
+            instruction.control_predecessors.iter_mut().for_each(|before| *before = new_id[before]);
+            new_id.insert(id, self.add_instruction(instruction));
+        }
+        let original = &self.computations[original];
+        let root = new_id[&original.root];
+        let parameters = original.parameters.iter().map(|parameter| new_id[parameter]).collect();
+        let execution_thread = original.execution_thread.clone();
+        let copy = &mut self.computations[clone];
+        (copy.root, copy.parameters, copy.execution_thread) = (root, parameters, execution_thread);
+        clone
+    }
+
+    /// Puts the instructions of a computation, and what they read that is not listed yet, into an order in which operands
+    /// and control predecessors stand before those that need them: the old order where that is possible. Linear.
+    pub fn put_operands_first(&mut self, computation: ComputationId) {
+        let listed = std::mem::take(&mut self.computations[computation].instructions);
+        let mut placed: FxHashSet<InstructionId> = FxHashSet::default();
+        let mut order = Vec::with_capacity(listed.len());
+        // Each instruction on the stack with the number of operands that have been looked at.
+        let mut stack: Vec<(InstructionId, usize)> = Vec::new();
+        for id in listed {
+            stack.push((id, 0));
+            while let Some((id, next)) = stack.pop() {
+                if placed.contains(&id) {
+                    continue;
+                }
+                let instruction = &self.instructions[id];
+                let mut before = instruction.operands.iter().chain(&instruction.control_predecessors);
+                match before.nth(next) {
+                    Some(&operand) => {
+                        stack.push((id, next + 1));
+                        if !placed.contains(&operand) {
+                            stack.push((operand, 0));
+                        }
+                    }
+                    None => {
+                        placed.insert(id);
+                        order.push(id);
+                    }
+                }
+            }
+        }
+        self.computations[computation].instructions = order;
+    }
+}
