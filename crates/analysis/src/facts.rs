@@ -9,6 +9,7 @@ use crate::{
 
 /// The facts about one module under one schedule.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Facts {
     /// Which computations run, and from where.
     pub graph: CallGraph,

@@ -240,6 +240,7 @@ fn place_of(slice: &Option<Slice>) -> String {
 /// Everything that was found wrong with a plan, at least one thing, up to a limit; the first is most often the cause of
 /// the others. Shows a line each.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[must_use]
 pub struct Violations(pub(crate) Vec<Violation>);
 
 impl Deref for Violations {

@@ -95,6 +95,7 @@ impl LinearMapping {
     }
 
     /// The same shares from another tile on.
+    #[must_use]
     pub fn starting_at(&self, start: u32) -> LinearMapping {
         LinearMapping::new(self.elements, self.grain, self.window.clone(), start)
     }

@@ -94,6 +94,7 @@ impl ElementType {
     }
 
     /// The type of the real and imaginary parts of a complex type; any other type is its own.
+    #[must_use]
     pub fn component(self) -> ElementType {
         match self {
             ElementType::C64 => ElementType::F32,

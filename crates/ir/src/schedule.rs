@@ -6,6 +6,7 @@ use crate::{ComputationId, InstructionId, Module};
 
 /// A total order of the instructions of every computation that has one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use]
 pub struct Schedule {
     sequences: SecondaryMap<ComputationId, Vec<InstructionId>>,
 }

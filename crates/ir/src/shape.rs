@@ -213,6 +213,7 @@ impl ShapeIndex {
     }
 
     /// This index followed by one more step.
+    #[must_use]
     pub fn child(&self, i: u32) -> ShapeIndex {
         let mut index = self.clone();
         index.0.push(i);
@@ -220,6 +221,7 @@ impl ShapeIndex {
     }
 
     /// This index followed by another.
+    #[must_use]
     pub fn join(&self, rest: &ShapeIndex) -> ShapeIndex {
         ShapeIndex(self.0.iter().chain(&rest.0).copied().collect())
     }

@@ -77,6 +77,7 @@ impl Slice {
 
 /// Where everything lives.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[must_use]
 pub struct MemoryPlan {
     /// Name of the target it was made for.
     pub target: String,

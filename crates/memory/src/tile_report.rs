@@ -76,6 +76,7 @@ impl TileCategories {
     }
 
     /// The sums by category.
+    #[must_use]
     pub fn saturating_add(&self, other: &TileCategories) -> TileCategories {
         TileCategories {
             code: self.code.saturating_add(other.code),

@@ -33,16 +33,19 @@ impl Bytes {
     }
 
     /// The sum, at most `u64::MAX`.
+    #[must_use]
     pub fn saturating_add(self, other: Bytes) -> Bytes {
         Bytes(self.0.saturating_add(other.0))
     }
 
     /// The difference, at least zero.
+    #[must_use]
     pub fn saturating_sub(self, other: Bytes) -> Bytes {
         Bytes(self.0.saturating_sub(other.0))
     }
 
     /// The next multiple of an alignment, at most the largest one in `u64`.
+    #[must_use]
     pub fn align_up(self, alignment: Alignment) -> Bytes {
         let mask = alignment.bytes() - 1;
         Bytes(self.0.saturating_add(mask) & !mask)

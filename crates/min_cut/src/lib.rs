@@ -31,6 +31,7 @@ pub struct Network {
 
 /// The minimum cut that is nearest to the sink.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct MinCut {
     /// For each node, whether it is on the sink's side.
     pub on_sink_side: Vec<bool>,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 /// Where every item goes, and what is known about that.
 #[derive(Clone, Debug, PartialEq)]
+#[must_use]
 pub struct Packing {
     /// The offset of each item, by index. Always a valid packing, though above the capacity
     /// where the status is not [`Status::Packed`].

@@ -50,24 +50,28 @@ impl Item {
     }
 
     /// Asks for offsets that are multiples of `alignment`.
+    #[must_use]
     pub fn aligned(mut self, alignment: u64) -> Self {
         self.alignment = alignment;
         self
     }
 
     /// Allows `offset` only.
+    #[must_use]
     pub fn fixed_at(mut self, offset: u64) -> Self {
         self.fixed = Some(offset);
         self
     }
 
     /// Asks for `offset` where that costs no height.
+    #[must_use]
     pub fn preferably_at(mut self, offset: u64) -> Self {
         self.preferred = Some(offset);
         self
     }
 
     /// Frees the bytes during `gap`, a part of the live range.
+    #[must_use]
     pub fn with_gap(mut self, gap: Range<u64>) -> Self {
         self.gaps.push(gap);
         self
@@ -117,6 +121,7 @@ impl Problem {
     }
 
     /// Limits the height to `capacity` bytes.
+    #[must_use]
     pub fn with_capacity(mut self, capacity: u64) -> Self {
         self.capacity = Some(capacity);
         self

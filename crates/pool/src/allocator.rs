@@ -78,11 +78,13 @@ impl Request {
     }
 
     /// The same with an alignment.
+    #[must_use]
     pub fn aligned(self, alignment: Alignment) -> Request {
         Request { alignment, ..self }
     }
 
     /// The same at an end.
+    #[must_use]
     pub fn at(self, end: End) -> Request {
         Request { end, ..self }
     }

@@ -178,6 +178,7 @@ impl Trace {
     }
 
     /// The trace up to a number of events.
+    #[must_use]
     pub fn prefix(&self, events: usize) -> Trace {
         Trace { events: self.events[..events.min(self.events.len())].to_vec(), ..self.clone() }
     }

@@ -24,6 +24,7 @@ impl Features {
     }
 
     /// Both together.
+    #[must_use]
     pub fn plus(self, other: Features) -> Features {
         Features {
             loops: self.loops + other.loops,
