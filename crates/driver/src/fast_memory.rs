@@ -1,7 +1,7 @@
 //! Fast memory as a stage: what `memplan-fast-memory` decides, `memplan-passes` carries out, and the planner packs.
 
 use memplan_analysis::Facts;
-use memplan_fast_memory::{Carrier, FastMemoryOptions, FastMemoryReport, Trial, assign};
+use memplan_fast_memory::{Assigned, Carrier, FastMemoryOptions, FastMemoryReport, Trial, assign};
 use memplan_ir::{Module, Schedule};
 use memplan_memory::{Bytes, FastMemory, FastMemoryDecision, Target};
 use memplan_passes::{insert_async_copies, order_for_async_copies};
@@ -23,10 +23,10 @@ pub fn assign_fast_memory(
     order_for_async_copies(module);
     let facts = Facts::new(module, &Schedule::in_textual_order(module))?;
     let packer = Packer { module, facts: &facts, target, fast, capacity: options.capacity };
-    let (assigned, report) = assign(module, &facts, target, options, &packer)?;
+    let Assigned { trial, report, .. } = assign(module, &facts, target, options, &packer)?;
     // So far, it was enough that everything fits.
-    let height = assign_space(&assigned.module, &assigned.facts, target, fast.space, None)?.height;
-    *module = assigned.module;
+    let height = assign_space(&trial.module, &trial.facts, target, fast.space, None)?.height;
+    *module = trial.module;
     if report.slices > 0 {
         module.compact();
     }

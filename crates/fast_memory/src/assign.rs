@@ -2,37 +2,48 @@
 
 use memplan_analysis::{Costs, Durations, Facts, LiveRange, Machine, RunEstimate, ValueId};
 use memplan_ir::{EntitySet, Module, Position};
-use memplan_memory::{FastMemory, MemorySpaceId, Target};
+use memplan_memory::{FastMemory, FastMemoryDecision, MemorySpaceId, Target};
 
+use crate::candidate::Candidate;
 use crate::choice::Choice;
 use crate::decisions::{Decisions, decisions};
 use crate::footprint::Footprint;
 use crate::model::Model;
 use crate::prices::Prices;
 use crate::repair::Place;
-use crate::report::count;
 use crate::search::Assignment;
 use crate::{Carrier, FastMemoryOptions, FastMemoryReport, Objective, Selection, Trial, resident};
 
-/// Decides which values, or which parts of their live ranges, are in fast memory. Gives the program with the best
-/// decisions carried out.
+/// A program with fast memory assigned.
+#[derive(Clone, Debug)]
+pub struct Assigned {
+    /// What was decided.
+    pub decisions: Vec<FastMemoryDecision>,
+    /// The decisions carried out.
+    pub trial: Trial,
+    /// What was assigned, in figures and names.
+    pub report: FastMemoryReport,
+}
+
+/// Decides which values are in fast memory, and for which segments of their live ranges.
 ///
 /// The module is in the order of its schedule, as `facts` are, and nothing is in fast memory yet. Transfers start where
-/// operations of that order leave main memory time, not before the parameters and constants of a computation.
+/// operations of that order leave main memory time, not before the parameters and constants of a computation. Takes time
+/// close to n log n in the module, times rounds that the options bound, beside what the carrier takes.
 ///
 /// # Errors
 /// Those of the carrier.
 ///
 /// # Panics
-/// When the target has no fast memory.
+/// When the target has no fast memory, or the facts are about another module.
 pub fn assign<C: Carrier>(
     module: &Module,
     facts: &Facts,
     target: &Target,
     options: &FastMemoryOptions,
     carrier: &C,
-) -> Result<(Trial, FastMemoryReport), C::Error> {
-    let fast = target.fast_memory.expect("it is assigned where there is some");
+) -> Result<Assigned, C::Error> {
+    let fast = target.fast_memory.expect("the target has fast memory");
     let costs = &Costs::new(module, &facts.graph, &facts.in_place, target);
     let durations = Durations::new(module, &facts.graph, costs, target);
     let model = Model::new(module, facts, costs, target, options, &durations, None);
@@ -43,13 +54,15 @@ pub fn assign<C: Carrier>(
         Objective::Traffic => plain,
         Objective::Footprint => solver.lower_footprint(plain)?,
     };
-    let best = solver.add_residents(best)?;
-    Ok((best.trial, best.report))
+    let Solution { choices, decisions, trial, mut report, .. } = solver.add_residents(best)?;
+    report.list(module, facts, &solver.model.candidates, &choices, options);
+    Ok(Assigned { decisions, trial, report })
 }
 
 /// Choices, carried out and packed.
 struct Solution {
     choices: Vec<Choice>,
+    decisions: Vec<FastMemoryDecision>,
     trial: Trial,
     report: FastMemoryReport,
     /// What a run of the program costs.
@@ -129,15 +142,14 @@ impl<C: Carrier> Solver<'_, C> {
     fn try_out(&self, choices: Vec<Choice>, lower_bound: f64) -> Result<(Solution, Vec<Place>), C::Error> {
         let decisions = decisions(self.module, self.facts, &self.model.candidates, &choices);
         let trial = self.carrier.carry_out(&decisions.list)?;
-        let candidates = self.model.candidates.iter().zip(&choices);
         let report = FastMemoryReport {
             height: trial.height,
-            traffic: candidates.map(|(candidate, choice)| choice.moved(candidate)).sum(),
+            traffic: choices.iter().map(|choice| choice.moved).sum(),
             lower_bound,
-            ..count(&decisions.list)
+            ..FastMemoryReport::count(&decisions.list)
         };
         let (price, places) = (self.price(&trial), self.places(&trial, &decisions));
-        Ok((Solution { choices, trial, report, price }, places))
+        Ok((Solution { choices, decisions: decisions.list, trial, report, price }, places))
     }
 
     /// What a run moves, in bytes, and how long it takes, in the bytes that main memory could move meanwhile.
@@ -179,10 +191,14 @@ impl<C: Carrier> Solver<'_, C> {
         let tried_costs = Costs::new(tried, &found.graph, &found.in_place, target);
         let durations = Durations::new(tried, &found.graph, &tried_costs, target);
         let candidates = self.model.candidates.iter().zip(&first.choices);
-        let fast = candidates.filter(|(_, choice)| choice.is_fast()).flat_map(|(c, _)| &c.values);
-        let mut whole: EntitySet<ValueId> = EntitySet::new();
-        whole.extend(fast.copied());
-        let model = Model::new(module, facts, costs, target, options, &durations, Some(&whole));
+        let fast = candidates.filter(|(_, choice)| choice.is_fast()).map(|(c, _)| c);
+        let values = fast.filter_map(|candidate| match candidate {
+            Candidate::Value(candidate) => Some(&candidate.values),
+            Candidate::Slice(_) => None,
+        });
+        let mut fast: EntitySet<ValueId> = EntitySet::new();
+        fast.extend(values.flatten().copied());
+        let model = Model::new(module, facts, costs, target, options, &durations, Some(&fast));
         let model = std::mem::replace(&mut self.model, model);
         let second = self.solve(Some(first.price))?;
         if second.is_none() {
@@ -209,7 +225,9 @@ impl<C: Carrier> Solver<'_, C> {
                 lowest = (peak, Some((choices.clone(), prices)));
             }
         }
-        let Some((choices, prices)) = lowest.1 else { return Ok(plain) };
+        let Some((choices, prices)) = lowest.1 else {
+            return Ok(plain);
+        };
         let assignment = Assignment::of(&self.model, self.options, &choices);
         let low = self.fit(assignment, &prices, None)?;
         Ok(low.filter(|low| low.trial.total < plain.trial.total).unwrap_or(plain))
@@ -221,11 +239,11 @@ impl<C: Carrier> Solver<'_, C> {
         let mut eligible =
             resident::eligible(self.module, self.facts, self.costs, &self.model, &best.choices);
         eligible.truncate(options.cross_program_prefetches.saturating_add(options.refused_residents));
-        for i in eligible {
+        for (i, view) in eligible {
             if best.report.residents >= options.cross_program_prefetches {
                 break;
             }
-            let choice = resident::choice(self.module, &self.model, i, best.report.residents);
+            let choice = resident::choice(self.module, &self.model, view, best.report.residents);
             let mut assignment = Assignment::of(&self.model, options, &best.choices);
             if !assignment.try_instead(i, choice) {
                 continue;

@@ -5,8 +5,8 @@ use memplan_ir::{InstructionId, Module, Position, Use};
 use memplan_memory::{FastMemoryDecision, Prefetch, SlicePrefetch, SliceTiming};
 use rustc_hash::FxHashSet;
 
-use crate::choice::{Choice, Mode, Stays};
-use crate::model::{Candidate, Carried, Event, Start, View, Whole};
+use crate::candidate::{Candidate, Event, Pinned, Pipelined, SliceCandidate, ValueCandidate, View};
+use crate::choice::{Choice, Mode, Segments, SliceMode, ValueMode};
 
 /// Decisions, and the candidate of each.
 pub(crate) struct Decisions {
@@ -23,14 +23,17 @@ pub(crate) fn decisions(
 ) -> Decisions {
     let decisions = Decisions { list: Vec::new(), candidates: Vec::new() };
     let mut speller = Speller { module, facts, candidate: 0, sliced: FxHashSet::default(), decisions };
-    let all = || candidates.iter().zip(choices).enumerate();
-    for (i, (candidate, choice)) in all().filter(|(_, (c, _))| c.is_part) {
-        speller.candidate = i;
-        speller.part(candidate, choice);
+    for (i, (candidate, choice)) in candidates.iter().zip(choices).enumerate() {
+        if let (Candidate::Slice(candidate), Mode::Slice(mode)) = (candidate, &choice.mode) {
+            speller.candidate = i;
+            speller.slice(candidate, mode);
+        }
     }
-    for (i, (candidate, choice)) in all().filter(|(_, (c, _))| !c.is_part) {
-        speller.candidate = i;
-        speller.value(candidate, choice);
+    for (i, (candidate, choice)) in candidates.iter().zip(choices).enumerate() {
+        if let (Candidate::Value(candidate), Mode::Value(mode)) = (candidate, &choice.mode) {
+            speller.candidate = i;
+            speller.value(candidate, mode);
+        }
     }
     speller.decisions
 }
@@ -52,30 +55,29 @@ enum Version {
 }
 
 impl Speller<'_> {
-    fn part(&mut self, candidate: &Candidate, choice: &Choice) {
-        let view = &candidate.views[0];
-        match &choice.mode {
-            Mode::Main(all) => {
-                for stay in all.iter().flat_map(|stays| &stays.stays) {
-                    let start = stay.start.expect("nobody writes a part to fast memory");
+    fn slice(&mut self, candidate: &SliceCandidate, mode: &SliceMode) {
+        let view = &candidate.view;
+        match mode {
+            SliceMode::Prefetched(segments) => {
+                for segment in &segments.segments {
+                    let start = segment.start.expect("nobody writes a slice to fast memory");
                     let timing = SliceTiming::Once { start_before: start.before };
-                    self.slice(view, &view.events[stay.first..=stay.last], timing);
+                    self.prefetch_slice(view, &view.events[segment.first..=segment.last], timing);
                 }
             }
-            Mode::Carried { way } => {
-                let &Carried { first, next, rotates, .. } = &candidate.carried[*way];
+            &SliceMode::Pipelined { way } => {
+                let &Pipelined { first, next, double_buffered, .. } = &candidate.pipelined[way];
                 let timing = SliceTiming::Pipelined {
                     first_before: first.before,
                     next_before: next.before,
-                    double_buffered: rotates,
+                    double_buffered,
                 };
-                self.slice(view, &view.events, timing);
+                self.prefetch_slice(view, &view.events, timing);
             }
-            _ => unreachable!("a part stays in main memory, or is brought"),
         }
     }
 
-    fn slice(&mut self, view: &View, events: &[Event], timing: SliceTiming) {
+    fn prefetch_slice(&mut self, view: &View, events: &[Event], timing: SliceTiming) {
         let uses = uses(events);
         self.sliced.extend(&uses);
         let (value, computation) = (self.definition(view.value), view.computation);
@@ -83,80 +85,85 @@ impl Speller<'_> {
         self.push(FastMemoryDecision::PrefetchSlice(slice));
     }
 
-    fn value(&mut self, candidate: &Candidate, choice: &Choice) {
-        match &choice.mode {
-            Mode::Whole => self.pin(candidate.whole.as_ref().expect("it was chosen")),
-            Mode::Carried { .. } => unreachable!("only parts are carried"),
-            Mode::Main(all) => {
-                for stays in all {
-                    self.serve(&candidate.views[stays.view], stays, Version::Original);
+    fn value(&mut self, candidate: &ValueCandidate, mode: &ValueMode) {
+        match mode {
+            ValueMode::Pinned => self.pin(candidate.pinned.as_ref().expect("it was chosen")),
+            ValueMode::Prefetched(views) => {
+                for segments in views {
+                    self.serve(&candidate.views[segments.view], segments, Version::Original);
                 }
             }
-            &Mode::Resident { before, index } => {
+            &ValueMode::Resident { before, index } => {
                 let view = &candidate.views[0];
                 self.prefetch(view, before, uses(&view.events), Some(index));
             }
-            Mode::Evicted(stays) => {
+            ValueMode::Evicted(segments) => {
                 let view = &candidate.views[0];
                 let evicted = candidate.evicted.as_ref().expect("it was chosen");
-                let done_before = self.first_need(view, stays, evicted.done_before);
+                let done_before = self.first_need(view, segments, evicted.done_before);
                 let value = self.definition(view.value);
                 self.push(FastMemoryDecision::Evict { value: value.clone(), done_before });
                 self.push(FastMemoryDecision::Pin { value });
-                self.serve(view, stays, Version::Evicted);
+                self.serve(view, segments, Version::Evicted);
             }
         }
     }
 
-    fn pin(&mut self, whole: &Whole) {
-        for input in &whole.copied_in {
+    fn pin(&mut self, pinned: &Pinned) {
+        for input in &pinned.prefetched {
             let prefetch = Prefetch {
                 value: self.definition(input.value),
-                computation: self.module.instructions[input.uses[0].user].parent,
+                computation: self.module.instructions[input.it.user].parent,
                 start_before: input.start.before,
-                uses: input.uses.clone(),
+                uses: vec![input.it],
                 resident: None,
             };
             self.push(FastMemoryDecision::Prefetch(prefetch));
         }
-        for output in &whole.copied_out {
-            let root = output.uses[0].user;
+        for result in &pinned.evicted {
+            let root = result.uses[0].user;
             let line = &self.facts.line;
-            let before = output.done_before.filter(|&before| line.time(before) < line.time(root));
-            let (value, uses) = (self.definition(output.value), output.uses.clone());
+            let before = result.done_before.filter(|&before| line.time(before) < line.time(root));
+            let (value, uses) = (self.definition(result.value), result.uses.clone());
             let done_before = Some(before.unwrap_or(root));
             self.push(FastMemoryDecision::Evict { value: value.clone(), done_before });
             self.push(FastMemoryDecision::ReadEvicted { value, uses });
         }
-        for &value in &whole.resident {
+        for &value in &pinned.values {
             let value = self.definition(value);
             self.push(FastMemoryDecision::Pin { value });
         }
     }
 
     /// The first instruction that needs the copy in main memory, not after `limit`.
-    fn first_need(&self, view: &View, stays: &Stays, limit: Option<InstructionId>) -> Option<InstructionId> {
-        let from_main = (0..view.events.len()).filter(|&i| !is_fast(view, stays, i));
+    fn first_need(
+        &self,
+        view: &View,
+        segments: &Segments,
+        limit: Option<InstructionId>,
+    ) -> Option<InstructionId> {
+        let from_main = (0..view.events.len()).filter(|&i| !segments.serve(view, i));
         let uses = from_main.flat_map(|i| view.events[i].uses.iter().map(|it| it.user));
-        let starts = stays.stays.iter().filter_map(|stay| Some(stay.start?.before));
+        let starts = segments.segments.iter().filter_map(|segment| Some(segment.start?.before));
         let line = &self.facts.line;
         uses.chain(starts).chain(limit).min_by_key(|&id| (line.begin(id), id))
     }
 
     /// Which version of the value serves each event of a view.
-    fn serve(&mut self, view: &View, stays: &Stays, main: Version) {
-        // What comes out of control flow shows the version that was handed in.
-        let hands_over = view.events.iter().any(|event| !event.inside.is_empty());
-        for stay in &stays.stays {
-            let served = view.events[stay.first..=stay.last].iter().filter(|event| event.fast.is_some());
+    fn serve(&mut self, view: &View, segments: &Segments, main: Version) {
+        // Control flow that passes a value on gives the version that was passed in.
+        let passes_in = view.events.iter().any(|event| !event.inside.is_empty());
+        for segment in &segments.segments {
+            let served =
+                view.events[segment.first..=segment.last].iter().filter(|event| event.fast.is_some());
             let uses = uses(served);
-            match stay.start {
-                Some(Start { before, .. }) => self.prefetch(view, before, uses, None),
-                None if hands_over => self.read_original(view, uses),
+            match segment.start {
+                Some(start) => self.prefetch(view, start.before, uses, None),
+                None if passes_in => self.read_original(view, uses),
                 None => {}
             }
         }
-        let from_main = (0..view.events.len()).filter(|&i| !is_fast(view, stays, i));
+        let from_main = (0..view.events.len()).filter(|&i| !segments.serve(view, i));
         let mut uses = uses(from_main.map(|i| &view.events[i]));
         uses.retain(|it| !self.sliced.contains(it));
         match main {
@@ -164,10 +171,10 @@ impl Speller<'_> {
                 let value = self.definition(view.value);
                 self.push(FastMemoryDecision::ReadEvicted { value, uses });
             }
-            Version::Original if hands_over => self.read_original(view, uses),
+            Version::Original if passes_in => self.read_original(view, uses),
             _ => {}
         }
-        for (i, inner) in &stays.inside {
+        for (i, inner) in &segments.inside {
             self.serve(&view.events[*i].inside[inner.view], inner, Version::Original);
         }
     }
@@ -198,10 +205,4 @@ impl Speller<'_> {
 
 fn uses<'e>(events: impl IntoIterator<Item = &'e Event>) -> Vec<Use> {
     events.into_iter().flat_map(|event| event.uses.iter().copied()).collect()
-}
-
-/// Whether an event is served from fast memory.
-fn is_fast(view: &View, stays: &Stays, event: usize) -> bool {
-    view.events[event].fast.is_some()
-        && stays.stays.iter().any(|stay| stay.first <= event && event <= stay.last)
 }

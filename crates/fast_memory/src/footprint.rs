@@ -1,17 +1,17 @@
-//! The price of main memory: which temporaries are worth keeping out of it so that it needs to be less.
+//! The price of main memory: which temporaries to keep out of it so that its peak is lower.
 //!
-//! What counts is the most bytes taken at one moment. So each round puts a price on the moments at which most is
-//! taken now, lets all candidates choose again, and looks where most is taken then; prices add up over the rounds, until
-//! they are spread over all moments that matter.
+//! Only the most bytes taken at one moment count. So each round puts a price on the moments at which most is taken now,
+//! lets all candidates choose again, and looks where most is taken then. Prices add up over the rounds, until they are
+//! spread over all moments that matter.
 
 use memplan_analysis::LiveRange;
 
-use super::choice::{Choice, Mode};
-use super::model::Candidate;
-use super::options::FootprintOptions;
+use crate::FootprintOptions;
+use crate::candidate::Candidate;
+use crate::choice::{Choice, Mode, ValueMode};
 
 /// Load and price of main memory.
-pub(super) struct Footprint<'a> {
+pub(crate) struct Footprint<'a> {
     options: &'a FootprintOptions,
     /// Bytes of temporaries at each instant when all are in main memory.
     all: Vec<u64>,
@@ -20,18 +20,18 @@ pub(super) struct Footprint<'a> {
 
 impl<'a> Footprint<'a> {
     /// No prices yet.
-    pub(super) fn new(all: Vec<u64>, options: &'a FootprintOptions) -> Footprint<'a> {
+    pub(crate) fn new(all: Vec<u64>, options: &'a FootprintOptions) -> Footprint<'a> {
         let price = vec![0.0; all.len()];
         Footprint { options, all, price }
     }
 
     /// The most bytes taken at one instant.
-    pub(super) fn peak(&self, candidates: &[Candidate], choices: &[Choice]) -> u64 {
+    pub(crate) fn peak(&self, candidates: &[Candidate], choices: &[Choice]) -> u64 {
         self.load(candidates, choices).into_iter().max().unwrap_or(0)
     }
 
-    /// Raises the price of the instants at which most is taken, and tells candidates what it costs to be there.
-    pub(super) fn raise(&mut self, candidates: &mut [Candidate], choices: &[Choice]) {
+    /// Raises the price of the instants at which most is taken, and sets what main memory costs each candidate.
+    pub(crate) fn raise(&mut self, candidates: &mut [Candidate], choices: &[Choice]) {
         let load = self.load(candidates, choices);
         let near = (load.iter().copied().max().unwrap_or(0) as f64 * self.options.near_peak) as u64;
         let n = load.iter().filter(|&&bytes| bytes >= near).count().max(1);
@@ -46,16 +46,23 @@ impl<'a> Footprint<'a> {
             }))
             .collect();
         for candidate in candidates {
+            let Candidate::Value(candidate) = candidate else {
+                continue;
+            };
             let share = |range: &LiveRange| (sums[range.end as usize] - sums[range.start as usize]) / sum;
-            let shares: f64 = candidate.life.iter().map(share).sum();
-            candidate.room = self.options.peak_worth * candidate.bytes as f64 * shares;
+            let shares: f64 = candidate.live.iter().map(share).sum();
+            candidate.main_price = self.options.peak_worth * candidate.bytes as f64 * shares;
         }
     }
 
     fn load(&self, candidates: &[Candidate], choices: &[Choice]) -> Vec<u64> {
         let mut change = vec![0i64; self.all.len() + 1];
-        for (candidate, _) in candidates.iter().zip(choices).filter(|(_, c)| matches!(c.mode, Mode::Whole)) {
-            for &LiveRange { start, end } in &candidate.life {
+        for (candidate, choice) in candidates.iter().zip(choices) {
+            let (Candidate::Value(candidate), Mode::Value(ValueMode::Pinned)) = (candidate, &choice.mode)
+            else {
+                continue;
+            };
+            for &LiveRange { start, end } in &candidate.live {
                 change[start as usize] -= candidate.bytes as i64;
                 change[end as usize] += candidate.bytes as i64;
             }

@@ -1,22 +1,22 @@
 //! When main memory has time: how early a transfer starts, so that it is done when its value is needed.
 //!
-//! How long operations take and how much of it main memory is idle depends on what is in fast memory: what a first
-//! assignment chose tells the next.
+//! How long operations take and how much of it main memory is idle depends on what is in fast memory, so a second
+//! assignment knows it from the first.
 //!
 //! A transfer starts as late as it can while main memory still has as much idle time up to the value's first use as
 //! the transfer takes. Where operations leave main memory no time, starting earlier hides nothing; it starts at most
-//! twice the transfer's own time before.
+//! [`TransferOptions::longest_flight`] times the transfer's own time before.
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{Durations, Facts, Machine, Time};
 use memplan_ir::{ComputationId, InstructionId, Module, Op};
 use memplan_memory::{FastMemory, MemorySpaceId, Target};
 
-use super::model::Start;
-use super::options::TransferOptions;
+use crate::TransferOptions;
+use crate::candidate::CopyStart;
 
 /// Idle and elapsed time up to each instruction of each computation.
-pub(super) struct IdleTime<'a> {
+pub(crate) struct IdleTime<'a> {
     module: &'a Module,
     facts: &'a Facts,
     machine: Machine<'a>,
@@ -31,7 +31,7 @@ pub(super) struct IdleTime<'a> {
 
 impl<'a> IdleTime<'a> {
     /// Adds up durations, in time linear in the module.
-    pub(super) fn new(
+    pub(crate) fn new(
         module: &'a Module,
         facts: &'a Facts,
         durations: &Durations,
@@ -57,8 +57,8 @@ impl<'a> IdleTime<'a> {
     }
 
     /// Where the transfer of a value starts that `user` needs, and that exists from the instant `earliest` on: not
-    /// before the parameters and constants, which stand first.
-    pub(super) fn fetch_start(&self, user: InstructionId, earliest: Time, bytes: f64) -> Start {
+    /// before the parameters and constants, which come first.
+    pub(crate) fn fetch_start(&self, user: InstructionId, earliest: Time, bytes: f64) -> CopyStart {
         let seconds = self.machine.transfer_seconds(MemorySpaceId::MAIN, self.fast.space, bytes);
         let computation = self.module.instructions[user].parent;
         let (sums, sequence) =
@@ -77,25 +77,25 @@ impl<'a> IdleTime<'a> {
         let start = early.max(exists).min(at);
         let hidden = if seconds > 0.0 { ((idle - sums[start].0) / seconds).min(1.0) } else { 1.0 };
         let before = sequence[start];
-        Start { before, time: self.facts.line.begin(before), exposed: 1.0 - hidden }
+        CopyStart { before, time: self.facts.line.begin(before), exposed: 1.0 - hidden }
     }
 
     /// The memory that transfers fill.
-    pub(super) fn fast_space(&self) -> MemorySpaceId {
+    pub(crate) fn fast_space(&self) -> MemorySpaceId {
         self.fast.space
     }
 
     /// The start of a transfer that the cores wait for, and that could start at `early`.
-    pub(super) fn latest_start(&self, user: InstructionId, early: Start) -> Start {
+    pub(crate) fn latest_start(&self, user: InstructionId, early: CopyStart) -> CopyStart {
         match self.facts.line.begin(user) > early.time {
-            true => Start { before: user, time: self.facts.line.begin(user), exposed: 1.0 },
+            true => CopyStart { before: user, time: self.facts.line.begin(user), exposed: 1.0 },
             false => early,
         }
     }
 
     /// Before which instruction the copy of a value out of fast memory has to be done, and one past the last instant
     /// that it takes.
-    pub(super) fn eviction_end(
+    pub(crate) fn eviction_end(
         &self,
         definition: InstructionId,
         bytes: f64,

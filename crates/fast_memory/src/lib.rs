@@ -1,57 +1,128 @@
-//! Fast memory: which values, or which parts of their lives, are kept near the cores, and which transfers bring them
-//! there and back.
+//! Fast memory: which values, for which segments of their live ranges, are in the memory near the cores, and when copies
+//! move them there and back. On TPUs this memory is VMEM, and XLA calls the task memory space assignment.
 //!
-//! [`assign`] rewrites a scheduled module for a target with fast memory. Temporaries are written there and never reach
-//! main memory; what is read more than once is fetched once; what is needed soon and then again much later is copied
-//! out in between; loops work on state that is there. In the module, layouts say `S(n)`, and transfers are
-//! `copy-start` and `copy-done`, so that the checker proves them and the evaluator runs them.
+//! This crate decides, and changes nothing. [`assign()`] gives decisions as data ([`FastMemoryDecision`]): temporaries
+//! are written to fast memory and never reach main memory; values that are read more than once are prefetched once;
+//! values that are needed soon and then again much later are evicted in between; loops work on state in fast memory.
+//! What decisions come to is known only when they are carried out and packed. The search asks a [`Carrier`] for that:
+//! `memplan-driver` has one made of the pass that inserts copies and the planner that packs.
 //!
-//! ```text
-//!   before                                    after
-//!   a = f32[1024]{0} exponential(p)           a = f32[1024]{0:S(1)} exponential(p)
-//!   b = f32[1024]{0} dot(w, a)                s = (f32[1024,1024]{1,0:S(1)}, ...) copy-start(w)
-//!   c = f32[1024]{0} add(a, b)                ...
-//!   r = f32[1024]{0} dot(w, c)                b = f32[1024]{0:S(1)} dot(copy-done(s), a)
+//! # How it decides
+//!
+//! XLA assigns values one by one, the most promising first, and what is assigned remains. Here every instant of fast
+//! memory has a price (Lagrangian relaxation, `prices`). At given prices each candidate finds its best way through its
+//! uses exactly (a shortest path, `choice`). Prices say what is scarce, and bound what any assignment could save. Choices
+//! are then made to fit (`search`), carried out and packed. A packing that is higher than the memory ejects what saves
+//! least (`repair`).
+//!
+//! Then all is decided again, since now it is known how much time transfers have: and kernels that read slices of arrays
+//! in main memory get prefetches of the slices alone, in loops one iteration ahead (`slices`).
+//!
+//! A parameter that does not change from call to call, such as a weight, need not be copied in each of them. Where
+//! capacity for one is free all the time, its copy starts at the very beginning and is marked
+//! `cross_program_prefetch_index`. Its bytes of fast memory hold nothing else from begin to end, which is part of the
+//! live ranges and of what the checker proves (`resident`). A runtime may skip such a copy when the last program on the
+//! device was this one, in the same arena, and the parameter is the same buffer with the same contents; otherwise it
+//! makes the copy like any other.
+//!
+//! # Words
+//!
+//! | word | meaning | in XLA |
+//! |---|---|---|
+//! | main memory, fast memory | where everything is by default; the memory near the cores | default and alternate memory |
+//! | candidate | a value, or values that must share memory, or a slice of an array, that may be in fast memory | buffer interval, colocated intervals |
+//! | view, event | what one computation sees of a value; an instruction of it that needs the value | – |
+//! | pin | keep in fast memory during the whole live range | pinned allocation |
+//! | prefetch | copy into fast memory before a use | copy allocation, prefetch |
+//! | evict | copy to main memory, and free fast memory | eviction |
+//! | segment | the part of a live range that one prefetch serves | allocation segment |
+//! | slice | what a kernel reads of an array, prefetched without the rest | sliced prefetch |
+//! | pipelined | of a slice: prefetched by a loop one iteration ahead; with two buffers, double-buffered | – |
+//! | resident | a parameter that stays in fast memory from one call to the next | cross-program prefetch |
+//! | scratch | bytes of fast memory that a kernel reserves while it runs | reserved scoped memory |
+//! | price | what a byte of a memory costs at an instant, in bytes moved (a Lagrange multiplier) | – |
+//! | traffic | bytes that main memory moves, weighed by how often, and by time that the cores wait | – |
+//! | eject | give a candidate's fast memory to another one | – |
+//!
+//! # Example
+//!
+//! ```
+//! use std::convert::Infallible;
+//!
+//! use memplan_analysis::Facts;
+//! use memplan_fast_memory::{Carrier, FastMemoryOptions, Residence, Trial, assign};
+//! use memplan_ir::{Module, Schedule};
+//! use memplan_memory::{Bytes, FastMemoryDecision, MemoryPlan, Target};
+//!
+//! /// Takes every decision as it is: nothing is carried out or packed.
+//! struct Unpacked<'a>(&'a Module, &'a Facts);
+//!
+//! impl Carrier for Unpacked<'_> {
+//!     type Error = Infallible;
+//!
+//!     fn carry_out(&self, _: &[FastMemoryDecision]) -> Result<Trial, Infallible> {
+//!         Ok(Trial {
+//!             module: self.0.clone(),
+//!             facts: self.1.clone(),
+//!             placed: Vec::new(),
+//!             plan: MemoryPlan::default(),
+//!             height: Bytes::ZERO,
+//!             total: Bytes::ZERO,
+//!         })
+//!     }
+//!
+//!     fn temp_load(&self) -> Result<Vec<Bytes>, Infallible> {
+//!         Ok(Vec::new())
+//!     }
+//! }
+//!
+//! let module = memplan_hlo::parse(
+//!     "HloModule twice, is_scheduled=true
+//!      ENTRY main {
+//!        w = f32[1024,1024]{1,0} parameter(0)
+//!        x = f32[1024]{0} parameter(1)
+//!        a = f32[1024]{0} dot(w, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+//!        ROOT r = f32[1024]{0} dot(w, a), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+//!      }",
+//! )?;
+//! let target = Target::find("tpu-v5e")?;
+//! let options = FastMemoryOptions::for_target(&target).expect("it has fast memory");
+//! let facts = Facts::new(&module, &Schedule::in_textual_order(&module))?;
+//! let assigned = assign(&module, &facts, &target, &options, &Unpacked(&module, &facts))?;
+//! // `a` never reaches main memory, and `w` is read there once instead of twice.
+//! let names: Vec<(&str, Residence)> =
+//!     assigned.report.assigned.iter().map(|entry| (&*entry.name, entry.residence)).collect();
+//! assert!(names.contains(&("a", Residence::Pinned)));
+//! assert_eq!(assigned.report.assigned.len(), 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A parameter that does not change from call to call, such as a weight, need not be fetched in each of them. Where there
-//! is room for one all the time, its copy starts at the very beginning and is marked `cross_program_prefetch_index`; its
-//! bytes of fast memory hold nothing else from begin to end, which is part of the live ranges and of what the checker
-//! proves (`resident`). A runtime may skip such a copy when the last program on the device was this one, in the same
-//! arena, and the parameter is the same buffer with the same contents; otherwise it makes the copy like any other.
-//!
-//! XLA's memory space assignment takes values one by one, the most promising first, and what is placed stays. Here
-//! every instant of fast memory has a price (Lagrangian relaxation, `prices`); at given prices each value finds its
-//! best way through its uses exactly (`choice`); prices show what is scarce, and bound what any assignment could do.
-//! Choices are then made to fit (`search`), carried out (`rewrite`), and the arena of fast memory is packed like any
-//! other; should it come out larger than the memory, what lies beyond its end takes the place of what saves least
-//! (`repair`), or goes. Then all is decided again, now that it is known how much time there is for transfers: and kernels
-//! that read slices of arrays in main memory are brought the slices alone, in loops one iteration ahead (`parts`).
+//! [`FastMemoryDecision`]: memplan_memory::FastMemoryDecision
 
 mod assign;
-mod candidates;
+mod benefit;
+mod candidate;
 mod choice;
-mod classes;
+mod collect;
 mod decisions;
 mod footprint;
 mod idle;
 mod model;
+mod occupancy;
 mod options;
-mod parts;
 mod prices;
 mod repair;
 mod report;
 mod resident;
-mod room;
 mod search;
 mod sharing;
+mod slices;
 mod trial;
-mod worth;
 
-pub use assign::assign;
+pub use assign::{Assigned, assign};
 pub use options::{
     FastMemoryOptions, FootprintOptions, Objective, PriceOptions, RepairOptions, SearchOptions, Selection,
     TransferOptions,
 };
-pub use report::FastMemoryReport;
+pub use report::{FastMemoryEntry, FastMemoryReport, Residence};
 pub use trial::{Carrier, Trial};

@@ -85,6 +85,9 @@ pub struct SearchOptions {
     pub ejections: usize,
     /// The share of its price that capacity costs which is free anyway: just enough to prefer what leaves more of it.
     pub reserve_price: f64,
+    /// The price of one byte for one instant where nothing is scarce: of candidates that save as much, those come first
+    /// that hold less. So low that it decides nothing else.
+    pub area_price: f64,
     /// The least gain that counts, in bytes moved: half a byte, so that rounding is no gain.
     pub least_gain: f64,
 }
@@ -133,6 +136,7 @@ impl FastMemoryOptions {
                 candidates_per_step: 200,
                 ejections: 12,
                 reserve_price: 1e-3,
+                area_price: 1e-12,
                 least_gain: 0.5,
             },
             repair: RepairOptions { attempts: 4, retreat: 64 },

@@ -1,28 +1,28 @@
 //! The price of fast memory: what a byte is worth at every instant, by Lagrangian relaxation.
 //!
-//! With a price for every instant, each candidate is free to choose what is cheapest for it alone, and what all
-//! choices cost together, less what the whole of fast memory is worth at these prices, is a lower bound: no assignment
-//! that fits moves less. Prices rise where choices take more than there is and fall where they take less, in steps of
-//! Polyak's rule; what comes out is the bound, and prices that tell the search what is scarce.
+//! With a price for every instant, each candidate chooses what is cheapest for it alone. The cost of all choices, less the
+//! price of the whole of fast memory, is a lower bound: no assignment that fits moves less (weak duality). Prices rise
+//! where choices take more than the capacity and fall where they take less, by the subgradient method with steps of
+//! Polyak's rule. The best bound is reported, and its prices tell the search what is scarce.
 
 use memplan_analysis::LiveRange;
 
-use super::choice::Choice;
-use super::model::Model;
-use super::options::FastMemoryOptions;
+use crate::FastMemoryOptions;
+use crate::choice::Choice;
+use crate::model::Model;
 
 /// Prices, and what they prove.
-pub(super) struct Prices {
+pub(crate) struct Prices {
     /// The sum of the prices of all instants before each one.
     sums: Vec<f64>,
     /// No assignment that fits costs less.
-    pub(super) lower_bound: f64,
+    pub(crate) lower_bound: f64,
 }
 
 impl Prices {
     /// Finds prices in `rounds` rounds, each linear in instants and in the candidates that compete; `upper_bound` is what
     /// is known to be possible.
-    pub(super) fn find(
+    pub(crate) fn find(
         model: &Model,
         options: &FastMemoryOptions,
         upper_bound: f64,
@@ -93,7 +93,7 @@ impl Prices {
     }
 
     /// What it costs to hold bytes during a range.
-    pub(super) fn of(&self, bytes: u64, range: LiveRange) -> f64 {
+    pub(crate) fn of(&self, bytes: u64, range: LiveRange) -> f64 {
         if range.start >= range.end {
             return 0.0;
         }
@@ -116,7 +116,7 @@ impl Demand {
 
     fn add(&mut self, model: &Model, i: usize, choice: &Choice) {
         self.cost += choice.cost;
-        let bytes = model.candidates[i].bytes as f64;
+        let bytes = model.candidates[i].bytes() as f64;
         for &range in &choice.busy {
             let own = model.sharing.own_part(i, &model.candidates, range, None);
             self.change[own.start as usize] += bytes;

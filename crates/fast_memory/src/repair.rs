@@ -1,36 +1,36 @@
-//! Repair of a packing that is higher than the memory: what lies beyond its end is moved down, and takes the room of
-//! what saves less; or it goes itself.
+//! Repair of a packing that is higher than the memory: what is beyond the memory's end is moved down, and ejects what
+//! saves less; or it is ejected itself.
 //!
-//! Nothing takes the room of a kernel's scratch, which itself takes that of whatever saves least.
+//! Nothing moves to where a kernel has its scratch. Scratch that is moved ejects what saves least.
 //!
-//! What is left has a packing that fits, the old one with a few things moved, and the next packing is likely to find
-//! that or a better one.
+//! What remains has a packing that fits, the old one with a few things moved, and the next packing is likely to find that
+//! one or a better one.
 
 use memplan_analysis::{LiveRange, Time};
 use rustc_hash::FxHashSet;
 
 /// Where in fast memory the packing put something, and when it is there.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    /// Whose it is; `None`: scratch of a kernel.
-    pub(super) candidate: Option<usize>,
-    pub(super) offset: u64,
-    pub(super) end: u64,
+pub(crate) struct Place {
+    /// The candidate; `None`: scratch of a kernel.
+    pub(crate) candidate: Option<usize>,
+    pub(crate) offset: u64,
+    pub(crate) end: u64,
     /// In the time of the module that was packed.
-    pub(super) range: LiveRange,
+    pub(crate) range: LiveRange,
 }
 
-/// A candidate that has to go, and the one that it has to go for: itself, where nothing that saves less is in its way,
-/// and where it goes for scratch.
+/// A candidate that is ejected, and in favour of which other; of itself, where nothing that saves less is in its way, and
+/// where it is ejected in favour of scratch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Loss {
-    pub(super) candidate: usize,
-    pub(super) to: usize,
+pub(crate) struct Ejected {
+    pub(crate) candidate: usize,
+    pub(crate) in_favour_of: usize,
 }
 
-/// Which candidates have to go, so that what is left fits below `capacity`; `saved` is what each is worth. In time
+/// Which candidates are ejected, so that what remains fits below `capacity`; `saved` is what each saves. In time
 /// `n log n`, and `m log m` for each thing beyond the end that is there together with `m` others.
-pub(super) fn repair(mut places: Vec<Place>, capacity: u64, saved: impl Fn(usize) -> f64) -> Vec<Loss> {
+pub(crate) fn repair(mut places: Vec<Place>, capacity: u64, saved: impl Fn(usize) -> f64) -> Vec<Ejected> {
     let worth = |place: &Place| place.candidate.map_or(f64::INFINITY, &saved);
     let mut beyond: Vec<usize> = (0..places.len()).filter(|&p| places[p].end > capacity).collect();
     beyond.sort_by(|&a, &b| {
@@ -38,41 +38,45 @@ pub(super) fn repair(mut places: Vec<Place>, capacity: u64, saved: impl Fn(usize
         worth(b).total_cmp(&worth(a)).then(a.candidate.cmp(&b.candidate))
     });
     let by_time = ByTime::new(&places);
-    let mut losses: Vec<Loss> = Vec::new();
-    let mut lost: FxHashSet<usize> = FxHashSet::default();
+    let mut ejected: Vec<Ejected> = Vec::new();
+    let mut gone: FxHashSet<usize> = FxHashSet::default();
     for p in beyond {
         let place = places[p];
-        let is_lost = |place: &Place| place.candidate.is_some_and(|candidate| lost.contains(&candidate));
-        if is_lost(&place) {
+        let is_gone = |place: &Place| place.candidate.is_some_and(|candidate| gone.contains(&candidate));
+        if is_gone(&place) {
             continue;
         }
         let others: Vec<Place> = by_time
             .during(place.range)
             .into_iter()
             .map(|p| places[p])
-            .filter(|other| other.candidate != place.candidate && !is_lost(other) && other.end <= capacity)
+            .filter(|other| other.candidate != place.candidate && !is_gone(other) && other.end <= capacity)
             .collect();
         match cheapest_offset(&others, place.end - place.offset, capacity, &saved) {
             Some((offset, cost)) if cost < worth(&place) => {
                 let end = offset + (place.end - place.offset);
-                let in_its_way = others.iter().filter(|other| other.offset < end && offset < other.end);
-                for other in in_its_way.filter_map(|other| other.candidate) {
-                    if lost.insert(other) {
-                        losses.push(Loss { candidate: other, to: place.candidate.unwrap_or(other) });
+                let in_the_way = others.iter().filter(|other| other.offset < end && offset < other.end);
+                for other in in_the_way.filter_map(|other| other.candidate) {
+                    if gone.insert(other) {
+                        ejected.push(Ejected {
+                            candidate: other,
+                            in_favour_of: place.candidate.unwrap_or(other),
+                        });
                     }
                 }
                 places[p] = Place { offset, end, ..place };
             }
             _ => {
-                lost.extend(place.candidate);
-                losses.extend(place.candidate.map(|candidate| Loss { candidate, to: candidate }));
+                gone.extend(place.candidate);
+                ejected
+                    .extend(place.candidate.map(|candidate| Ejected { candidate, in_favour_of: candidate }));
             }
         }
     }
-    losses
+    ejected
 }
 
-/// What is there when: places in order of their start, in a tree of the latest ends.
+/// An interval tree of places: in order of their start, with the latest end below each node.
 struct ByTime {
     /// Start and number of each place.
     starts: Vec<(Time, usize)>,
@@ -120,7 +124,7 @@ impl ByTime {
 }
 
 /// The offset at which something of a size is in the way of what saves least, and how much that saves; the lowest of
-/// equals. `None` when there is no room of its size beside the scratch.
+/// equals. `None` when nothing of its size fits beside the scratch.
 fn cheapest_offset(
     others: &[Place],
     size: u64,
@@ -167,9 +171,9 @@ mod tests {
     /// Candidates are worth their numbers.
     #[track_caller]
     fn check(places: Vec<Place>, capacity: u64, expected: &[(usize, usize)]) {
-        let losses = repair(places, capacity, |candidate| candidate as f64);
-        let losses: Vec<(usize, usize)> = losses.iter().map(|loss| (loss.candidate, loss.to)).collect();
-        assert_eq!(losses, expected);
+        let ejected = repair(places, capacity, |candidate| candidate as f64);
+        let ejected: Vec<(usize, usize)> = ejected.iter().map(|it| (it.candidate, it.in_favour_of)).collect();
+        assert_eq!(ejected, expected);
     }
 
     #[test]
@@ -202,13 +206,13 @@ mod tests {
         check(all, 16, &[(9, 9)]);
         // It comes first.
         check(vec![place(9, 0, 8, (0, 9)), place(1, 8, 16, (0, 9)), scratch_at(16, (3, 4))], 16, &[(1, 1)]);
-        // When no kernel runs that has any, its room is free.
+        // When no kernel runs that has any, its bytes are free.
         check(vec![scratch(16, (3, 4)), place(9, 16, 28, (4, 5))], 16, &[]);
     }
 
     #[test]
     fn one_after_the_other() {
-        // Moved down, 9 is in the way of 8, which has nowhere left to go.
+        // Moved down, 9 is in the way of 8, for which no place is left.
         let all = vec![place(9, 16, 32, (0, 9)), place(8, 32, 40, (0, 9)), place(1, 0, 16, (0, 9))];
         check(all, 16, &[(1, 9), (8, 8)]);
     }

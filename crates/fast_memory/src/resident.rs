@@ -3,58 +3,71 @@
 //! A resident has its bytes of fast memory to itself for the whole program, so that they are as the call before left
 //! them. A parameter qualifies when everything that reads it can read it there, when the caller keeps it, and when a
 //! call reads at least as many bytes of it as it has, so that not even the first call moves more. How many may stay is
-//! limited, and only room that nobody else wants is given to them; so those come first that save most.
+//! limited, and they only get bytes that no other candidate takes; so those come first that save most.
 
 use memplan_analysis::{Costs, Facts, LiveRange, ValueKind};
 use memplan_ir::{InstructionId, Module, Op};
 
-use super::choice::{Choice, Mode};
-use super::model::{Candidate, Event, Model, View};
+use crate::candidate::{Candidate, Event, View};
+use crate::choice::{Choice, Mode, ValueMode};
+use crate::model::Model;
 
-/// The candidates that may be residents, those first that save most: all that a call moves for them now. Takes
-/// time n log n in candidates, and linear in their events.
-pub(super) fn eligible(
+/// The candidates that may be residents and what the entry sees of them, those first that save most: all that a call
+/// moves for them now. Takes time n log n in candidates, and linear in their events.
+pub(crate) fn eligible<'m>(
     module: &Module,
     facts: &Facts,
     costs: &Costs,
-    model: &Model,
+    model: &'m Model,
     choices: &[Choice],
-) -> Vec<usize> {
+) -> Vec<(usize, &'m View)> {
     let saved = |i: usize| choices[i].traffic;
-    let mut eligible: Vec<usize> = (0..model.candidates.len())
-        .filter(|&i| qualifies(module, facts, costs, &model.candidates[i]) && saved(i) > 0.0)
-        .collect();
-    eligible.sort_by(|&a, &b| saved(b).total_cmp(&saved(a)).then(a.cmp(&b)));
+    let view = |(i, candidate)| Some((i, view_of_resident(module, facts, costs, candidate)?));
+    let mut eligible: Vec<(usize, &View)> = model.candidates.iter().enumerate().filter_map(view).collect();
+    eligible.retain(|&(i, _)| saved(i) > 0.0);
+    eligible.sort_by(|&(a, _), &(b, _)| saved(b).total_cmp(&saved(a)).then(a.cmp(&b)));
     eligible
 }
 
-/// What a resident does: it takes room all the time, and costs its copy in the first call. The copy starts after the
-/// parameters and constants of the entry, which stand first.
-pub(super) fn choice(module: &Module, model: &Model, candidate: usize, index: usize) -> Choice {
+/// What is done for a resident: it holds fast memory all the time, and costs its copy in the first call. The copy starts
+/// after the parameters and constants of the entry, which come first.
+pub(crate) fn choice(module: &Module, model: &Model, view: &View, index: usize) -> Choice {
     let before = module.entry_computation().instructions.iter().copied().find(|&id| !is_given(module, id));
-    let traffic = model.candidates[candidate].views[0].fetch;
     Choice {
-        mode: Mode::Resident {
+        mode: Mode::Value(ValueMode::Resident {
             before: before.expect("something reads the parameter"),
             index: u32::try_from(index).expect("there are few residents"),
-        },
-        traffic,
-        cost: traffic,
+        }),
+        moved: view.prefetch_cost,
+        traffic: view.prefetch_cost,
+        cost: view.prefetch_cost,
         busy: vec![LiveRange { start: 0, end: model.end }],
         // Nobody takes it over.
-        copied_until: model.end,
+        evicted_until: model.end,
     }
 }
 
-fn qualifies(module: &Module, facts: &Facts, costs: &Costs, candidate: &Candidate) -> bool {
-    let (Some(value), [view]) = (candidate.single(), candidate.views.as_slice()) else { return false };
+/// What the entry sees of a candidate that may be a resident; `None` of another.
+fn view_of_resident<'m>(
+    module: &Module,
+    facts: &Facts,
+    costs: &Costs,
+    candidate: &'m Candidate,
+) -> Option<&'m View> {
+    let Candidate::Value(candidate) = candidate else {
+        return None;
+    };
+    let (Some(value), [view]) = (candidate.single(), candidate.views.as_slice()) else {
+        return None;
+    };
     let (flow, live) = (&facts.flow, &facts.live);
-    flow.values[value].kind == ValueKind::Parameter
+    let may_stay = flow.values[value].kind == ValueKind::Parameter
         && view.computation == module.entry
         && !live.is_given(value)
         && !live.is_live_out(value)
         && view.events.iter().all(|event| event.fast.is_some())
-        && bytes_read(module, costs, view) >= candidate.bytes as f64
+        && bytes_read(module, costs, view) >= candidate.bytes as f64;
+    may_stay.then_some(view)
 }
 
 /// Bytes that a call reads of a value in main memory.

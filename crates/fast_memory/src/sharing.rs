@@ -1,17 +1,17 @@
 //! Results that take over the bytes of an operand that dies: where operand and result are counted once.
 //!
 //! A value is live while the instruction runs that reads it last, and a result is live from the instruction on that
-//! writes it, so both take room at that instant. Where the planner lets the result take over the operand's storage
-//! ([`storages`](memplan_planner::storages())), one of the two is all there is. Whether it does depends on both being in fast memory;
-//! so an instruction is a *site*, which says how many bytes are counted twice as things stand.
+//! writes it, so both take bytes at that instant. Where the planner lets the result take over the operand's storage,
+//! only one of the two does. That depends on both being in fast memory; so an instruction is a *site*, which says how many
+//! bytes the present choices count twice.
 
 use memplan_analysis::{Facts, LiveRange, Time};
 use memplan_ir::Module;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::choice::Choice;
-use super::model::Candidate;
+use crate::candidate::Candidate;
+use crate::choice::Choice;
 
 /// An instruction whose results may take over operands.
 struct Site {
@@ -21,7 +21,7 @@ struct Site {
 }
 
 /// All sites.
-pub(super) struct Sharing {
+pub(crate) struct Sharing {
     sites: Vec<Site>,
     /// The sites that each candidate has a part in.
     of: Vec<SmallVec<[u32; 2]>>,
@@ -30,7 +30,7 @@ pub(super) struct Sharing {
 impl Sharing {
     /// Finds the sites: linear in operands and results, and in the square of the operands of one instruction that are
     /// one value.
-    pub(super) fn new(module: &Module, facts: &Facts, candidates: &[Candidate]) -> Sharing {
+    pub(crate) fn new(module: &Module, facts: &Facts, candidates: &[Candidate]) -> Sharing {
         let single = candidates.iter().enumerate().filter_map(|(i, c)| Some((c.single()?, i)));
         let of_value: FxHashMap<_, _> = single.collect();
         let mut sharing = Sharing { sites: Vec::new(), of: vec![SmallVec::new(); candidates.len()] };
@@ -38,8 +38,12 @@ impl Sharing {
             let operands = &module.instructions[id].operands;
             let mut results = Vec::new();
             for position in facts.flow.positions.of(id) {
-                let Some(value) = facts.flow.value_at(position) else { continue };
-                let Some(&result) = of_value.get(&value) else { continue };
+                let Some(value) = facts.flow.value_at(position) else {
+                    continue;
+                };
+                let Some(&result) = of_value.get(&value) else {
+                    continue;
+                };
                 if facts.flow.values[value].definition != position {
                     continue;
                 }
@@ -47,11 +51,15 @@ impl Sharing {
                 let takes = |k: usize| facts.in_place.may_take_over(module, id, k, output);
                 let mut partners: SmallVec<[usize; 2]> = SmallVec::new();
                 for &operand in operands {
-                    let Some(value) = facts.flow.value_of(operand) else { continue };
-                    let Some(&partner) = of_value.get(&value) else { continue };
+                    let Some(value) = facts.flow.value_of(operand) else {
+                        continue;
+                    };
+                    let Some(&partner) = of_value.get(&value) else {
+                        continue;
+                    };
                     let mut same =
                         (0..operands.len()).filter(|&k| facts.flow.value_of(operands[k]) == Some(value));
-                    let is_same_size = candidates[partner].bytes == candidates[result].bytes;
+                    let is_same_size = candidates[partner].bytes() == candidates[result].bytes();
                     if partner != result && is_same_size && !partners.contains(&partner) && same.all(takes) {
                         partners.push(partner);
                     }
@@ -76,17 +84,17 @@ impl Sharing {
     }
 
     /// Number of sites.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.sites.len()
     }
 
     /// The sites that a candidate has a part in.
-    pub(super) fn of(&self, candidate: usize) -> &[u32] {
+    pub(crate) fn of(&self, candidate: usize) -> &[u32] {
         &self.of[candidate]
     }
 
     /// The instant of a site, and the bytes that are counted twice there.
-    pub(super) fn twice(&self, site: u32, candidates: &[Candidate], choices: &[Choice]) -> (LiveRange, u64) {
+    pub(crate) fn twice(&self, site: u32, candidates: &[Candidate], choices: &[Choice]) -> (LiveRange, u64) {
         let Site { time, results } = &self.sites[site as usize];
         let mut taken: SmallVec<[usize; 4]> = SmallVec::new();
         let mut bytes = 0;
@@ -97,15 +105,15 @@ impl Sharing {
             let mut free = partners.iter().filter(|partner| !taken.contains(partner));
             if let Some(&partner) = free.find(|&&partner| ends_at(&choices[partner], *time)) {
                 taken.push(partner);
-                bytes += candidates[*result].bytes;
+                bytes += candidates[*result].bytes();
             }
         }
         (LiveRange { start: *time, end: time + 1 }, bytes)
     }
 
-    /// The part of a range during which a candidate takes room of its own, as the others have chosen; with `None`, as
+    /// The part of a range during which a candidate takes bytes of its own, as the others have chosen; with `None`, as
     /// they may choose at best.
-    pub(super) fn own_part(
+    pub(crate) fn own_part(
         &self,
         candidate: usize,
         candidates: &[Candidate],
@@ -113,8 +121,9 @@ impl Sharing {
         choices: Option<&[Choice]>,
     ) -> LiveRange {
         let mut own = range;
-        let evicted = candidates[candidate].evicted.as_ref().map(|evicted| evicted.busy);
-        let may_be_under_way = evicted.is_some_and(|busy| range.start == busy.start && range.end <= busy.end);
+        let may_be_under_way = candidates[candidate]
+            .eviction()
+            .is_some_and(|busy| range.start == busy.start && range.end <= busy.end);
         for &site in &self.of[candidate] {
             let Site { time, results } = &self.sites[site as usize];
             for (result, partners) in results {
@@ -147,6 +156,6 @@ fn begins_at(choice: &Choice, time: Time) -> bool {
 
 /// Whether an instruction is the last that needs a value in fast memory. A copy that is under way is needed longer.
 fn ends_at(choice: &Choice, time: Time) -> bool {
-    choice.copied_until <= time
+    choice.evicted_until <= time
         && choice.busy.iter().any(|range| range.end == time + 1 && range.start <= time)
 }

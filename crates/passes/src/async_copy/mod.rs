@@ -46,6 +46,29 @@ pub struct Placed {
 ///
 /// # Panics
 /// When the facts or the decisions are about another module.
+///
+/// ```
+/// use memplan_analysis::Facts;
+/// use memplan_ir::{Position, Schedule, ShapeIndex};
+/// use memplan_memory::{FastMemoryDecision, Target};
+/// use memplan_passes::insert_async_copies;
+///
+/// let mut module = memplan_hlo::parse(
+///     "HloModule pin, is_scheduled=true
+///      ENTRY main {
+///        p = f32[8]{0} parameter(0)
+///        a = f32[8]{0} negate(p)
+///        ROOT r = f32[8]{0} add(a, p)
+///      }",
+/// )?;
+/// let facts = Facts::new(&module, &Schedule::in_textual_order(&module))?;
+/// let a = module.entry_computation().instructions[1];
+/// let value = Position { instruction: a, index: ShapeIndex::root() };
+/// let fast = Target::find("tpu-v5e")?.fast_memory.expect("it has fast memory");
+/// insert_async_copies(&mut module, &facts, fast, &[FastMemoryDecision::Pin { value }])?;
+/// assert!(memplan_hlo::print(&module).contains("a = f32[8]{0:S(1)} negate(p)"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn insert_async_copies(
     module: &mut Module,
     facts: &Facts,
@@ -53,11 +76,13 @@ pub fn insert_async_copies(
     decisions: &[FastMemoryDecision],
 ) -> Result<Vec<Placed>, CallGraphError> {
     let mut names = Names::new(module);
-    let slice = |(number, decision): (usize, _)| match decision {
-        &FastMemoryDecision::PrefetchSlice(ref slice) => Some((number, slice)),
-        _ => None,
-    };
-    let slices: Vec<(usize, &SlicePrefetch)> = decisions.iter().enumerate().filter_map(slice).collect();
+    let numbered = decisions.iter().enumerate();
+    let slices: Vec<(usize, &SlicePrefetch)> = numbered
+        .filter_map(|(number, decision)| match decision {
+            FastMemoryDecision::PrefetchSlice(slice) => Some((number, slice)),
+            _ => None,
+        })
+        .collect();
     slice_prefetch::unshare_kernels(module, &slices, &mut names);
     let mut inserter = Inserter {
         edits: Edits::new(module, fast, names),

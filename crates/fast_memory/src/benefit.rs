@@ -1,31 +1,32 @@
-//! What it is worth to keep bytes out of main memory, in the unit of gain.
+//! The benefit of fast memory: what it saves that main memory does not move some bytes.
 
 use memplan_analysis::{Costs, Machine};
 use memplan_ir::{ComputationId, InstructionId, Module};
 use memplan_memory::{MemorySpaceId, Target};
 
-use super::options::FastMemoryOptions;
+use crate::FastMemoryOptions;
 
-/// Prices accesses of kernels to main memory.
-pub(super) struct Worth<'a> {
+/// What accesses of kernels to main memory cost.
+pub(crate) struct Benefit<'a> {
     module: &'a Module,
     costs: &'a Costs,
     options: &'a FastMemoryOptions,
     machine: Machine<'a>,
 }
 
-impl<'a> Worth<'a> {
-    pub(super) fn new(
+impl<'a> Benefit<'a> {
+    pub(crate) fn new(
         module: &'a Module,
         costs: &'a Costs,
         target: &'a Target,
         options: &'a FastMemoryOptions,
-    ) -> Worth<'a> {
-        Worth { module, costs, options, machine: Machine::new(target) }
+    ) -> Benefit<'a> {
+        Benefit { module, costs, options, machine: Machine::new(target) }
     }
 
-    /// What moving bytes of an access to main memory is worth: the bytes, and some more when it takes time.
-    pub(super) fn of(&self, id: InstructionId, bytes: f64) -> f64 {
+    /// What it costs that an instruction moves bytes to or from main memory: the bytes, and some more when it waits for
+    /// them.
+    pub(crate) fn of(&self, id: InstructionId, bytes: f64) -> f64 {
         let work = self.costs.work(id);
         let memory = |bytes: f64| self.machine.memory_seconds(MemorySpaceId::MAIN, bytes);
         let all: f64 = work.accesses.iter().map(|access| access.bytes.0 as f64).sum();
@@ -36,16 +37,16 @@ impl<'a> Worth<'a> {
         self.costs.frequency(self.module.instructions[id].parent) * (bytes + bonus)
     }
 
-    /// What it costs to hand bytes on within a memory, once in every run of a computation.
-    pub(super) fn of_handing_on(&self, computation: ComputationId, space: MemorySpaceId, bytes: f64) -> f64 {
+    /// What it costs to copy bytes within a memory, once in every run of a computation.
+    pub(crate) fn of_copy(&self, computation: ComputationId, space: MemorySpaceId, bytes: f64) -> f64 {
         let seconds = self.machine.memory_seconds(space, 2.0 * bytes);
         let per_byte = self.machine.memory_seconds(MemorySpaceId::MAIN, 1.0);
         let waits = if per_byte > 0.0 { seconds / per_byte } else { 0.0 };
         self.costs.frequency(computation) * self.options.time_weight * waits
     }
 
-    /// What it is worth that a kernel need not read an operand from main memory.
-    pub(super) fn of_operand(&self, id: InstructionId, operand: u32) -> f64 {
+    /// What it costs that a kernel reads an operand from main memory.
+    pub(crate) fn of_operand(&self, id: InstructionId, operand: u32) -> f64 {
         self.costs.work(id).read_of(operand).map_or(0.0, |access| self.of(id, access.bytes.0 as f64))
     }
 }

@@ -1,19 +1,19 @@
-//! Room: bytes of fast memory taken at every instant, with range updates and range maxima in logarithmic time.
+//! Occupancy: bytes of fast memory taken at every instant, with range updates and range maxima in logarithmic time.
 
 use memplan_analysis::LiveRange;
 
 /// A segment tree over instants: each node has the most bytes taken below it, and what was added to all below it.
 #[derive(Clone, Debug)]
-pub(super) struct Room {
+pub(crate) struct Occupancy {
     /// Instants, rounded up to a power of two.
     n: usize,
     most: Vec<i64>,
     added: Vec<i64>,
 }
 
-impl Room {
+impl Occupancy {
     /// Bytes taken at each instant to begin with, in linear time.
-    pub(super) fn new(taken: &[u64]) -> Room {
+    pub(crate) fn new(taken: &[u64]) -> Occupancy {
         let n = taken.len().max(1).next_power_of_two();
         let mut most = vec![0; 2 * n];
         for (leaf, &taken) in most[n..].iter_mut().zip(taken) {
@@ -22,16 +22,16 @@ impl Room {
         for node in (1..n).rev() {
             most[node] = most[2 * node].max(most[2 * node + 1]);
         }
-        Room { n, most, added: vec![0; 2 * n] }
+        Occupancy { n, most, added: vec![0; 2 * n] }
     }
 
     /// Takes bytes during a range.
-    pub(super) fn take(&mut self, range: LiveRange, bytes: u64) {
+    pub(crate) fn take(&mut self, range: LiveRange, bytes: u64) {
         self.add(range, bytes as i64);
     }
 
     /// Gives bytes back.
-    pub(super) fn give_back(&mut self, range: LiveRange, bytes: u64) {
+    pub(crate) fn release(&mut self, range: LiveRange, bytes: u64) {
         self.add(range, -(bytes as i64));
     }
 
@@ -57,7 +57,7 @@ impl Room {
     }
 
     /// The most bytes taken at an instant of a range; zero for an empty one.
-    pub(super) fn most(&self, range: LiveRange) -> u64 {
+    pub(crate) fn most(&self, range: LiveRange) -> u64 {
         if range.start >= range.end {
             return 0;
         }

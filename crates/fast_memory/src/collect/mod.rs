@@ -1,0 +1,59 @@
+//! Finds the candidates: who writes which values, who reads them where, and what control flow passes on.
+//!
+//! One walk over the schedule lists the events of every value in every computation (`uses`). Then views are put inside of
+//! the events that pass values into computations (`views`), and values that must share memory become one candidate
+//! (`values`). Slices of arrays are candidates of their own ([`slices`](crate::slices)).
+
+mod pinned;
+mod uses;
+mod values;
+mod views;
+
+use memplan_analysis::{Costs, Facts, ValueId};
+use memplan_ir::{EntitySet, Module, Users};
+use memplan_memory::Target;
+
+use crate::FastMemoryOptions;
+use crate::benefit::Benefit;
+use crate::candidate::Candidate;
+use crate::idle::IdleTime;
+use crate::slices;
+pub(crate) use uses::is_kernel;
+use uses::{Collector, Uses};
+use views::views;
+
+/// What is known of the program.
+#[derive(Clone, Copy)]
+pub(crate) struct Context<'a> {
+    pub(crate) module: &'a Module,
+    pub(crate) facts: &'a Facts,
+    pub(crate) costs: &'a Costs,
+    pub(crate) target: &'a Target,
+    pub(crate) options: &'a FastMemoryOptions,
+    pub(crate) idle: &'a IdleTime<'a>,
+    pub(crate) users: &'a Users,
+    pub(crate) benefit: &'a Benefit<'a>,
+}
+
+/// Lists what may be in fast memory, and slices of all arrays but those of `fast`; without that, no slices. Close to
+/// linear in positions and operands.
+pub(crate) fn candidates(
+    module: &Module,
+    facts: &Facts,
+    costs: &Costs,
+    target: &Target,
+    options: &FastMemoryOptions,
+    idle: &IdleTime<'_>,
+    fast: Option<&EntitySet<ValueId>>,
+) -> Vec<Candidate> {
+    let users = &Users::new(module);
+    let benefit = &Benefit::new(module, costs, target, options);
+    let context = Context { module, facts, costs, target, options, idle, users, benefit };
+    let slices = fast.map(|fast| slices::find(context, fast)).unwrap_or_default();
+    let mut uses = Uses::new(context, &slices.uses);
+    let views = views(context, &mut uses);
+    let collector = Collector { context, uses: &uses };
+    let mut candidates = collector.candidates(views, &slices.arrays);
+    candidates.extend(slices.candidates.into_iter().map(Candidate::Slice));
+    candidates
+}

@@ -1,0 +1,266 @@
+//! Who writes values, and who reads them where.
+
+use cranelift_entity::SecondaryMap;
+use memplan_analysis::{LiveRange, ValueId, ValueKind};
+use memplan_ir::{ComputationId, Effect, EntitySet, InstructionId, Op, Role, Shape, Use};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::Context;
+use crate::candidate::Event;
+
+/// What is done with values.
+#[derive(Default)]
+pub(super) struct Uses {
+    /// Values that pass where no operand can be replaced: they are in one memory during their whole live ranges.
+    pub(super) unsplittable: EntitySet<ValueId>,
+    /// Values that something needs in main memory.
+    pub(super) needs_main: EntitySet<ValueId>,
+    /// Values that merge with others where control flow meets.
+    is_phi_input: EntitySet<ValueId>,
+    /// What writing each value to main memory costs.
+    pub(super) writes: SecondaryMap<ValueId, f64>,
+    /// Events of each value in each computation.
+    pub(super) events: FxHashMap<(ValueId, ComputationId), Vec<Event>>,
+    /// Operands by which a value flows into others that share its memory.
+    pub(super) merging: FxHashMap<ValueId, Vec<Use>>,
+    /// Operands of the entry's root.
+    pub(super) returned: FxHashMap<ValueId, Vec<Use>>,
+}
+
+impl Uses {
+    /// Walks over the schedule. Kernels read the operands of `sliced` only by slices that are prefetched.
+    pub(super) fn new(context: Context<'_>, sliced: &FxHashSet<Use>) -> Uses {
+        let mut walk = Walk { context, sliced, uses: Uses::default() };
+        for &(_, input) in &context.facts.flow.phi_inputs {
+            walk.uses.is_phi_input.insert(input);
+        }
+        walk.definitions();
+        walk.uses();
+        walk.uses
+    }
+}
+
+/// What becomes candidates: the program, and what is done with its values.
+#[derive(Clone, Copy)]
+pub(super) struct Collector<'a> {
+    pub(super) context: Context<'a>,
+    pub(super) uses: &'a Uses,
+}
+
+struct Walk<'a> {
+    context: Context<'a>,
+    sliced: &'a FxHashSet<Use>,
+    uses: Uses,
+}
+
+impl Walk<'_> {
+    /// What instructions write, and which of it has to be in main memory.
+    fn definitions(&mut self) {
+        for (value, definition) in self.context.facts.flow.values.iter() {
+            let positions = &self.context.facts.flow.positions;
+            let id = positions.instruction(definition.definition);
+            let instruction = &self.context.module.instructions[id];
+            if definition.kind != ValueKind::Written {
+                continue;
+            }
+            if !is_kernel(&instruction.op) && !instruction.op.is_allocation() {
+                self.uses.needs_main.insert(value);
+                continue;
+            }
+            let index = positions.shape_index(definition.definition);
+            let work = self.context.costs.work(id);
+            let written = work.accesses.iter().find(|a| a.operand.is_none() && a.index == *index);
+            self.uses.writes[value] =
+                written.map_or(0.0, |access| self.context.benefit.of(id, access.bytes.0 as f64));
+        }
+    }
+
+    /// Who reads values, and what control flow passes on.
+    fn uses(&mut self) {
+        for &id in &self.context.facts.line.instructions {
+            let instruction = &self.context.module.instructions[id];
+            match &instruction.op {
+                // What is passed on is used where it arrives.
+                Op::Tuple | Op::GetTupleElement { .. } | Op::Bitcast | Op::Parameter { .. } => {}
+                Op::While | Op::Conditional | Op::Call { .. } => self.pass_in(id),
+                op if is_kernel(op) => self.read(id),
+                _ => self.require_main(id),
+            }
+            if self.context.module.computations[instruction.parent].root == id {
+                self.return_from(id);
+            }
+        }
+    }
+
+    /// An operation whose operands have to be in main memory: one that communicates, or that is unknown.
+    fn require_main(&mut self, id: InstructionId) {
+        for &operand in &self.context.module.instructions[id].operands {
+            for position in self.context.facts.flow.positions.of(operand) {
+                if let Some(value) = self.context.facts.flow.value_at(position) {
+                    self.uses.needs_main.insert(value);
+                    self.uses.unsplittable.insert(value);
+                }
+            }
+        }
+    }
+
+    /// A kernel reads its operands.
+    fn read(&mut self, id: InstructionId) {
+        let (module, flow) = (self.context.module, &self.context.facts.flow);
+        let time = self.context.facts.line.time(id);
+        let in_place = self.context.facts.in_place.must_alias(module, id);
+        for (k, &operand) in module.instructions[id].operands.iter().enumerate() {
+            if module.shape(operand).is_tuple() {
+                flow.positions.of(operand).filter_map(|p| flow.value_at(p)).for_each(|value| {
+                    self.uses.unsplittable.insert(value);
+                });
+            }
+            let Some(value) = flow.value_of(operand) else {
+                continue;
+            };
+            let it = Use { user: id, operand: k as u32 };
+            let is_sliced = self.sliced.contains(&it);
+            let cost = if is_sliced { 0.0 } else { self.context.benefit.of_operand(id, it.operand) };
+            let merges = in_place.iter().any(|pair| pair.operand == k as u32);
+            if merges {
+                self.uses.merging.entry(value).or_default().push(it);
+            }
+            let range = LiveRange { start: time, end: time + 1 };
+            // What is overwritten is where the result is, and a slice is cut out of main memory.
+            let fast = if merges || is_sliced { None } else { Some(0.0) };
+            self.add(value, id, Event::new(range, cost, fast, it));
+        }
+    }
+
+    /// Control flow passes its operands into computations.
+    fn pass_in(&mut self, id: InstructionId) {
+        let (module, flow) = (self.context.module, &self.context.facts.flow);
+        let instruction = &module.instructions[id];
+        for (k, &operand) in instruction.operands.iter().enumerate() {
+            if instruction.op == Op::Conditional && k == 0 {
+                continue;
+            }
+            let given = &module.instructions[operand];
+            let edges: Vec<(Use, InstructionId)> = match (&given.op, module.shape(operand)) {
+                (_, Shape::Array(_)) => vec![(Use { user: id, operand: k as u32 }, operand)],
+                (Op::Tuple, _) if self.context.users.of(operand).len() == 1 => {
+                    let elements = given.operands.iter().enumerate();
+                    elements.map(|(j, &e)| (Use { user: operand, operand: j as u32 }, e)).collect()
+                }
+                _ => Vec::new(),
+            };
+            // Where no single operand shows a value, none can be exchanged.
+            let exchanged = edges.iter().filter(|(_, e)| module.shape(*e).as_array().is_some());
+            let shown: FxHashSet<ValueId> =
+                exchanged.filter_map(|(_, element)| flow.value_of(*element)).collect();
+            for value in flow.positions.of(operand).filter_map(|p| flow.value_at(p)) {
+                if !shown.contains(&value) {
+                    self.uses.unsplittable.insert(value);
+                }
+            }
+            let begin = self.context.facts.line.begin(id).min(self.context.facts.line.time(operand));
+            let range = LiveRange { start: begin, end: self.context.facts.line.time(id) + 1 };
+            for (it, element) in edges {
+                let Some(value) = flow.value_of(element) else {
+                    continue;
+                };
+                if self.is_merged_by(id, k, it, value) {
+                    self.uses.merging.entry(value).or_default().push(it);
+                    self.add(value, id, Event::new(range, 0.0, None, it));
+                } else {
+                    self.add(value, id, Event::new(range, 0.0, Some(0.0), it));
+                }
+            }
+        }
+    }
+
+    /// Whether control flow merges an operand with other values: the computation sees another value than comes in, or
+    /// the value comes out merged.
+    fn is_merged_by(&self, id: InstructionId, k: usize, it: Use, value: ValueId) -> bool {
+        let (module, flow) = (self.context.module, &self.context.facts.flow);
+        let called = &module.instructions[id].called;
+        let callee = match module.instructions[id].op {
+            Op::While | Op::Call { .. } => called[0],
+            _ => called[k - 1],
+        };
+        let parameters = &module.computations[callee].parameters;
+        let parameter = match module.instructions[id].op {
+            Op::Call { .. } => parameters[k],
+            _ => parameters[0],
+        };
+        let mut positions = flow.positions.of(parameter);
+        let at = if it.user == id {
+            positions.next()
+        } else {
+            flow.positions.find(parameter, &[it.operand].into())
+        };
+        let is_conditional = module.instructions[id].op == Op::Conditional;
+        at.and_then(|p| flow.value_at(p)) != Some(value)
+            || is_conditional && self.uses.is_phi_input.contains(value)
+    }
+
+    /// What the entry returns is in main memory at the end. What other computations return either merges with what
+    /// their callers see, or is passed on as it is.
+    fn return_from(&mut self, root: InstructionId) {
+        let (module, flow) = (self.context.module, &self.context.facts.flow);
+        let computation = module.instructions[root].parent;
+        let is_entry = computation == module.entry;
+        let is_tuple = module.instructions[root].op == Op::Tuple;
+        if !is_entry {
+            let caller = self.context.facts.graph.caller(computation);
+            if caller.is_some_and(|id| matches!(module.instructions[id].op, Op::Call { .. })) {
+                for value in flow.positions.of(root).filter_map(|p| flow.value_at(p)) {
+                    self.uses.unsplittable.insert(value);
+                }
+            }
+            return;
+        }
+        let (time, end) = (self.context.facts.line.time(root), self.context.facts.line.end());
+        for position in flow.positions.of(root) {
+            let Some(value) = flow.value_at(position) else {
+                continue;
+            };
+            match *flow.positions.shape_index(position).0.as_slice() {
+                [j] if is_tuple => {
+                    let it = Use { user: root, operand: j };
+                    self.uses.returned.entry(value).or_default().push(it);
+                    let event = Event::new(LiveRange { start: time, end }, 0.0, None, it);
+                    self.add(value, root, event);
+                }
+                _ => {
+                    self.uses.unsplittable.insert(value);
+                    self.uses.needs_main.insert(value);
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, value: ValueId, user: InstructionId, event: Event) {
+        let computation = self.context.module.instructions[user].parent;
+        let events = self.uses.events.entry((value, computation)).or_default();
+        // Several operands of one instruction are one event.
+        match events.last_mut() {
+            Some(last) if last.range.end == event.range.end => {
+                last.main += event.main;
+                last.range.start = last.range.start.min(event.range.start);
+                last.fast = last.fast.zip(event.fast).map(|(a, b)| a + b);
+                last.uses.extend(event.uses);
+            }
+            _ => events.push(event),
+        }
+    }
+}
+
+/// Whether an operation is a kernel that reads its operands and writes its result in whichever memory they are.
+pub(crate) fn is_kernel(op: &Op) -> bool {
+    let traits = op.traits();
+    match traits.role {
+        Role::Provides | Role::Regroups => true,
+        Role::PassesOn => matches!(op, Op::Bitcast),
+        // What is dynamic is read and written under another extent than its buffer's.
+        Role::Computes => {
+            traits.effect == Effect::None && !matches!(op, Op::SetDimensionSize { .. } | Op::DynamicReshape)
+        }
+        _ => false,
+    }
+}

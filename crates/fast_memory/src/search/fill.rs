@@ -1,0 +1,49 @@
+//! Candidates choose one after the other.
+
+use super::Assignment;
+use crate::SearchOptions;
+use crate::choice::Choice;
+use crate::prices::Prices;
+
+impl Assignment<'_> {
+    /// Lets every candidate choose, those first that save most for what they hold.
+    pub(crate) fn fill(&mut self, prices: &Prices) {
+        let &SearchOptions { reserve_price: reserve, area_price, .. } = &self.options.search;
+        let model = self.model;
+        let candidates = &model.candidates;
+        let rank = |i: usize| {
+            let free = Choice::best(&candidates[i], &|bytes, range| reserve * prices.of(bytes, range));
+            let saved = self.choices[i].traffic - free.traffic;
+            let held: f64 = free.busy.iter().map(|&r| prices.of(candidates[i].bytes(), r)).sum();
+            let area: f64 = free.busy.iter().map(|r| f64::from(r.end - r.start)).sum::<f64>()
+                * candidates[i].bytes() as f64;
+            // Where nothing is scarce, bytes times instants are what is left to compare.
+            (saved, saved / (held + area_price * area + f64::MIN_POSITIVE))
+        };
+        let ranks: Vec<(f64, f64)> = (0..candidates.len()).map(rank).collect();
+        let mut order: Vec<usize> = (0..candidates.len()).filter(|&i| ranks[i].0 > 0.0).collect();
+        order.sort_by(|&a, &b| ranks[b].1.total_cmp(&ranks[a].1).then(a.cmp(&b)));
+        for &i in &order {
+            self.choose(i, |bytes, range| prices.of(bytes, range));
+        }
+        // Then whatever capacity is left.
+        for &i in &order {
+            self.choose(i, |bytes, range| reserve * prices.of(bytes, range));
+        }
+    }
+
+    /// Lets candidates choose in XLA's order as long as there is capacity: what it saves, over the square root of its size.
+    pub(crate) fn fill_as_xla(&mut self) {
+        let candidates = &self.model.candidates;
+        let rank = |i: usize| {
+            let free = Choice::best(&candidates[i], &|_, _| 0.0);
+            (self.choices[i].traffic - free.traffic) / (candidates[i].bytes() as f64).sqrt()
+        };
+        let ranks: Vec<f64> = (0..candidates.len()).map(rank).collect();
+        let mut order: Vec<usize> = (0..candidates.len()).filter(|&i| ranks[i] > 0.0).collect();
+        order.sort_by(|&a, &b| ranks[b].total_cmp(&ranks[a]).then(a.cmp(&b)));
+        for i in order {
+            self.choose(i, |_, _| 0.0);
+        }
+    }
+}
