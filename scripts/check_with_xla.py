@@ -18,6 +18,8 @@ import tempfile
 
 from jaxlib import _hlo
 
+from own_process import in_child
+
 
 def main():
     if len(sys.argv) not in (2, 3):
@@ -60,40 +62,25 @@ def compare(path, ours):
     """One verdict, with XLA's words where it refuses."""
     theirs, error = serialise(path)
     if not ours.exists():
-        return ("XLA refuses both", error) if theirs is None else ("we refuse", "")
+        return ("XLA refuses both", error) if not theirs else ("we refuse", "")
     mine, my_error = serialise(ours)
-    if theirs is None:
+    if not theirs:
         return "XLA refuses both", error
-    if mine is None:
+    if not mine:
         return "XLA refuses ours", my_error
     return ("same" if mine == theirs else "different"), ""
 
 
 def serialise(path):
-    """The HloModuleProto of a text, or None and why not.
+    """The HloModuleProto of a text, or nothing and why not.
 
     In a child process: XLA's parser ends its process on some texts, numbers the modules of a process, and fills elided
     constants from a counter that goes on from module to module.
     """
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(read)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        with os.fdopen(write, "wb") as out:
-            try:
-                out.write(b"+" + _hlo.hlo_module_from_text(path.read_text()).as_serialized_hlo_module_proto())
-            except Exception as error:  # XLA's errors have no type of their own.
-                out.write(b"-" + str(error).encode())
-            out.flush()
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as result:
-        answer = result.read()
-    os.waitpid(child, 0)
-    if answer.startswith(b"+"):
-        return answer[1:], ""
-    return None, answer[1:].decode() or "XLA's parser ends its process"
+    def proto():
+        return _hlo.hlo_module_from_text(path.read_text()).as_serialized_hlo_module_proto()
+
+    return in_child(proto, quiet=True)
 
 
 if __name__ == "__main__":

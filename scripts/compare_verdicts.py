@@ -33,6 +33,7 @@ import sys
 import tempfile
 
 from normal_proto import normal
+from own_process import in_child, in_place
 
 ELISION = re.compile(rb"\{\s*\.\.\.\s*\}")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -229,34 +230,6 @@ def normal_hash(proto, kind):
     with_literals = not kind.endswith("without literals")
     short = normal(proto, with_literals) if not with_literals or len(proto) < 1 << 28 else proto
     return hashlib.sha256(short).hexdigest()[:24]
-
-
-def in_place(function):
-    """(bytes that a function gives, "") or (b"", why not)."""
-    try:
-        return function(), ""
-    except Exception as error:  # XLA's errors have no type of their own.
-        return b"", str(error) or "refused"
-
-
-def in_child(function):
-    """The same, of a child process."""
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(read_end)
-        with os.fdopen(write_end, "wb") as out:
-            proto, error = in_place(function)
-            out.write(b"+" + proto if proto else b"-" + error.encode())
-            out.flush()
-            os._exit(0)
-    os.close(write_end)
-    with os.fdopen(read_end, "rb") as result:
-        answer = result.read()
-    os.waitpid(child, 0)
-    if answer.startswith(b"+"):
-        return answer[1:], ""
-    return b"", answer[1:].decode(errors="replace") or "ends its process"
 
 
 class VerifierProcess:
