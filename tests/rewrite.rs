@@ -57,8 +57,13 @@ fn rewritten_examples() {
 fn checked(source: &Module, compiler: &Compiler, memory_limit: Option<Bytes>) -> Rewritten {
     ir::verify(source).unwrap_or_else(|errors| panic!("{}: {errors}", source.name));
     let target = Target::find(&compiler.target).unwrap();
-    let rewritten = rewrite(source.clone(), compiler, &target, &RewriteOptions { memory_limit })
-        .unwrap_or_else(|error| panic!("{}: {}", source.name, explain(&error)));
+    let rewritten = rewrite(
+        source.clone(),
+        compiler,
+        &target,
+        &RewriteOptions { memory_limit, ..RewriteOptions::default() },
+    )
+    .unwrap_or_else(|error| panic!("{}: {}", source.name, explain(&error)));
     ir::verify(&rewritten.module).unwrap_or_else(|errors| panic!("{}: {errors}", source.name));
     let inputs = random_inputs(source, 7);
     let (found, meant) = (evaluate(&rewritten.module, &inputs), evaluate(source, &inputs));

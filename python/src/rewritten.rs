@@ -79,7 +79,7 @@ pub(crate) fn rewrite(
     let compiler = compiler(compiler_name)?;
     let machine = target(target_name.unwrap_or(&compiler.target))?;
     let name = machine.name.clone();
-    let options = RewriteOptions { memory_limit: memory_limit.map(Bytes) };
+    let options = RewriteOptions { memory_limit: memory_limit.map(Bytes), ..RewriteOptions::default() };
     let (module, of) = (Arc::clone(&module.0), compiler.clone());
     let job = move || memplan::rewrite(Arc::unwrap_or_clone(module), &of, &machine, &options);
     let rewritten = work::run(py, "rewriting", job)?.map_err(|error| input(&error))?;

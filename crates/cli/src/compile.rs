@@ -1,11 +1,10 @@
 //! `memplan compile`
 
 use clap::Args;
-use comfy_table::{CellAlignment, Table, presets};
 use memplan::ir::Module;
 use memplan::memory::Bytes;
-use memplan::plan::{PlanOptions, peak_report};
-use memplan::{CompileOptions, Compiled, compile, passes};
+use memplan::plan::peak_report;
+use memplan::{CompileOptions, Compiled, compile};
 
 use crate::check::proof_line;
 use crate::emit::Program;
@@ -17,6 +16,7 @@ use crate::options::{Format, PackOptions, ResultArgs, parse_bytes};
 use crate::pool::{PoolOptions, paragraph};
 use crate::progress;
 use crate::report;
+use crate::stages;
 
 #[derive(Args)]
 pub(crate) struct CompileArgs {
@@ -36,6 +36,9 @@ pub(crate) struct CompileArgs {
     /// Say for each producer and consumer why they were or were not fused
     #[arg(long)]
     explain_fusion: bool,
+    /// Say what each stage decided: orders tried, values computed again, copies and why
+    #[arg(long)]
+    explain_stages: bool,
     #[command(flatten)]
     pack: PackOptions,
     #[command(flatten)]
@@ -51,7 +54,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
     let per_device = report::per_device(&module, &target);
     let original = (args.result.format == Format::Text).then(|| module.clone());
     let options = CompileOptions {
-        plan: PlanOptions { assign: args.pack.assign_options(), ..PlanOptions::default() },
+        assign: args.pack.assign_options(),
         measure_stages: args.result.format == Format::Text,
         explain_fusion: args.explain_fusion,
         ..CompileOptions::default()
@@ -69,13 +72,14 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
     let text = match args.result.format {
         Format::Json => program.plan_json(),
         Format::Text => {
-            let mut text = stages(&compiled, args.timings) + "\n";
+            let mut text = stages::table(&compiled, args.timings) + "\n";
             text.push_str(&report::render(&module, &target, &compiled.planned.facts, plan, per_device));
             text.extend(original.and_then(|original| estimate::beside(&original, &target)));
             text.extend(placement.iter().map(|placement| format!("\n{}", paragraph(placement))));
             text.extend(tiles.as_ref().map(|tiles| ipu_report::render(&module, tiles)));
             text.push_str(&format!("\n{}", proof_line(&compiled.proof)));
-            text.extend(compiled.fusion.as_ref().map(explain));
+            text.extend(args.explain_stages.then(|| stages::explain(&compiled)));
+            text.extend(compiled.fusion().map(stages::explain_fusion));
             text
         }
     };
@@ -94,36 +98,6 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
     }
 }
 
-/// Where the bytes went, stage by stage.
-fn stages(compiled: &Compiled, timings: bool) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    table.set_header(if timings { vec!["stage", "total", "", "time"] } else { vec!["stage", "total", ""] });
-    let mut before: Option<Bytes> = None;
-    for stage in &compiled.stages {
-        let change = match (before, stage.total) {
-            (Some(before), Some(after)) if before.0 > 0 => {
-                format!("{:+.1} %", 100.0 * (after.0 as f64 / before.0 as f64 - 1.0))
-            }
-            _ => String::new(),
-        };
-        before = stage.total.or(before);
-        let total = stage.total.map_or_else(String::new, |total| total.to_string());
-        let mut row = vec![stage.name.to_string(), total, change];
-        if timings {
-            row.push(format!("{:.1} ms", stage.time.as_secs_f64() * 1e3));
-        }
-        table.add_row(row);
-    }
-    for column in 1..if timings { 4 } else { 3 } {
-        table
-            .column_mut(column)
-            .expect("as many columns as the header")
-            .set_cell_alignment(CellAlignment::Right);
-    }
-    table.trim_fmt() + "\n"
-}
-
 /// What is asked for, what there is, and who holds the peak.
 pub fn story(module: &Module, compiled: &Compiled, limit: Bytes) -> String {
     let totals = &compiled.planned.plan.totals;
@@ -139,18 +113,6 @@ pub fn story(module: &Module, compiled: &Compiled, limit: Bytes) -> String {
         let (shape, name) =
             (report::shape_at(module, &buffer.position), report::name_at(module, &buffer.position));
         text.push_str(&format!("\n  {:>12}  {shape} {name}", buffer.slice.size.to_string()));
-    }
-    text
-}
-
-/// The verdict on every edge of the program that was compiled.
-fn explain(report: &passes::FusionReport) -> String {
-    let mut text = "\nfusion, edge by edge\n\n".to_string();
-    for edge in &report.edges {
-        text.push_str(&format!(
-            "{}: {} -> {}: {}\n",
-            edge.computation, edge.producer, edge.consumer, edge.verdict
-        ));
     }
     text
 }

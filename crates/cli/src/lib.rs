@@ -15,6 +15,7 @@ mod opt;
 mod options;
 mod output;
 mod pack;
+mod passes;
 mod picture;
 mod plan;
 mod pool;
@@ -23,6 +24,7 @@ mod replay;
 mod report;
 mod rewrite;
 mod run;
+mod stages;
 mod targets;
 
 use std::ffi::OsString;
@@ -67,6 +69,8 @@ enum Verb {
     Replay(replay::ReplayArgs),
     /// List the machines that can be planned for
     Targets(targets::TargetsArgs),
+    /// List the stages of `compile`, what `rewrite` tries, and every pass
+    Passes(passes::PassesArgs),
 }
 
 /// Runs the command with its arguments, of which the first is its own name, and gives the exit status.
@@ -90,6 +94,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
         Verb::Run(args) => run::run(&args),
         Verb::Replay(args) => replay::run(&args),
         Verb::Targets(args) => targets::run(&args),
+        Verb::Passes(args) => passes::run(&args),
     };
     match result {
         Ok(()) => 0,

@@ -35,7 +35,7 @@ pub(crate) fn run(args: &RewriteArgs) -> Result<(), Failure> {
     let target = target(args.target.as_ref().unwrap_or(&args.compiler.target))?;
     let module = read_module(&args.module)?;
     let bar = progress::spinner("rewriting");
-    let options = RewriteOptions { memory_limit: args.memory_limit };
+    let options = RewriteOptions { memory_limit: args.memory_limit, ..RewriteOptions::default() };
     let rewritten = rewrite(module, &args.compiler, &target, &options);
     bar.finish_and_clear();
     let rewritten = rewritten.map_err(|error| Failure::input(&error))?;

@@ -2,35 +2,71 @@
 
 use std::time::{Duration, Instant};
 
-use crate::fast_memory::assign_fast_memory;
-use crate::first_guess::FirstGuess;
+use crate::FirstGuess;
 use crate::parallel;
+use crate::program::{Effort, Program};
+use crate::report::{Stage, StageReport, TriedFusion, TriedPrograms};
 use crate::stages::Stages;
 use memplan_check as check;
 use memplan_fast_memory::{FastMemoryOptions, Objective};
 use memplan_ir as ir;
 use memplan_ir::Module;
 use memplan_memory::{Bytes, Target};
-use memplan_passes as passes;
-use memplan_passes::{Context, Fusion, FusionReport, Pass, PassError, Pipeline, RunOptions};
-use memplan_planner as plan;
-use memplan_planner::{AssignOptions, PlanError, PlanOptions, Planned, ScheduleOptions};
+use memplan_passes::{FusionReport, OneIn, PassError, Report};
+use memplan_planner::{AssignOptions, PlanError, Planned, ScheduleOptions};
 
 /// How to compile.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct CompileOptions {
     /// The passes, stage by stage.
     pub stages: Stages,
-    /// How to schedule and assign.
-    pub plan: PlanOptions,
+    /// First guesses of the order, each carried through to a plan at a glance, the cheapest first. Values are recomputed
+    /// under the one whose plan is smallest. A program that no guess can order is compiled in the order of its text.
+    pub guesses: Vec<FirstGuess>,
+    /// The part of the scheduling budget that telling guesses apart takes, for each guess: moves that matter are found
+    /// first.
+    pub glance: OneIn,
+    /// How to schedule.
+    pub schedule: ScheduleOptions,
+    /// How to assign. Scratch is refused ([`CompileError::Scratch`]): it belongs to instructions of the module that is
+    /// planned, which is not the module that is compiled.
+    pub assign: AssignOptions,
+    /// Whether and how fast memory is used.
+    pub fast_memory: FastMemoryUse,
     /// Verify the module after every pass, not only at the end.
     pub verify_each_pass: bool,
     /// Also plan the program as it was before and between the stages, to say what each stage brought.
     pub measure_stages: bool,
-    /// Say of every edge that could be fused what became of it.
+    /// Report the verdict on every edge that could be fused.
     pub explain_fusion: bool,
     /// The most threads that work at a time: by default, as many as there are cores. Results do not depend on it.
     pub threads: usize,
+}
+
+/// Whether and how `compile` uses fast memory, on targets that have some.
+#[derive(Clone, Debug, Default)]
+pub enum FastMemoryUse {
+    /// With the options for the target, to lower the footprint in main memory.
+    #[default]
+    Footprint,
+    /// With options of one's own.
+    With(FastMemoryOptions),
+    /// Not at all.
+    Unused,
+}
+
+impl FastMemoryUse {
+    /// The options for a target; `None` where no fast memory is used.
+    pub(crate) fn options(&self, target: &Target) -> Option<FastMemoryOptions> {
+        let of_target = FastMemoryOptions::for_target(target)?;
+        match self {
+            FastMemoryUse::Footprint => {
+                Some(FastMemoryOptions { objective: Objective::Footprint, ..of_target })
+            }
+            FastMemoryUse::With(options) => Some(options.clone()),
+            FastMemoryUse::Unused => None,
+        }
+    }
 }
 
 impl Default for CompileOptions {
@@ -38,7 +74,11 @@ impl Default for CompileOptions {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         CompileOptions {
             stages: Stages::default(),
-            plan: PlanOptions::default(),
+            guesses: vec![FirstGuess::Text, FirstGuess::OnePass, FirstGuess::Searched],
+            glance: OneIn(16),
+            schedule: ScheduleOptions::default(),
+            assign: AssignOptions::default(),
+            fast_memory: FastMemoryUse::default(),
             verify_each_pass: false,
             measure_stages: false,
             explain_fusion: false,
@@ -56,19 +96,26 @@ pub struct Compiled {
     pub proof: check::Proof,
     /// What each stage did.
     pub stages: Vec<Stage>,
-    /// The verdict on every edge, where [`CompileOptions::explain_fusion`] asks for it.
-    pub fusion: Option<FusionReport>,
 }
 
-/// What one stage of the pipeline did.
-#[derive(Clone, Debug)]
-pub struct Stage {
-    /// Its name.
-    pub name: &'static str,
-    /// How long it took.
-    pub time: Duration,
-    /// Total bytes of the program after it, planned as it stands; `None` when not measured.
-    pub total: Option<Bytes>,
+impl Compiled {
+    /// What the passes report, in the order in which they ran: of the program that was compiled, and not of those that it
+    /// was chosen from.
+    pub fn pass_reports(&self) -> impl Iterator<Item = &Report> {
+        let runs = self.stages.iter().flat_map(|stage| match &stage.report {
+            StageReport::Passes(runs) => runs.as_slice(),
+            _ => &[],
+        });
+        runs.filter_map(|run| run.report.as_ref())
+    }
+
+    /// The verdict on every edge, where [`CompileOptions::explain_fusion`] asks for it.
+    pub fn fusion(&self) -> Option<&FusionReport> {
+        self.pass_reports().find_map(|report| match report {
+            Report::Fusion(report) => Some(report),
+            _ => None,
+        })
+    }
 }
 
 /// Why a program was not compiled.
@@ -83,6 +130,9 @@ pub enum CompileError {
         /// What is wrong with it.
         source: ir::VerifyErrors,
     },
+    /// The options name scratch of instructions.
+    #[error("scratch cannot be given to `compile`, which plans other instructions than those of its input")]
+    Scratch,
     /// A pass gave up.
     #[error(transparent)]
     Pass(#[from] PassError),
@@ -105,10 +155,12 @@ pub fn compile(
     options: &CompileOptions,
 ) -> Result<Compiled, CompileError> {
     ir::verify(module).map_err(|source| CompileError::Invalid { when: "to begin with", source })?;
+    if options.assign.scratch.values().any(|bytes| *bytes > Bytes::ZERO) {
+        return Err(CompileError::Scratch);
+    }
     module.is_scheduled = false;
-    let mut front =
-        Program { module: module.clone(), target, options, stages: Vec::new(), fusion: None, measured: None };
-    front.note("before", Duration::ZERO);
+    let mut front = Program::new(module.clone(), target, options);
+    front.note("before", Duration::ZERO, StageReport::Nothing);
     front.measure()?;
     for stage in &options.stages.front {
         front.stage(stage)?;
@@ -116,30 +168,49 @@ pub fn compile(
     }
     let n_front = front.stages.len();
     let start = Instant::now();
-    let mut back = front.recompute()?;
+    let (mut back, guesses) = front.recompute()?;
     back.measure()?;
-    let fusions = options.stages.fusions.clone();
-    let fused = distinct(parallel::map(options.threads, fusions, |fusion| back.clone().fuse(fusion)))?;
+    let fused = parallel::map(options.threads, ways_to_fuse(options), |fusion| back.clone().fuse(fusion));
+    let fused = distinct(fused)?;
     drop(back);
     let plans = parallel::map(options.threads, fused, |program| program.legalize_and_plan(Effort::Full));
-    let plans = plans.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let best = plans.into_iter().reduce(|best, next| if total(&next) <= total(&best) { next } else { best });
-    let (mut best, planned) = best.expect("there are ways to fuse");
+    let mut plans = plans.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let totals: Vec<Bytes> = plans.iter().map(total).collect();
+    let chosen = (0..totals.len()).rev().min_by_key(|&i| totals[i]).expect("there is a way to fuse");
+    let fusions = plans.iter().enumerate().map(|(i, (program, _))| TriedFusion {
+        fusion: program.fusion,
+        total: totals[i],
+        is_chosen: i == chosen,
+    });
+    let tried = TriedPrograms { guesses, fusions: fusions.collect() };
+    let (mut best, planned) = plans.swap_remove(chosen);
+    drop(plans);
     // What was measured on the way counts here, too.
-    let chosen: Duration = best.stages[n_front..].iter().map(|stage| stage.time).sum();
-    best.note_total("other orders", start.elapsed().saturating_sub(chosen), planned.plan.totals.total);
+    let own: Duration = best.stages[n_front..].iter().map(|stage| stage.time).sum();
+    let others = start.elapsed().saturating_sub(own);
+    best.note_total("other orders", others, planned.plan.totals.total, StageReport::Programs(tried));
     let planned = best.assign_fast_memory(planned)?;
     let proof = best.check(&planned)?;
     *module = best.module;
-    Ok(Compiled { planned, proof, stages: best.stages, fusion: best.fusion })
+    Ok(Compiled { planned, proof, stages: best.stages })
 }
 
-fn total((_, planned): &(Program<'_>, Planned)) -> Bytes {
+/// The ways to fuse: at least one, which may be not to.
+fn ways_to_fuse(options: &CompileOptions) -> Vec<Option<memplan_passes::Fusion>> {
+    match options.stages.fusions.is_empty() {
+        true => vec![None],
+        false => options.stages.fusions.iter().map(|&fusion| Some(fusion)).collect(),
+    }
+}
+
+pub(crate) fn total((_, planned): &(Program<'_>, Planned)) -> Bytes {
     planned.plan.totals.total
 }
 
 /// Those of some programs that differ from all before them: what is planned once need not be planned again.
-fn distinct(programs: Vec<Result<Program<'_>, CompileError>>) -> Result<Vec<Program<'_>>, CompileError> {
+pub(crate) fn distinct<'a>(
+    programs: impl IntoIterator<Item = Result<Program<'a>, CompileError>>,
+) -> Result<Vec<Program<'a>>, CompileError> {
     let mut kept: Vec<Program<'_>> = Vec::new();
     for next in programs {
         let next = next?;
@@ -148,195 +219,4 @@ fn distinct(programs: Vec<Result<Program<'_>, CompileError>>) -> Result<Vec<Prog
         }
     }
     Ok(kept)
-}
-
-/// How much of a search scheduling is.
-#[derive(Clone, Copy)]
-enum Effort {
-    /// Enough to tell guesses apart.
-    Glance,
-    Full,
-}
-
-/// A glance looks at so many times fewer moves.
-const GLANCE: u64 = 16;
-
-/// A module on its way.
-#[derive(Clone)]
-struct Program<'a> {
-    module: Module,
-    target: &'a Target,
-    options: &'a CompileOptions,
-    stages: Vec<Stage>,
-    /// What fusion decided, where that is asked for.
-    fusion: Option<FusionReport>,
-    /// What the program comes to as it stands, where that was measured since it changed last.
-    measured: Option<Bytes>,
-}
-
-impl Program<'_> {
-    fn stage(&mut self, stage: &Pipeline) -> Result<(), CompileError> {
-        let start = Instant::now();
-        self.run(stage)?;
-        self.note(stage.name, start.elapsed());
-        Ok(())
-    }
-
-    fn run(&mut self, pass: &dyn Pass) -> Result<(), CompileError> {
-        let options = RunOptions { stop_after: None, verify: self.options.verify_each_pass };
-        let runs = passes::run(&mut self.module, &[pass], &Context { target: self.target }, options)?;
-        if runs.iter().any(|run| run.changed) {
-            self.measured = None;
-        }
-        Ok(())
-    }
-
-    /// Recomputes rather than keeps, under the first guess that comes to the smallest plan at a glance.
-    fn recompute(self) -> Result<Self, CompileError> {
-        let threads = self.options.threads;
-        let guesses = parallel::map(threads, FirstGuess::OF_COMPILE.to_vec(), |guess| self.guess(guess));
-        let guesses = distinct(guesses.into_iter().filter_map(Result::transpose).collect())?;
-        drop(self);
-        let is_decided = guesses.len() == 1;
-        let glances = parallel::map(threads, guesses, |mut back| {
-            back.stage(&back.options.stages.recompute)?;
-            let found = match is_decided {
-                true => Bytes::ZERO,
-                false => total(&back.clone().fuse(passes::FUSION)?.legalize_and_plan(Effort::Glance)?),
-            };
-            Ok((back, found))
-        });
-        let glances = glances.into_iter().collect::<Result<Vec<_>, CompileError>>()?;
-        let best = glances.into_iter().reduce(|best, next| if next.1 < best.1 { next } else { best });
-        Ok(best.expect("the order of the text is a guess").0)
-    }
-
-    /// The program in the order of a first guess.
-    fn guess(&self, guess: FirstGuess) -> Result<Option<Self>, CompileError> {
-        let Some(module) = guess.order(&self.module, self.target)? else { return Ok(None) };
-        let measured = self.measured.filter(|_| module == self.module);
-        Ok(Some(Program { module, stages: self.stages.clone(), fusion: None, measured, ..*self }))
-    }
-
-    /// Puts operations into kernels.
-    fn fuse(mut self, fusion: Fusion) -> Result<Self, CompileError> {
-        let before = &self.options.stages.before_fusion;
-        let start = Instant::now();
-        self.run(before)?;
-        if self.options.explain_fusion {
-            self.fusion = Some(passes::explain_fusion(&self.module, self.target, fusion)?);
-        }
-        self.run(&fusion)?;
-        self.note(before.name, start.elapsed());
-        Ok(self)
-    }
-
-    /// Everything between fusion and the check.
-    fn legalize_and_plan(mut self, effort: Effort) -> Result<(Self, Planned), CompileError> {
-        if let Effort::Full = effort {
-            self.measure()?;
-        }
-        let measured = self.measured;
-        self.stage(&self.options.stages.legalize)?;
-        // What was measured had its copies.
-        self.last_stage().total = measured;
-        let planned = self.plan(effort)?;
-        Ok((self, planned))
-    }
-
-    /// Plans the program in the order of its text, if that is asked for: what the last stage came to.
-    fn measure(&mut self) -> Result<(), CompileError> {
-        if !self.options.measure_stages {
-            return Ok(());
-        }
-        let total = match self.measured {
-            Some(total) => total,
-            None => {
-                let mut module = self.module.clone();
-                let context = Context { target: self.target };
-                passes::run(&mut module, &[&self.options.stages.legalize], &context, RunOptions::default())?;
-                module.is_scheduled = true;
-                let options = PlanOptions { assign: AssignOptions::quick(), ..PlanOptions::default() };
-                plan::plan(&module, self.target, &options)?.plan.totals.total
-            }
-        };
-        self.measured = Some(total);
-        self.last_stage().total = Some(total);
-        Ok(())
-    }
-
-    fn last_stage(&mut self) -> &mut Stage {
-        self.stages.last_mut().expect("the program as it came is a stage")
-    }
-
-    /// Notes a stage before planning.
-    fn note(&mut self, name: &'static str, time: Duration) {
-        self.stages.push(Stage { name, time, total: None });
-    }
-
-    /// Notes a stage from planning on.
-    fn note_total(&mut self, name: &'static str, time: Duration, total: Bytes) {
-        self.stages.push(Stage { name, time, total: Some(total) });
-    }
-
-    /// Schedules and assigns, and puts the module into the order of the schedule.
-    fn plan(&mut self, effort: Effort) -> Result<Planned, CompileError> {
-        let start = Instant::now();
-        let options = &self.options.plan.schedule;
-        let schedules = match effort {
-            Effort::Full => plan::schedules(&self.module, self.target, options)?,
-            Effort::Glance => {
-                let options = ScheduleOptions { budget: options.budget / GLANCE, ..options.clone() };
-                vec![plan::schedule(&self.module, self.target, &options).map_err(PlanError::from)?.0]
-            }
-        };
-        let scheduled = start.elapsed();
-        let start = Instant::now();
-        let assign = match effort {
-            Effort::Full => self.options.plan.assign.clone(),
-            Effort::Glance => {
-                AssignOptions { pack: AssignOptions::quick().pack, ..self.options.plan.assign.clone() }
-            }
-        };
-        let mut planned = plan::assign_best(&self.module, self.target, schedules, &assign)?;
-        planned.apply(&mut self.module);
-        let totals = planned.plan.totals;
-        // Before packing, the arena is as large as the most temp bytes live at once.
-        self.note_total("schedule", scheduled, totals.total.saturating_sub(totals.fragmentation));
-        self.note_total("pack", start.elapsed(), totals.total);
-        Ok(planned)
-    }
-
-    /// Keeps values near the cores, on targets that have memory there, and plans what is left for main memory.
-    fn assign_fast_memory(&mut self, planned: Planned) -> Result<Planned, CompileError> {
-        let (Some(fast), Some(options)) =
-            (self.target.fast_memory, FastMemoryOptions::for_target(self.target))
-        else {
-            return Ok(planned);
-        };
-        let start = Instant::now();
-        let options = FastMemoryOptions { objective: Objective::Footprint, ..options };
-        let mut module = self.module.clone();
-        assign_fast_memory(&mut module, self.target, &options)?;
-        let plan_options = PlanOptions { reschedule: false, ..self.options.plan.clone() };
-        let faster = plan::plan(&module, self.target, &plan_options)?;
-        let mut arenas = faster.plan.spaces.iter().filter(|arena| arena.space == fast.space);
-        let fits = arenas.all(|arena| arena.temp.0 <= options.capacity);
-        if !fits || faster.plan.totals.total > planned.plan.totals.total {
-            return Ok(planned);
-        }
-        self.module = module;
-        self.note_total("fast memory", start.elapsed(), faster.plan.totals.total);
-        Ok(faster)
-    }
-
-    fn check(&mut self, planned: &Planned) -> Result<check::Proof, CompileError> {
-        let start = Instant::now();
-        ir::verify(&self.module)
-            .map_err(|source| CompileError::Invalid { when: "after the passes", source })?;
-        let proof = check::check(&self.module, &planned.schedule, self.target, &planned.plan)
-            .map_err(CompileError::Refuted)?;
-        self.note_total("check", start.elapsed(), planned.plan.totals.total);
-        Ok(proof)
-    }
 }

@@ -11,7 +11,7 @@ use memplan_ir::{Module, Op, Role};
 use memplan_memory::{Bytes, Compiler, Scheduler, Target, Totals};
 use memplan_pack as pack;
 use memplan_passes as passes;
-use memplan_passes::{Context, Pass, PassError, RunOptions};
+use memplan_passes::{Context, PassError, Pipeline, RunOptions};
 use memplan_planner as plan;
 use memplan_planner::{
     AssignOptions, Method, PeakReport, PlanError, PlanOptions, Planned, ProgramCost, ScheduleOptions,
@@ -91,7 +91,7 @@ impl Expected {
     ) -> Result<Expected, EstimateError> {
         module.is_scheduled = false;
         let context = Context { target: machine };
-        passes::run(&mut module, &passes_of(compiler)?, &context, RunOptions::default())?;
+        passes::run(&mut module, &[&passes_of(compiler)?], &context, RunOptions::default())?;
         let options = plan_options(compiler);
         let mut planned = plan::plan(&module, machine, &options)?;
         planned.apply(&mut module);
@@ -113,11 +113,13 @@ impl Expected {
 }
 
 /// What a compiler does to a program before it orders it, and what makes the result legal if it has not.
-fn passes_of(compiler: &Compiler) -> Result<Vec<&'static dyn Pass>, EstimateError> {
+fn passes_of(compiler: &Compiler) -> Result<Pipeline, EstimateError> {
     let unknown =
         |pass: &String| EstimateError::UnknownPass { compiler: compiler.name.clone(), pass: pass.clone() };
-    let own = compiler.passes.iter().map(|name| passes::find(name).ok_or_else(|| unknown(name)));
-    own.chain([Ok(&passes::LEGALIZE as &dyn Pass)]).collect()
+    let own = compiler.passes.iter();
+    let own = own.map(|name| passes::of_compiler(name, compiler).ok_or_else(|| unknown(name)));
+    let list = own.chain([Ok(passes::LEGALIZE.into())]).collect::<Result<Vec<_>, _>>()?;
+    Ok(Pipeline::new("estimate", "what the compiler does before it orders a program", list))
 }
 
 /// One-pass orders as the compiler tries them, and its ways of sharing and packing.
@@ -141,13 +143,10 @@ fn plan_options(compiler: &Compiler) -> PlanOptions {
     }
 }
 
-/// Programs whose temporaries are many times what fast memory has need hardly less main memory for it.
-const MOST_TIMES: u64 = 8;
-
 /// Fast memory as XLA assigns it; `None` where the compiler has none, or the program hardly fits any of its arrays there.
 fn fast_memory_options(compiler: &Compiler, machine: &Target, temp: Bytes) -> Option<FastMemoryOptions> {
-    let options = FastMemoryOptions::for_target(machine).filter(|_| compiler.fast_memory)?;
-    let matters = temp.0 <= options.capacity.saturating_mul(MOST_TIMES);
+    let options = FastMemoryOptions::for_target(machine).filter(|_| compiler.fast_memory_reach > 0)?;
+    let matters = temp.0 <= options.capacity.saturating_mul(compiler.fast_memory_reach);
     matters.then_some(FastMemoryOptions {
         selection: Selection::AsXla,
         cross_program_prefetches: 0,

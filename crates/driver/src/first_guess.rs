@@ -1,18 +1,18 @@
 //! First guesses of the order in which a program will run.
 //!
-//! What is worth recomputing, and what fusing brings, depends on what is alive when, so on an order that is only found
-//! afterwards. Whoever needs one beforehand carries each guess through to the end, at a glance, and keeps the best.
+//! What is worth recomputing, and what fusion saves, depends on what is alive when, and so on an order that is found only
+//! afterwards. `compile` and `rewrite` carry each guess through to the end, at a glance, and keep the best.
 
 use memplan_ir::{ComputationId, EntityRef, Instruction, InstructionId, Module, Op, Schedule, SecondaryMap};
 use memplan_memory::Target;
 use memplan_passes as passes;
-use memplan_passes::{Context, Pass, PassError, RunOptions};
+use memplan_passes::{Context, Fusion, Pass, PassError, RunOptions};
 use memplan_planner as plan;
 use memplan_planner::ScheduleOptions;
 
 /// A first guess of the order.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum FirstGuess {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FirstGuess {
     /// That of the text, which is a person's or a depth-first walk.
     Text,
     /// A one-pass schedule.
@@ -24,27 +24,25 @@ pub(crate) enum FirstGuess {
 }
 
 impl FirstGuess {
-    /// What is tried where fusion has rules of its own for what is alive, the cheapest first.
-    pub(crate) const OF_COMPILE: [FirstGuess; 3] =
-        [FirstGuess::Text, FirstGuess::OnePass, FirstGuess::Searched];
-
-    /// What is tried for a compiler that others wrote. JAX's text is a walk from the results, depth first, in which the
-    /// gradients of all weights come last; every compiler runs them as soon as it can.
-    pub(crate) const OF_REWRITE: [FirstGuess; 2] = [FirstGuess::Text, FirstGuess::Fused];
-
     /// Puts a module into the order. `None` where values that must share storage interfere, so that there is no order
     /// yet: copies come later.
-    pub(crate) fn order(self, module: &Module, target: &Target) -> Result<Option<Module>, PassError> {
+    pub(crate) fn order(
+        self,
+        module: &Module,
+        target: &Target,
+        schedule: &ScheduleOptions,
+        fusion: Option<&Fusion>,
+    ) -> Result<Option<Module>, PassError> {
         let mut guess = module.clone();
         let budget = match self {
             FirstGuess::Text => return Ok(Some(guess)),
             FirstGuess::OnePass | FirstGuess::Fused => 0,
-            FirstGuess::Searched => ScheduleOptions::default().budget,
+            FirstGuess::Searched => schedule.budget,
         };
         run(&mut guess, target, &passes::FLATTEN_CALL_GRAPH)?;
-        let options = ScheduleOptions { budget, ..ScheduleOptions::default() };
+        let options = ScheduleOptions { budget, ..schedule.clone() };
         if let FirstGuess::Fused = self {
-            let Some(schedule) = schedule_fused(&guess, target, &options)? else { return Ok(None) };
+            let Some(schedule) = schedule_fused(&guess, target, &options, fusion)? else { return Ok(None) };
             schedule.apply(&mut guess);
             guess.computations.keys().for_each(|computation| guess.put_operands_first(computation));
         } else {
@@ -56,19 +54,22 @@ impl FirstGuess {
     }
 }
 
-/// The order in which instructions are computed first when the module is fused and scheduled. Operands do not always
-/// stand before users, and instructions that fusion drops stand last.
+/// The order in which instructions are computed first when the module is fused and scheduled. Operands do not always come
+/// before users, and instructions that fusion drops come last.
 fn schedule_fused(
     module: &Module,
     target: &Target,
     options: &ScheduleOptions,
+    fusion: Option<&Fusion>,
 ) -> Result<Option<Schedule>, PassError> {
     let mut fused = module.clone();
     // Names are kept within fusions.
     for (id, instruction) in fused.instructions.iter_mut() {
         instruction.name = id.index().to_string().into();
     }
-    run(&mut fused, target, &passes::FUSION)?;
+    if let Some(fusion) = fusion {
+        run(&mut fused, target, fusion)?;
+    }
     let Ok((schedule, _)) = plan::schedule(&fused, target, options) else { return Ok(None) };
     let mut order: SecondaryMap<ComputationId, Vec<InstructionId>> = SecondaryMap::new();
     let mut is_placed: SecondaryMap<InstructionId, bool> = SecondaryMap::new();

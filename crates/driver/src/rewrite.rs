@@ -4,23 +4,69 @@
 //! Every rewrite is tried, and kept where it pays under the estimate of what that compiler makes of the program
 //! ([`crate::estimate()`]). What is not kept leaves no trace: a program that nothing helps comes back as it was.
 
+mod list;
+
 use std::sync::Arc;
 
+use crate::FirstGuess;
 use crate::estimate::{EstimateError, Expected};
-use crate::first_guess::FirstGuess;
 use crate::parallel;
 use memplan_ir as ir;
-use memplan_ir::{Module, Op};
+use memplan_ir::Module;
 use memplan_memory as memory;
 use memplan_memory::{Bytes, Compiler, Target};
 use memplan_passes as passes;
-use memplan_passes::{Context, Pass, PassError, Products, RunOptions, Tie};
+use memplan_passes::{Context, Pass, PassError, Products, Report, RunOptions};
+use memplan_planner::ScheduleOptions;
 
-/// What to aim for.
-#[derive(Clone, Debug, Default)]
+pub use list::{Rewrite, Situation};
+
+/// What to aim for, and how.
+#[derive(Clone, Debug)]
 pub struct RewriteOptions {
     /// Bytes that the program should fit into. Above it, bytes are worth any time.
     pub memory_limit: Option<Bytes>,
+    /// The rewrites, in the order in which they are tried.
+    pub rewrites: Vec<Rewrite>,
+    /// Matrix products that may be computed again, at ever higher prices. Those after the first are for programs that do
+    /// not fit.
+    pub products: Vec<Products>,
+    /// A rewrite must save this share of the bytes at least, since estimates are off by about as much. Where a limit is
+    /// exceeded, anything counts.
+    pub min_saving: f64,
+    /// And so many bytes at least: in programs of a few kilobytes, rounding to whole allocations is as much as a tenth.
+    pub min_saved: Bytes,
+    /// The share of the bytes that must be saved for each share of the seconds that is lost: with 1, a tenth of the bytes
+    /// is worth a tenth of the time.
+    pub bytes_per_second: f64,
+    /// Where a rewrite only replaces arrays of a kind, what it can save: so many times the bytes of the arrays that the
+    /// program does without, for these and for what they are made of. A candidate that could not save enough is not priced.
+    pub most_per_replaced: f64,
+    /// How the first guesses of an order are scheduled.
+    pub schedule: ScheduleOptions,
+    /// The most threads that work at a time: by default, as many as there are cores. Results do not depend on it.
+    pub threads: usize,
+}
+
+impl Default for RewriteOptions {
+    fn default() -> RewriteOptions {
+        RewriteOptions {
+            memory_limit: None,
+            rewrites: Rewrite::all(),
+            products: vec![
+                Products::Cheap,
+                Products::AllButEvery(2),
+                Products::AllButEvery(4),
+                Products::AllButEvery(16),
+            ],
+            min_saving: 0.1,
+            min_saved: Bytes(16 << 10),
+            bytes_per_second: 1.0,
+            most_per_replaced: 2.0,
+            schedule: ScheduleOptions::default(),
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
 }
 
 /// A rewritten program.
@@ -56,6 +102,8 @@ pub struct Step {
     pub price: Price,
     /// Whether it was kept.
     pub is_kept: bool,
+    /// What its passes report.
+    pub reports: Vec<Report>,
 }
 
 /// Why a program was not rewritten.
@@ -99,14 +147,13 @@ pub fn rewrite(
 ) -> Result<Rewritten, RewriteError> {
     let machine = compiler.on(target);
     let spread = Spread::new(&module, &machine);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let search = Search { compiler, machine: &machine, limit: options.memory_limit, spread, threads };
+    let search = Search { compiler, machine: &machine, options, spread };
     ir::verify(&module).map_err(EstimateError::Invalid)?;
     let before = search.price(module.clone())?;
     let flat = Found { module: Arc::new(search.flatten(&module)?), price: before, steps: Vec::new() };
     let mut found = vec![flat];
     let mut best: Option<Found> = None;
-    for products in PRODUCTS {
+    for &products in &options.products {
         found = search.keep_what_pays(&found, products)?;
         let last = found.last().expect("it begins with the program as it was");
         if best.as_ref().is_none_or(|best| last.price.total < best.price.total) {
@@ -117,31 +164,24 @@ pub fn rewrite(
         }
     }
     drop(found);
-    let best = best.expect("the first choice of products is always tried");
+    // Without a choice of products, nothing is tried.
+    let Some(best) = best else { return Ok(Rewritten { module, before, steps: Vec::new() }) };
     let is_changed = best.steps.iter().any(|step| step.is_kept);
     let module = if is_changed { Arc::unwrap_or_clone(best.module) } else { module };
     Ok(Rewritten { module, before, steps: best.steps })
 }
 
-/// Products that may be computed again, at ever higher prices. The later ones are for programs that do not fit.
-const PRODUCTS: [Products; 4] =
-    [Products::Cheap, Products::AllButEvery(2), Products::AllButEvery(4), Products::AllButEvery(16)];
-
 /// The body of every function in its place, and shardings on what they are about.
 const FLAT: &[&dyn Pass] =
     &[&passes::CALL_INLINER, &passes::SHARDING_FOLDING, &passes::TUPLE_SIMPLIFIER, &passes::DCE];
-
-/// Removes what changes of loops leave behind.
-const LOOP_CLEANUP: &[&dyn Pass] = &[&passes::WHILE_SIMPLIFIER, &passes::TUPLE_SIMPLIFIER, &passes::DCE];
 
 /// What to rewrite for.
 struct Search<'a> {
     compiler: &'a Compiler,
     /// The target as the compiler sees it.
     machine: &'a Target,
-    limit: Option<Bytes>,
+    options: &'a RewriteOptions,
     spread: Option<Spread>,
-    threads: usize,
 }
 
 /// How a program is spread over devices.
@@ -190,13 +230,13 @@ impl Search<'_> {
     }
 
     fn fits(&self, price: Price) -> bool {
-        self.limit.is_none_or(|limit| price.total <= limit)
+        self.options.memory_limit.is_none_or(|limit| price.total <= limit)
     }
 
     fn flatten(&self, module: &Module) -> Result<Module, RewriteError> {
         let mut flat = module.clone();
         flat.is_scheduled = false;
-        self.run(&mut flat, FLAT)?;
+        passes::run(&mut flat, FLAT, &Context { target: self.machine }, RunOptions::default())?;
         Ok(flat)
     }
 
@@ -204,24 +244,30 @@ impl Search<'_> {
     /// the beginning; what does not depend on products is taken from there.
     fn keep_what_pays(&self, last: &[Found], products: Products) -> Result<Vec<Found>, RewriteError> {
         let mut all = vec![last[0].clone()];
-        for (i, rewrite) in self.rewrites(products).iter().enumerate() {
+        for (i, rewrite) in self.options.rewrites.iter().enumerate() {
             let known = last.get(i + 1).filter(|_| !rewrite.takes_products && last[i] == all[i]);
             let next = match known {
                 Some(known) => known.clone(),
-                None => self.keep_if_it_pays(all[i].clone(), rewrite)?,
+                None => self.keep_if_it_pays(all[i].clone(), rewrite, products)?,
             };
             all.push(next);
         }
         Ok(all)
     }
 
-    fn keep_if_it_pays(&self, mut found: Found, rewrite: &Rewrite<'_>) -> Result<Found, RewriteError> {
-        if let Some((candidate, price)) = self.best_way(&found.module, found.price, rewrite)? {
+    fn keep_if_it_pays(
+        &self,
+        mut found: Found,
+        rewrite: &Rewrite,
+        products: Products,
+    ) -> Result<Found, RewriteError> {
+        if let Some((candidate, price)) = self.best_way(&found.module, found.price, rewrite, products)? {
             let is_kept = self.pays(found.price, price);
-            let Rewrite { name, description, .. } = *rewrite;
-            found.steps.push(Step { name, description, price, is_kept });
+            let &Rewrite { name, description, .. } = rewrite;
+            let reports = candidate.reports;
+            found.steps.push(Step { name, description, price, is_kept, reports });
             if is_kept {
-                (found.module, found.price) = (Arc::new(candidate), price);
+                (found.module, found.price) = (Arc::new(candidate.module), price);
             }
         }
         Ok(found)
@@ -233,28 +279,34 @@ impl Search<'_> {
         &self,
         module: &Module,
         now: Price,
-        rewrite: &Rewrite<'_>,
-    ) -> Result<Option<(Module, Price)>, RewriteError> {
-        let ways = rewrite.orders.iter().flat_map(|&guess| rewrite.ways.iter().map(move |way| (guess, way)));
-        let tried = parallel::map(self.threads, ways.collect(), |(guess, way)| {
-            self.apply(module, guess, rewrite, way)
-        });
-        let mut candidates: Vec<Module> = Vec::new();
+        rewrite: &Rewrite,
+        products: Products,
+    ) -> Result<Option<(Candidate, Price)>, RewriteError> {
+        let situation =
+            Situation { products, compiler: self.compiler, is_partitioned: self.spread.is_some() };
+        let list = (rewrite.ways)(&situation);
+        let ways = rewrite.orders.iter().flat_map(|&guess| list.iter().map(move |way| (guess, way)));
+        let threads = self.options.threads;
+        let tried =
+            parallel::map(threads, ways.collect(), |(guess, way)| self.apply(module, guess, rewrite, &**way));
+        let mut candidates: Vec<Candidate> = Vec::new();
         for candidate in tried.into_iter().filter_map(Result::transpose) {
             let candidate = candidate?;
-            if candidates.last() != Some(&candidate) && self.may_pay(rewrite, module, now, &candidate) {
+            let is_new = candidates.last().is_none_or(|last| last.module != candidate.module);
+            if is_new && self.may_pay(rewrite, module, now, &candidate.module) {
                 candidates.push(candidate);
             }
         }
-        let priced = parallel::map(self.threads, candidates, |candidate| {
-            self.price(candidate.clone()).map(|price| (candidate, price))
+        let priced = parallel::map(threads, candidates, |candidate| {
+            self.price(candidate.module.clone()).map(|price| (candidate, price))
         });
         let found = priced.into_iter().collect::<Result<Vec<_>, _>>()?;
         let rank = |price: Price| (!self.pays(now, price), !self.fits(price));
         let Some(&(_, best)) = found.iter().min_by_key(|(_, price)| (rank(*price), price.total)) else {
             return Ok(None);
         };
-        let is_close = |price: Price| price.total.0 as f64 <= best.total.0 as f64 * (1.0 + MIN_SAVING);
+        let most = best.total.0 as f64 * (1.0 + self.options.min_saving);
+        let is_close = |price: Price| price.total.0 as f64 <= most;
         Ok(found.into_iter().rfind(|(_, price)| rank(*price) == rank(best) && is_close(*price)))
     }
 
@@ -263,149 +315,54 @@ impl Search<'_> {
         &self,
         module: &Module,
         guess: FirstGuess,
-        rewrite: &Rewrite<'_>,
-        way: &Way<'_>,
-    ) -> Result<Option<Module>, RewriteError> {
-        let Some(mut candidate) = guess.order(module, self.machine)? else { return Ok(None) };
-        if !way(&mut candidate)? {
+        rewrite: &Rewrite,
+        way: &dyn Pass,
+    ) -> Result<Option<Candidate>, RewriteError> {
+        let (machine, schedule) = (self.machine, &self.options.schedule);
+        let ordered = guess.order(module, machine, schedule, Some(&passes::FUSION))?;
+        let Some(mut candidate) = ordered else { return Ok(None) };
+        let context = Context { target: machine };
+        let mut runs = passes::run(&mut candidate, &[way], &context, RunOptions::default())?;
+        if !runs.iter().any(|run| run.changed) {
             return Ok(None);
         }
-        self.run(&mut candidate, rewrite.cleanup)?;
+        runs.extend(passes::run(&mut candidate, &[&rewrite.cleanup], &context, RunOptions::default())?);
         candidate.compact();
         ir::verify(&candidate).map_err(|source| PassError::Broke { pass: rewrite.name, source })?;
+        let reports = runs.into_iter().filter_map(|run| run.report).collect();
         match has_same_interface(module, &candidate) {
-            true => Ok(Some(candidate)),
+            true => Ok(Some(Candidate { module: candidate, reports })),
             false => Err(RewriteError::Interface(rewrite.name)),
         }
     }
 
-    /// Runs passes, and says whether they changed anything.
-    fn run(&self, module: &mut Module, list: &[&dyn Pass]) -> Result<bool, PassError> {
-        let runs = passes::run(module, list, &Context { target: self.machine }, RunOptions::default())?;
-        Ok(runs.iter().any(|run| run.changed))
-    }
-
-    /// Every rewrite, in the order in which they are tried: what shortens the state of loops first, as what is recomputed
-    /// within them depends on it.
-    fn rewrites(&self, products: Products) -> [Rewrite<'_>; 6] {
-        let pass = |pass: &'static dyn Pass| -> Vec<Way<'_>> {
-            vec![Box::new(move |module| self.run(module, &[pass]))]
-        };
-        let residuals: Way<'_> =
-            Box::new(move |module| Ok(passes::recompute_residuals(module, self.machine, products)));
-        let blocks = |share: u64| -> Way<'_> {
-            Box::new(move |module| passes::walk_in_row_blocks(module, self.machine, share))
-        };
-        let tie = if self.compiler.keeps_barriers { Tie::Barrier } else { Tie::Select };
-        let recomputation: Way<'_> =
-            Box::new(move |module| passes::recompute_after_peak(module, self.machine, Some(tie), products));
-        let as_written: &[FirstGuess] = &[FirstGuess::Text];
-        [
-            Rewrite {
-                name: "loop residuals",
-                description: "a later loop recomputes what an earlier one kept for it row by row",
-                orders: as_written,
-                ways: vec![residuals],
-                cleanup: LOOP_CLEANUP,
-                takes_products: true,
-                replaces: None,
-            },
-            Rewrite {
-                name: "loop state in place",
-                description: "a loop writes new rows over the old rows that it has read",
-                orders: as_written,
-                ways: pass(&passes::LOOP_STATE_IN_PLACE),
-                cleanup: LOOP_CLEANUP,
-                takes_products: false,
-                replaces: None,
-            },
-            Rewrite {
-                name: "conditionals in place",
-                description: "a conditional that changes its operands or hands them back changes them where they are",
-                orders: as_written,
-                ways: pass(&passes::CONDITIONAL_IN_PLACE),
-                cleanup: &[&passes::DCE],
-                takes_products: false,
-                replaces: None,
-            },
-            Rewrite {
-                name: "gradients of gathers",
-                description: "a scatter of one element a row becomes a comparison, which is never in memory",
-                orders: as_written,
-                ways: pass(&passes::SCATTER_TO_SELECT),
-                cleanup: &[&passes::DCE],
-                takes_products: false,
-                replaces: Some(bytes_of_scatters),
-            },
-            Rewrite {
-                name: "blocks of rows",
-                description: "a loop computes a wide array a block of rows at a time, and again for its gradient",
-                orders: as_written,
-                ways: if self.spread.is_some() { vec![] } else { SHARES_IN_BLOCKS.map(blocks).into() },
-                cleanup: &[&passes::DCE],
-                takes_products: false,
-                replaces: None,
-            },
-            Rewrite {
-                name: "recomputation",
-                description: "what crosses the peak is computed again after it",
-                orders: &FirstGuess::OF_REWRITE,
-                ways: vec![recomputation],
-                cleanup: &[&passes::DCE],
-                takes_products: true,
-                replaces: None,
-            },
-        ]
-    }
-
-    /// Whether a candidate may save enough, as far as can be told without an estimate: no more than the arrays that it
-    /// does without and as much again for what they are made of.
-    fn may_pay(&self, rewrite: &Rewrite<'_>, module: &Module, now: Price, candidate: &Module) -> bool {
+    /// Whether a candidate may save enough, as far as can be told without an estimate.
+    fn may_pay(&self, rewrite: &Rewrite, module: &Module, now: Price, candidate: &Module) -> bool {
         let Some(bytes) = rewrite.replaces else { return true };
         let fewer = bytes(module, self.machine).saturating_sub(bytes(candidate, self.machine));
-        !self.fits(now) || 2.0 * fewer as f64 >= now.total.0 as f64 * MIN_SAVING
+        let most = self.options.most_per_replaced * fewer as f64;
+        !self.fits(now) || most >= now.total.0 as f64 * self.options.min_saving
     }
 
     /// Whether one price is better than another.
     fn pays(&self, from: Price, to: Price) -> bool {
         let saved = 1.0 - to.total.0 as f64 / (from.total.0 as f64).max(1.0);
         let slower = to.seconds / from.seconds.max(f64::MIN_POSITIVE) - 1.0;
-        let is_noticed = from.total.saturating_sub(to.total).0 >= MIN_SAVED && saved >= MIN_SAVING;
+        let options = self.options;
+        let is_noticed =
+            from.total.saturating_sub(to.total) >= options.min_saved && saved >= options.min_saving;
         match self.fits(from) {
-            true => is_noticed && saved >= slower * BYTES_PER_SECOND,
+            true => is_noticed && saved >= slower * options.bytes_per_second,
             false => to.total < from.total,
         }
     }
 }
 
-/// A rewrite, and the ways to do it, of which that is taken which helps most.
-struct Rewrite<'a> {
-    name: &'static str,
-    description: &'static str,
-    /// The orders in which the program may run, the likeliest last.
-    orders: &'a [FirstGuess],
-    /// The cheapest last.
-    ways: Vec<Way<'a>>,
-    /// Removes what it leaves behind.
-    cleanup: &'a [&'a dyn Pass],
-    /// Whether the ways depend on which products may be computed again.
-    takes_products: bool,
-    /// Bytes of the arrays in a program of the kind that it replaces, where these are all that it saves.
-    replaces: Option<fn(&Module, &Target) -> u64>,
-}
-
-/// Changes a module, and says whether it did.
-type Way<'a> = Box<dyn Fn(&mut Module) -> Result<bool, PassError> + Sync + 'a>;
-
-/// Arrays that take one part in so many of what is live at the peak are walked over in blocks: of small ones, too, or
-/// only of the widest, as every loop costs time.
-const SHARES_IN_BLOCKS: [u64; 2] = [passes::MIN_SHARE_IN_BLOCKS, 8];
-
-fn bytes_of_scatters(module: &Module, target: &Target) -> u64 {
-    let instructions = module.computations.values().flat_map(|computation| &computation.instructions);
-    let scatters = instructions.filter(|&&id| matches!(module.instructions[id].op, Op::Scatter(_)));
-    let leaves = scatters.flat_map(|&id| module.shape(id).leaves());
-    leaves.fold(0, |sum, (_, leaf)| sum.saturating_add(target.size_of(leaf).0))
+/// A rewritten program.
+struct Candidate {
+    module: Module,
+    /// What the passes that rewrote it report.
+    reports: Vec<Report>,
 }
 
 /// Whether the caller sees the same parameters and results in both.
@@ -417,13 +374,3 @@ fn has_same_interface(before: &Module, after: &Module) -> bool {
     };
     shapes(before) == shapes(after) && before.config == after.config
 }
-
-/// A rewrite must save this share of the bytes at least, since estimates are off by about as much. Where a limit is
-/// exceeded, anything counts.
-const MIN_SAVING: f64 = 0.1;
-
-/// And so many bytes at least: in programs of a few kilobytes, rounding to whole allocations is as much as a tenth.
-const MIN_SAVED: u64 = 16 << 10;
-
-/// Seconds, as a share of a run, that are worth as much as a share of the bytes.
-const BYTES_PER_SECOND: f64 = 1.0;

@@ -1,7 +1,6 @@
 //! What `compile` does before it plans, as data: copied, changed and run by whoever wants another compiler.
 
-use std::borrow::Cow;
-
+use memplan_passes::AnyPass::{self, Static};
 use memplan_passes::{
     DONATION, FUSION, FUSION_OF_UPDATES, Fusion, HOST_OFFLOAD, LAYOUT_ASSIGNMENT, LEGALIZE, LOOP_RESIDUALS,
     LOOP_STATE_IN_PLACE, OPTIMIZATION_BARRIER_EXPANDER, Pass, Pipeline, REMAT, SCATTER_TO_SELECT, SIMPLIFY,
@@ -9,7 +8,36 @@ use memplan_passes::{
 };
 
 /// The passes of `compile`, stage by stage. Names of stages are those of the report.
-#[derive(Clone)]
+///
+/// ```
+/// use memplan_driver::{CompileOptions, compile};
+/// use memplan_memory::Target;
+/// use memplan_passes::{FUSION, OPTIMIZATION_BARRIER_EXPANDER, Pipeline, Products, Remat};
+///
+/// let mut options = CompileOptions::default();
+/// let stages = &mut options.stages;
+/// // Recompute without matrix products, and never what saves less than a tenth of the peak.
+/// let remat = Remat { products: Products::Kept, min_gain: 0.1, ..Remat::default() };
+/// stages.recompute = stages.recompute.with("remat", remat);
+/// // Give results memory of their own.
+/// stages.front = stages.front.iter().map(|stage| stage.without("donation")).collect();
+/// // Fuse in one way only.
+/// stages.fusions = vec![FUSION];
+/// // A stage of one's own.
+/// stages.front.push(Pipeline::new("barriers", "drop them early", [OPTIMIZATION_BARRIER_EXPANDER.into()]));
+/// for (stage, passes) in stages.list() {
+///     println!("{stage}: {}", passes.join(", "));
+/// }
+///
+/// let mut module = memplan_hlo::parse(
+///     "HloModule scale
+///      ENTRY main { p = f32[1024] parameter(0)  s = f32[1024] add(p, p)  ROOT r = f32[1024] multiply(s, s) }",
+/// )?;
+/// let compiled = compile(&mut module, &Target::find("cpu")?, &options)?;
+/// assert!(compiled.stages.iter().any(|stage| stage.name == "barriers"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
 pub struct Stages {
     /// What comes first, once.
     pub front: Vec<Pipeline>,
@@ -18,7 +46,7 @@ pub struct Stages {
     /// What runs before a program is fused: nothing is merged from there on, so nothing is to be kept apart.
     pub before_fusion: Pipeline,
     /// The ways to fuse, of which the one that needs fewest bytes is kept. With updates fused, fewer bytes are moved,
-    /// but more may be alive.
+    /// but more may be alive. Without any, nothing is fused.
     pub fusions: Vec<Fusion>,
     /// What makes the program legal to plan.
     pub legalize: Pipeline,
@@ -28,25 +56,29 @@ impl Default for Stages {
     fn default() -> Stages {
         Stages {
             front: vec![
-                once("simplify", "remove what is not needed", &[&TAKE_APART, &SIMPLIFY]),
-                once(
+                Pipeline::new(
+                    "simplify",
+                    "remove what is not needed",
+                    [Static(&TAKE_APART), Static(&SIMPLIFY)],
+                ),
+                Pipeline::new(
                     "recompute rows",
                     "compute rows again that one loop keeps for another, and write rows where others were read",
-                    &[&LOOP_RESIDUALS, &LOOP_STATE_IN_PLACE, &SIMPLIFY],
+                    [Static(&LOOP_RESIDUALS), Static(&LOOP_STATE_IN_PLACE), Static(&SIMPLIFY)],
                 ),
-                once(
+                Pipeline::new(
                     "lay out",
                     "decide where arrays are and how they lie",
-                    &[&HOST_OFFLOAD, &LAYOUT_ASSIGNMENT, &DONATION],
+                    [Static(&HOST_OFFLOAD), Static(&LAYOUT_ASSIGNMENT), Static(&DONATION)],
                 ),
             ],
             // What is worth recomputing depends on padded sizes; what is new then is laid out again.
-            recompute: once(
+            recompute: Pipeline::new(
                 "recompute",
                 "compute again what is cheap, rather than keep it",
-                &[&SCATTER_TO_SELECT, &SIMPLIFY, &REMAT, &LAYOUT_ASSIGNMENT],
+                [Static(&SCATTER_TO_SELECT), Static(&SIMPLIFY), Static(&REMAT), Static(&LAYOUT_ASSIGNMENT)],
             ),
-            before_fusion: once("fuse", "drop barriers", &[&OPTIMIZATION_BARRIER_EXPANDER]),
+            before_fusion: Pipeline::new("fuse", "drop barriers", [Static(&OPTIMIZATION_BARRIER_EXPANDER)]),
             fusions: vec![FUSION, FUSION_OF_UPDATES],
             legalize: Pipeline { name: "insert copies", ..LEGALIZE },
         }
@@ -65,8 +97,12 @@ impl Stages {
         all.push((self.legalize.name, names(&self.legalize)));
         all
     }
-}
 
-fn once(name: &'static str, description: &'static str, passes: &'static [&'static dyn Pass]) -> Pipeline {
-    Pipeline { name, description, passes: Cow::Borrowed(passes), rounds: 1 }
+    /// Everything up to a fused program as one pass: in the order of the text, and fused in one way, where `compile` tries
+    /// several. What comes out is ready for [`Stages::legalize`].
+    pub fn up_to_fusion(&self, fusion: Option<Fusion>) -> Pipeline {
+        let stages = self.front.iter().chain([&self.recompute, &self.before_fusion]).cloned();
+        let passes = stages.map(AnyPass::from).chain(fusion.map(AnyPass::from));
+        Pipeline::new("up-to-fusion", "the stages of `compile` up to a fused program", passes)
+    }
 }

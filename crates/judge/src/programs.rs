@@ -113,7 +113,7 @@ pub fn judge(source: &Module, targets: &[&str]) -> Result<(), String> {
 
 /// Rewrites a module for every compiler at any price in time, and runs what comes out.
 fn rewritten(source: &Module, inputs: &[ir::Literal], meant: &ir::Literal) -> Result<(), String> {
-    let options = RewriteOptions { memory_limit: Some(Bytes(1)) };
+    let options = RewriteOptions { memory_limit: Some(Bytes(1)), ..RewriteOptions::default() };
     for compiler in Compiler::built_in() {
         let name = &compiler.name;
         let found = rewrite(source.clone(), &compiler, &find(&compiler.target), &options)

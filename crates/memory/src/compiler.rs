@@ -26,14 +26,76 @@ pub struct Compiler {
     /// Whether a result takes over the memory of an operand only where both have one shape.
     #[serde(default)]
     pub same_shapes: bool,
-    /// Whether it keeps values near the cores, on machines that have memory there.
+    /// It keeps values near the cores, on machines that have memory there, in programs whose temporaries are at most so many
+    /// times that memory: larger ones need hardly less main memory for it. 0: in none.
     #[serde(default)]
-    pub fast_memory: bool,
+    pub fast_memory_reach: u64,
     /// Bytes of main memory that the program itself takes.
     #[serde(default)]
     pub code: CodeSize,
     /// What it computes in one kernel.
     pub fusion: FusionRules,
+    /// What its pass `instruction-fusion` takes in, where it runs one.
+    #[serde(default)]
+    pub instruction_fusion: Option<InstructionFusionRules>,
+    /// What its pass `library-fusion` hands to a library, where it runs one.
+    #[serde(default)]
+    pub library: Option<LibraryRules>,
+    /// What its pass `splitk-rewriter` reckons with, where it runs one.
+    #[serde(default)]
+    pub splitk: Option<SplitkRules>,
+}
+
+/// What is fused edge by edge, beside the rules of all kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InstructionFusionRules {
+    /// How often the instructions of a computation may be duplicated, on average.
+    pub max_duplication: usize,
+    /// Concatenations of more are not fused: code looks for the right operand of each element.
+    pub max_concatenated: usize,
+    /// Nor are those that are this long or longer in the dimension in which elements lie side by side.
+    pub max_minor_extent: i64,
+    /// Most reductions in a kernel, before one more.
+    pub max_reductions: usize,
+    /// Code for a product with a matrix walks over a vector again and again: it has fewer bytes than this.
+    pub max_vector_bytes: u64,
+}
+
+/// What a library of kernels takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LibraryRules {
+    /// Smaller arrays are not worth a call.
+    pub min_elements: u64,
+    /// Most instructions in a kernel.
+    pub max_instructions: usize,
+    /// Most dimensions of an array.
+    pub max_rank: usize,
+    /// A matrix product with no side as long as this is not worth a call.
+    pub min_dot_extent: i64,
+    /// A convolution with fewer features than this is not worth a call.
+    pub min_features: i64,
+}
+
+/// What cutting a small matrix product into parts costs and gains, in a unit of time of the compiler's own.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SplitkRules {
+    /// Most parts, a power of two.
+    pub max_parts: u64,
+    /// Rows and columns that one multiprocessor computes at a time.
+    pub tile: u64,
+    /// Multiprocessors of the machine.
+    pub multiprocessors: f64,
+    /// The cost of an arithmetic operation.
+    pub operation: f64,
+    /// The cost of a byte that the product reads or writes.
+    pub byte: f64,
+    /// The cost of a byte that the sum of the parts reads or writes.
+    pub byte_of_sum: f64,
+    /// The cost of launching that sum.
+    pub sum: f64,
 }
 
 /// Main memory for code, on machines that load it from there.

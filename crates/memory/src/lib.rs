@@ -37,7 +37,9 @@ mod tpu_layout;
 mod units;
 
 pub use addressing::{Addressing, Digit, is_view};
-pub use compiler::{CodeSize, Compiler, CompilerError, Scheduler};
+pub use compiler::{
+    CodeSize, Compiler, CompilerError, InstructionFusionRules, LibraryRules, Scheduler, SplitkRules,
+};
 pub use fast_memory::{FastMemoryDecision, Prefetch, SlicePrefetch, SliceTiming};
 pub use fusion_rules::{ContractionRules, FusionGoal, FusionRules};
 pub use plan::{Allocation, AllocationId, AllocationKind, MemoryPlan, Slice, SpaceTotals, Totals};

@@ -13,10 +13,10 @@
 //! assert_eq!(cut.on_sink_side, [false, true, true, true]);
 //! ```
 //!
-//! The algorithm is push-relabel, which pushes what the source can give towards the sink as far as it goes, with exact
-//! distances from time to time (Goldberg and Tarjan, J. ACM 35, 1988; Cherkassky and Goldberg, Algorithmica 19, 1997).
-//! What cannot reach the sink stays where it is: it makes no difference to the cut. Shortest augmenting paths (Dinic)
-//! take a round for every length of a path, and the networks of deep programs have paths of many lengths.
+//! The algorithm is push-relabel with global relabeling (Goldberg and Tarjan, J. ACM 35, 1988; Cherkassky and Goldberg,
+//! Algorithmica 19, 1997). Only its first phase is needed: excess that cannot reach the sink does not return to the source,
+//! since it makes no difference to the cut. Shortest augmenting paths (Dinic) take a round for every length of a path, and
+//! the networks of deep programs have paths of many lengths.
 
 use std::collections::VecDeque;
 
@@ -50,10 +50,11 @@ struct Edge {
 /// The capacity of an edge that must not be cut: more than any cut.
 pub const UNCUTTABLE: u64 = u64::MAX / 4;
 
-/// How often distances are computed anew before the search gives up. Networks of real programs take a few times.
+/// Most global relabelings before the search gives up: a limit against hostile networks, since those of real programs take
+/// a few.
 const MAX_ROUNDS: usize = 400;
 
-/// Nodes that have more than they passed on, first come first served.
+/// Nodes with excess flow, first come first served.
 struct Queue {
     nodes: VecDeque<u32>,
     is_in: Vec<bool>,

@@ -22,39 +22,55 @@ use crate::rewrite::Rewriter;
 use crate::scalar::Scalar;
 use crate::tuple_simplifier::element_of_tuple;
 use crate::tuple_uses::unused_elements;
-use crate::{Context, PassError, PassFn};
+use crate::{Context, Outcome, Pass, PassError};
 
 /// Rewrites conditionals.
-pub const CONDITIONAL_SIMPLIFIER: PassFn = PassFn {
-    name: "conditional-simplifier",
-    description: "take the branch that is known, and drop results of conditionals that nobody takes",
-    run,
-};
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConditionalSimplifier {
+    /// Most sweeps in one run. Each takes one level of nesting further.
+    pub max_sweeps: usize,
+}
 
-/// Most sweeps in one run. Each takes one level of nesting further.
-const MAX_SWEEPS: usize = 8;
+/// The pass with the limit that `compile` uses.
+pub const CONDITIONAL_SIMPLIFIER: ConditionalSimplifier = ConditionalSimplifier { max_sweeps: 8 };
 
-fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let mut changed = false;
-    for _ in 0..MAX_SWEEPS {
-        let mut rewriter = Rewriter::new(module);
-        let unused = unused_elements(&rewriter, |op| matches!(op, Op::Conditional));
-        rewriter.sweep(|r, id| match r.op(id) {
-            Op::Conditional => known_branch(r, id)
-                .or_else(|| with_fewer_results(r, id, &unused[id]))
-                .or_else(|| with_smaller_operands(r, id)),
-            Op::GetTupleElement { index } => {
-                let index = *index;
-                element_of_tuple(r, id, index).or_else(|| handed_through(r, id, index))
-            }
-            _ => None,
-        });
-        if !rewriter.finish() {
-            break;
-        }
-        changed = true;
+impl Default for ConditionalSimplifier {
+    fn default() -> ConditionalSimplifier {
+        CONDITIONAL_SIMPLIFIER
     }
-    Ok(changed)
+}
+
+impl Pass for ConditionalSimplifier {
+    fn name(&self) -> &'static str {
+        "conditional-simplifier"
+    }
+
+    fn description(&self) -> &'static str {
+        "take the branch that is known, and drop results of conditionals that nobody takes"
+    }
+
+    fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
+        let mut changed = false;
+        for _ in 0..self.max_sweeps {
+            let mut rewriter = Rewriter::new(module);
+            let unused = unused_elements(&rewriter, |op| matches!(op, Op::Conditional));
+            rewriter.sweep(|r, id| match r.op(id) {
+                Op::Conditional => known_branch(r, id)
+                    .or_else(|| with_fewer_results(r, id, &unused[id]))
+                    .or_else(|| with_smaller_operands(r, id)),
+                Op::GetTupleElement { index } => {
+                    let index = *index;
+                    element_of_tuple(r, id, index).or_else(|| handed_through(r, id, index))
+                }
+                _ => None,
+            });
+            if !rewriter.finish() {
+                break;
+            }
+            changed = true;
+        }
+        Ok(changed.into())
+    }
 }
 
 fn known_branch(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {

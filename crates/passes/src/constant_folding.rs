@@ -10,7 +10,7 @@
 //!
 //! Leaves alone: broadcasts and iotas, which cost no memory as long as they are not computed; anything that is not a
 //! pure function of its operands; loops and conditionals; constants that the text left out; and whatever would make
-//! the module larger or take long: see [`MAX_ELEMENTS`]. Requires nothing. *Changed* means that something was folded.
+//! the module larger or take long: see [`ConstantFolding`]. Requires nothing. *Changed* means that something was folded.
 
 use memplan_interp::{Options, evaluate};
 use memplan_ir::{
@@ -19,33 +19,50 @@ use memplan_ir::{
 use rustc_hash::FxHashMap;
 
 use crate::rewrite::Rewriter;
-use crate::{Context, PassError, PassFn};
+use crate::{Context, NEGLIGIBLE_BYTES, Outcome, Pass, PassError};
 
 /// Computes what depends on constants only.
-pub const CONSTANT_FOLDING: PassFn =
-    PassFn { name: "constant-folding", description: "compute what depends on constants only", run };
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConstantFolding {
+    /// Most elements that one fold may read and write together. A table of the default size folds in a few milliseconds;
+    /// with more, folding would show in the time to compile.
+    pub max_elements: u64,
+    /// Most multiplications, comparisons, ... that one fold may take: reductions and products do more than they read.
+    pub max_work: u64,
+    /// A result of at most this many bytes may be added to the module although its operands stay.
+    pub max_added_bytes: u64,
+}
 
-/// Most elements that one fold may read and write together. A table of this size folds in a few milliseconds; beyond,
-/// the time to compile would show it.
-pub const MAX_ELEMENTS: u64 = 1 << 20;
+/// The pass with the limits that `compile` uses.
+pub const CONSTANT_FOLDING: ConstantFolding =
+    ConstantFolding { max_elements: 1 << 20, max_work: 1 << 22, max_added_bytes: NEGLIGIBLE_BYTES };
 
-/// Most multiplications, comparisons, ... that one fold may take: reductions and products do more than they read.
-const MAX_WORK: u64 = 1 << 22;
+impl Default for ConstantFolding {
+    fn default() -> ConstantFolding {
+        CONSTANT_FOLDING
+    }
+}
 
-/// A result of at most this many bytes may be added to the module although its operands stay: it takes less than the
-/// alignment of a buffer on any target.
-const MAX_ADDED_BYTES: u64 = 64;
+impl Pass for ConstantFolding {
+    fn name(&self) -> &'static str {
+        "constant-folding"
+    }
 
-fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let mut rewriter = Rewriter::new(module);
-    rewriter.sweep(|r, id| {
-        if r.is_pinned(id) || !is_pure(r.op(id)) || !pays(r, id)? {
-            return None;
-        }
-        let folded = evaluate_alone(r, id)?;
-        Some(r.constant(folded))
-    });
-    Ok(rewriter.finish())
+    fn description(&self) -> &'static str {
+        "compute what depends on constants only"
+    }
+
+    fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
+        let mut rewriter = Rewriter::new(module);
+        rewriter.sweep(|r, id| {
+            if r.is_pinned(id) || !is_pure(r.op(id)) || !self.pays(r, id)? {
+                return None;
+            }
+            let folded = evaluate_alone(r, id)?;
+            Some(r.constant(folded))
+        });
+        Ok(rewriter.finish().into())
+    }
 }
 
 /// Operations that compute the same whenever and wherever they run, and that constants are worth computing for.
@@ -62,42 +79,44 @@ fn is_pure(op: &Op) -> bool {
     }
 }
 
-/// Whether all operands are known, at least one of them only as data, and the result is no burden.
-fn pays(r: &Rewriter<'_>, id: InstructionId) -> Option<bool> {
-    // Functions of elements that call further ones are rare, and could nest without bound.
-    let calls_nothing =
-        |&callee: &ComputationId| r.module().instructions_of(callee).all(|(_, i)| i.called.is_empty());
-    if !r.get(id).called.iter().all(calls_nothing) {
-        return None;
-    }
-    let (mut n_elements, mut freed_bytes, mut has_data) = (0u64, 0u64, false);
-    for &operand in r.operands(id) {
-        n_elements = n_elements.checked_add(r.array(operand)?.element_count()?)?;
-        match r.op(operand) {
-            Op::Constant(literal) => {
-                is_written_out(literal).then_some(())?;
-                has_data = true;
-                // A constant that has other users stays.
-                if r.uses(operand) == 1 {
-                    freed_bytes += bytes(r, operand)?;
-                }
-            }
-            Op::Iota { .. } => {}
-            Op::Broadcast { .. } => match r.op(r.operand(operand, 0)) {
-                Op::Constant(literal) => is_written_out(literal).then_some(())?,
-                _ => return None,
-            },
-            _ => return None,
+impl ConstantFolding {
+    /// Whether all operands are known, at least one of them only as data, and the result is no burden.
+    fn pays(&self, r: &Rewriter<'_>, id: InstructionId) -> Option<bool> {
+        // Functions of elements that call further ones are rare, and could nest without bound.
+        let calls_nothing =
+            |&callee: &ComputationId| r.module().instructions_of(callee).all(|(_, i)| i.called.is_empty());
+        if !r.get(id).called.iter().all(calls_nothing) {
+            return None;
         }
+        let (mut n_elements, mut freed_bytes, mut has_data) = (0u64, 0u64, false);
+        for &operand in r.operands(id) {
+            n_elements = n_elements.checked_add(r.array(operand)?.element_count()?)?;
+            match r.op(operand) {
+                Op::Constant(literal) => {
+                    is_written_out(literal).then_some(())?;
+                    has_data = true;
+                    // A constant that has other users stays.
+                    if r.uses(operand) == 1 {
+                        freed_bytes += bytes(r, operand)?;
+                    }
+                }
+                Op::Iota { .. } => {}
+                Op::Broadcast { .. } => match r.op(r.operand(operand, 0)) {
+                    Op::Constant(literal) => is_written_out(literal).then_some(())?,
+                    _ => return None,
+                },
+                _ => return None,
+            }
+        }
+        let result = bytes(r, id)?;
+        n_elements = n_elements.checked_add(r.array(id)?.element_count()?)?;
+        Some(
+            has_data
+                && n_elements <= self.max_elements
+                && work(r, id)? <= self.max_work
+                && (result <= freed_bytes || result <= self.max_added_bytes),
+        )
     }
-    let result = bytes(r, id)?;
-    n_elements = n_elements.checked_add(r.array(id)?.element_count()?)?;
-    Some(
-        has_data
-            && n_elements <= MAX_ELEMENTS
-            && work(r, id)? <= MAX_WORK
-            && (result <= freed_bytes || result <= MAX_ADDED_BYTES),
-    )
 }
 
 fn is_written_out(literal: &Literal) -> bool {

@@ -25,6 +25,7 @@
 mod classes;
 mod order;
 mod receives;
+mod report;
 mod results;
 mod updates;
 
@@ -32,25 +33,47 @@ use memplan_analysis::{
     CallGraph, Dataflow, InPlace, ValueId, ValueKind, dataflow, given_parameters, in_place_values,
 };
 use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Names, Op};
+use memplan_memory::Target;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 pub(crate) use self::order::sort_topologically;
+pub use self::report::{Because, Conflict, CopyReport, InsertedCopy, MustShare};
 use crate::pass::call_graph;
 use crate::spell_out::spell_out_tuples;
-use crate::{Context, PassError, PassFn};
+use crate::{Context, Outcome, Pass, PassError, Report};
 
 /// The pass; the top of this file says what it does.
-pub const COPY_INSERTION: PassFn =
-    PassFn { name: "copy-insertion", description: "insert the copies that make aliasing legal", run };
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopyInsertion;
 
-fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    if module.is_scheduled {
-        return Ok(false);
+/// The pass.
+pub const COPY_INSERTION: CopyInsertion = CopyInsertion;
+
+/// The name of the pass.
+const NAME: &str = "copy-insertion";
+
+impl Pass for CopyInsertion {
+    fn name(&self) -> &'static str {
+        NAME
     }
-    let graph = call_graph(module, COPY_INSERTION.name)?;
-    graph
-        .require_flat(module)
-        .map_err(|source| PassError::CallGraph { pass: COPY_INSERTION.name, source })?;
+
+    fn description(&self) -> &'static str {
+        "insert the copies that make aliasing legal"
+    }
+
+    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
+        if module.is_scheduled {
+            return Ok(Outcome::default());
+        }
+        let mut report = CopyReport::default();
+        let changed = insert_copies(module, context.target, &mut report)?;
+        Ok(Outcome { changed, report: (!report.copies.is_empty()).then_some(Report::Copies(report)) })
+    }
+}
+
+fn insert_copies(module: &mut Module, target: &Target, report: &mut CopyReport) -> Result<bool, PassError> {
+    let graph = call_graph(module, NAME)?;
+    graph.require_flat(module).map_err(|source| PassError::CallGraph { pass: NAME, source })?;
     let (mut changed, mut names) = (false, Names::new(module));
     for &computation in graph.sequential() {
         let root = decides_results(module, &graph, computation);
@@ -60,13 +83,16 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let in_place = InPlace::new(module);
     let readers = count_readers(module, &graph, &flow);
     let given = given_parameters(module, &flow);
-    let facts = Facts { graph: &graph, flow: &flow, in_place: &in_place, readers: &readers, given: &given };
+    let facts =
+        Facts { target, graph: &graph, flow: &flow, in_place: &in_place, readers: &readers, given: &given };
     for &computation in graph.sequential() {
         let mut separate = Separate::new(module, &mut names, facts, computation);
         separate.updates_in_place()?;
         separate.receives()?;
         separate.results()?;
-        changed |= separate.finish();
+        let (has_changed, copies) = separate.finish();
+        changed |= has_changed;
+        report.copies.extend(copies);
     }
     if changed {
         module.compact();
@@ -149,6 +175,7 @@ struct ClassData {
 struct Separate<'a> {
     module: &'a mut Module,
     names: &'a mut Names,
+    target: &'a Target,
     graph: &'a CallGraph,
     flow: &'a Dataflow,
     in_place: &'a InPlace,
@@ -172,11 +199,14 @@ struct Separate<'a> {
     stamp: u32,
     steps: usize,
     changed: bool,
+    /// The copies so far.
+    copies: Vec<InsertedCopy>,
 }
 
 /// What is known of the module as a whole.
 #[derive(Clone, Copy)]
 struct Facts<'a> {
+    target: &'a Target,
     graph: &'a CallGraph,
     flow: &'a Dataflow,
     in_place: &'a InPlace,
@@ -188,12 +218,13 @@ impl<'a> Separate<'a> {
     fn new(
         module: &'a mut Module,
         names: &'a mut Names,
-        Facts { graph, flow, in_place, readers, given }: Facts<'a>,
+        Facts { target, graph, flow, in_place, readers, given }: Facts<'a>,
         computation: ComputationId,
     ) -> Separate<'a> {
         let mut separate = Separate {
             module,
             names,
+            target,
             graph,
             flow,
             in_place,
@@ -211,6 +242,7 @@ impl<'a> Separate<'a> {
             stamp: 0,
             steps: 0,
             changed: false,
+            copies: Vec::new(),
         };
         separate.promised = separate.promised_by_start();
         separate.list_nodes();
@@ -300,15 +332,21 @@ impl<'a> Separate<'a> {
     }
 
     /// Replaces operand `number` of `user` by a copy of it.
-    fn copy_for(&mut self, source: InstructionId, user: InstructionId, number: usize) -> InstructionId {
-        let copy = self.add_copy(source);
+    fn copy_for(
+        &mut self,
+        source: InstructionId,
+        user: InstructionId,
+        number: usize,
+        because: Because,
+    ) -> InstructionId {
+        let copy = self.add_copy(source, because);
         self.module.instructions[user].operands[number] = copy;
         let (from, to) = (self.node_of[&copy], self.node_of[&user]);
         self.nodes[from].successors.push(to);
         copy
     }
 
-    fn add_copy(&mut self, source: InstructionId) -> InstructionId {
+    fn add_copy(&mut self, source: InstructionId, because: Because) -> InstructionId {
         self.changed = true;
         let original = &self.module.instructions[source];
         let name = format!("{}.copy.{}", original.name, self.module.instructions.len());
@@ -316,6 +354,13 @@ impl<'a> Separate<'a> {
         let mut copy = Instruction::new(name, original.shape, Op::Copy, [source], self.computation);
         copy.metadata = original.metadata.clone();
         let copy = self.module.add_instruction(copy);
+        self.copies.push(InsertedCopy {
+            computation: self.module.computations[self.computation].name.clone(),
+            copy: self.name(copy),
+            source: self.name(source),
+            bytes: self.target.size_of(self.module.shape(source)),
+            because,
+        });
         let from = self.node_of[&source];
         let node = self.add_node(copy, self.nodes[from].place);
         self.nodes[from].successors.push(node);
@@ -334,11 +379,15 @@ impl<'a> Separate<'a> {
         copy
     }
 
-    /// Puts the instructions into an order that keeps all dependencies.
-    fn finish(self) -> bool {
+    fn name(&self, id: InstructionId) -> Box<str> {
+        self.module.instructions[id].name.clone()
+    }
+
+    /// Puts the instructions into an order that keeps all dependencies. Returns whether anything changed, and the copies.
+    fn finish(self) -> (bool, Vec<InsertedCopy>) {
         if self.changed {
             sort_topologically(self.module, self.computation);
         }
-        self.changed
+        (self.changed, self.copies)
     }
 }

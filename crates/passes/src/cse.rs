@@ -26,31 +26,55 @@ use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
 
 use crate::rewrite::Rewriter;
-use crate::{Context, PassError, PassFn};
+use crate::{Context, Outcome, Pass, PassError};
 
 /// Merges equal instructions.
-pub const CSE: PassFn = PassFn { name: "cse", description: "compute what is computed twice only once", run };
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cse {
+    /// Called computations of at most this many instructions are merged. Functions of elements are a handful of
+    /// instructions; merging larger computations would save no memory.
+    pub max_merged_computation: usize,
+}
 
-fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let merged_computations = merge_computations(module);
-    let mut rewriter = Rewriter::new(module);
-    if merged_computations {
-        rewriter.mark_changed();
+/// The pass with the limit that `compile` uses.
+pub const CSE: Cse = Cse { max_merged_computation: 64 };
+
+impl Default for Cse {
+    fn default() -> Cse {
+        CSE
     }
-    let shape_classes = shape_classes(rewriter.module(), rewriter.is_layout_sensitive());
-    let mut seen: FxHashMap<u64, SmallVec<[InstructionId; 1]>> = FxHashMap::default();
-    rewriter.sweep(|r, id| {
-        if r.is_pinned(id) || !may_merge(r.op(id)) {
-            return None;
+}
+
+impl Pass for Cse {
+    fn name(&self) -> &'static str {
+        "cse"
+    }
+
+    fn description(&self) -> &'static str {
+        "compute what is computed twice only once"
+    }
+
+    fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
+        let merged_computations = merge_computations(module, self.max_merged_computation);
+        let mut rewriter = Rewriter::new(module);
+        if merged_computations {
+            rewriter.mark_changed();
         }
-        let candidates = seen.entry(hash_instruction(r, id, &shape_classes)).or_default();
-        let equal = candidates.iter().copied().find(|&other| are_equal(r, other, id, &shape_classes));
-        if equal.is_none() {
-            candidates.push(id);
-        }
-        equal
-    });
-    Ok(rewriter.finish())
+        let shape_classes = shape_classes(rewriter.module(), rewriter.is_layout_sensitive());
+        let mut seen: FxHashMap<u64, SmallVec<[InstructionId; 1]>> = FxHashMap::default();
+        rewriter.sweep(|r, id| {
+            if r.is_pinned(id) || !may_merge(r.op(id)) {
+                return None;
+            }
+            let candidates = seen.entry(hash_instruction(r, id, &shape_classes)).or_default();
+            let equal = candidates.iter().copied().find(|&other| are_equal(r, other, id, &shape_classes));
+            if equal.is_none() {
+                candidates.push(id);
+            }
+            equal
+        });
+        Ok(rewriter.finish().into())
+    }
 }
 
 fn may_merge(op: &Op) -> bool {
@@ -159,8 +183,9 @@ fn hash_literal(literal: &Literal, hash: &mut FxHasher) {
     }
 }
 
-/// Lets operations that apply a function to elements call the first of all computations that compute the same.
-fn merge_computations(module: &mut Module) -> bool {
+/// Lets operations that apply a function to elements call the first of all computations, of at most so many
+/// instructions, that compute the same.
+fn merge_computations(module: &mut Module, max_instructions: usize) -> bool {
     let mut representative: SecondaryMap<ComputationId, PackedOption<ComputationId>> = SecondaryMap::new();
     let mut seen: FxHashMap<u64, SmallVec<[ComputationId; 1]>> = FxHashMap::default();
     let mut changed = false;
@@ -178,7 +203,7 @@ fn merge_computations(module: &mut Module) -> bool {
                 }
             }
         }
-        if module.computations[id].instructions.len() > MAX_MERGED_COMPUTATION {
+        if module.computations[id].instructions.len() > max_instructions {
             continue;
         }
         let local = local_numbers(module, id);
@@ -190,9 +215,6 @@ fn merge_computations(module: &mut Module) -> bool {
     }
     changed
 }
-
-/// Functions of elements are a handful of instructions. Merging larger computations would save no memory.
-const MAX_MERGED_COMPUTATION: usize = 64;
 
 fn local_numbers(module: &Module, computation: ComputationId) -> FxHashMap<InstructionId, usize> {
     module.computations[computation].instructions.iter().enumerate().map(|(i, &id)| (id, i)).collect()

@@ -1,24 +1,33 @@
 //! Rewrites of HLO modules, one file each: what it does, what it leaves alone, what it requires.
 //!
+//! A pass is a value that implements [`Pass`]. Its fields are its options: every number that decides results is a field,
+//! with its reason beside it, and the constants of this crate hold the values that `compile` uses. Only limits against
+//! hostile programs are constants in code.
+//!
 //! ```
 //! use memplan_memory::Target;
-//! use memplan_passes::{Context, RunOptions, SIMPLIFY, run};
+//! use memplan_passes::{CONSTANT_FOLDING, ConstantFolding, Context, Pass, RunOptions, SIMPLIFY, run};
 //!
-//! let mut module = memplan_hlo::parse(
-//!     "HloModule m
-//!      ENTRY main {
-//!        p = f32[8] parameter(0)
-//!        twice = f32[8] negate(p)
-//!        same = f32[8] negate(twice)
-//!        ROOT n = f32[8] exponential(same)
-//!      }",
-//! )?;
+//! let text = "
+//! HloModule m
+//! ENTRY main {
+//!   p = f32[8] parameter(0)
+//!   twice = f32[8] negate(p)
+//!   same = f32[8] negate(twice)
+//!   ROOT n = f32[8] exponential(same)
+//! }";
+//! let mut module = memplan_hlo::parse(text)?;
 //! let context = Context { target: &Target::find("cpu")? };
 //! // Verified after each pass; what each did and how long it took comes back.
 //! let options = RunOptions { verify: true, ..RunOptions::default() };
 //! let runs = run(&mut module, &[&SIMPLIFY], &context, options)?;
 //! assert!(runs.iter().any(|run| run.changed));
 //! assert_eq!(module.entry_computation().instructions.len(), 2);
+//!
+//! // The same without tables of more than a thousand elements.
+//! let folding = ConstantFolding { max_elements: 1000, ..CONSTANT_FOLDING };
+//! let simplify = SIMPLIFY.with(folding.name(), folding);
+//! run(&mut memplan_hlo::parse(text)?, &[&simplify], &context, options)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -45,10 +54,12 @@ mod layout_assignment;
 mod loop_residuals;
 mod loop_state;
 mod loops;
+mod one_in;
 mod optimization_barrier_expander;
 mod pass;
 mod pipeline;
 mod remat;
+mod report;
 mod rewrite;
 mod row_blocks;
 mod scalar;
@@ -69,39 +80,55 @@ pub use async_copy::{Placed, insert_async_copies, order_for_async_copies};
 pub use bitcast_expander::BITCAST_EXPANDER;
 pub use call_inliner::{CALL_INLINER, MAX_INLINED_PER_INSTRUCTION};
 pub use conditional_in_place::CONDITIONAL_IN_PLACE;
-pub use conditional_simplifier::CONDITIONAL_SIMPLIFIER;
-pub use constant_folding::{CONSTANT_FOLDING, MAX_ELEMENTS};
-pub use copy_insertion::COPY_INSERTION;
-pub use cse::CSE;
+pub use conditional_simplifier::{CONDITIONAL_SIMPLIFIER, ConditionalSimplifier};
+pub use constant_folding::{CONSTANT_FOLDING, ConstantFolding};
+pub use copy_insertion::{
+    Because, COPY_INSERTION, Conflict, CopyInsertion, CopyReport, InsertedCopy, MustShare,
+};
+pub use cse::{CSE, Cse};
 pub use dce::DCE;
 pub use default_layouts::DEFAULT_LAYOUTS;
 pub use donation::DONATION;
 pub use flatten_call_graph::FLATTEN_CALL_GRAPH;
-pub use fusion::{FUSION, FUSION_OF_UPDATES, Fusion, FusionEdge, FusionReport, Verdict, explain_fusion};
+pub use fusion::{
+    FUSION, FUSION_OF_UPDATES, Fusion, FusionEdge, FusionOptions, FusionReport, RowTileOptions,
+    SiblingOptions, Verdict,
+};
 pub use fusion_inliner::FUSION_INLINER;
 pub use host_offload::HOST_OFFLOAD;
-pub use layout_assignment::LAYOUT_ASSIGNMENT;
-pub use loop_residuals::{LOOP_RESIDUALS, recompute_residuals};
-pub use loop_state::LOOP_STATE_IN_PLACE;
+pub use layout_assignment::{LAYOUT_ASSIGNMENT, LayoutAssignment};
+pub use loop_residuals::{LOOP_RESIDUALS, LoopResiduals, ResidualPair, ResidualsReport};
+pub use loop_state::{LOOP_STATE_IN_PLACE, LoopStateInPlace};
+pub use one_in::OneIn;
 pub use optimization_barrier_expander::OPTIMIZATION_BARRIER_EXPANDER;
-pub use pass::{Context, Pass, PassError, PassFn, PassRun, Pipeline, RunOptions, Unsupported, run};
+pub use pass::{
+    AnyPass, Context, Outcome, Pass, PassError, PassFn, PassRun, Pipeline, RunOptions, Unsupported, run,
+};
 pub use pipeline::{LEGALIZE, SIMPLIFY, TAKE_APART};
-pub use remat::{Products, REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, Tie, recompute_after_peak};
-pub use row_blocks::{MIN_SHARE_IN_BLOCKS, ROW_BLOCKS, cut_into_row_blocks, walk_in_row_blocks};
+pub use remat::{
+    LoweredPeak, Products, REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, Recomputed, Remat,
+    RematReport, Tie,
+};
+pub use report::Report;
+pub use row_blocks::{ROW_BLOCKS, RowBlocks};
 pub use scatter_to_select::SCATTER_TO_SELECT;
 pub use sharding_annotations::{SHARDING_FOLDING, SHARDING_REMOVER};
 pub use strip_fast_memory::strip_fast_memory;
 pub use tuple_constant_expander::TUPLE_CONSTANT_EXPANDER;
 pub use tuple_simplifier::TUPLE_SIMPLIFIER;
 pub use while_invariant_code_motion::{
-    MAX_FREE_BYTES, WHILE_INVARIANT_CODE_MOTION, WHILE_INVARIANT_CODE_MOTION_OF_ALL,
+    MotionWorth, WHILE_INVARIANT_CODE_MOTION, WHILE_INVARIANT_CODE_MOTION_OF_ALL, WhileInvariantCodeMotion,
 };
-pub use while_simplifier::WHILE_SIMPLIFIER;
+pub use while_simplifier::{WHILE_SIMPLIFIER, WhileSimplifier};
 pub use xla::{
     BFLOAT16_PROPAGATION, CONVOLUTION_CANONICALIZATION, CONVOLUTION_PADDING_LEGALIZATION, DOT_DECOMPOSER,
-    FLOAT_NORMALIZATION, INSTRUCTION_FUSION, LIBRARY_FUSION, RESHAPE_DECOMPOSER, SPLITK_REWRITER,
-    STABLE_SORT_EXPANDER, TRANSPOSE_FOLDING, TRANSPOSED_STATE,
+    FLOAT_NORMALIZATION, INSTRUCTION_FUSION, InstructionFusion, LIBRARY_FUSION, LibraryFusion,
+    RESHAPE_DECOMPOSER, SPLITK_REWRITER, STABLE_SORT_EXPANDER, SplitkRewriter, TRANSPOSE_FOLDING,
+    TRANSPOSED_STATE, of_compiler,
 };
+
+/// What takes at most so many bytes is as good as nothing: the alignment of a buffer is no smaller on any target.
+const NEGLIGIBLE_BYTES: u64 = 64;
 
 /// Every pass by name, in alphabetical order.
 pub const ALL: &[&dyn Pass] = &[

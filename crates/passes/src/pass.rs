@@ -1,13 +1,18 @@
 //! What a pass is, and how a list of them runs: verified around each, timed, stoppable.
 
 use std::borrow::Cow;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use memplan_analysis::{CallGraph, CallGraphError};
 use memplan_ir::{Module, VerifyErrors, verify};
 use memplan_memory::Target;
 
-/// A rewrite of a module. Passes are values: those with choices have them as fields.
+use crate::Report;
+
+/// A rewrite of a module. Passes are values: those with options have them as fields.
 pub trait Pass: Send + Sync {
     /// The name on the command line.
     fn name(&self) -> &'static str;
@@ -15,12 +20,12 @@ pub trait Pass: Send + Sync {
     /// One line for people.
     fn description(&self) -> &'static str;
 
-    /// Rewrites the module and says whether anything changed. Running it again right away changes nothing, unless the
-    /// pass says that it comes last.
+    /// Rewrites the module, and says whether anything changed and what was decided. Running it again right away changes
+    /// nothing, unless the pass says that it comes last.
     ///
     /// # Errors
     /// See [`PassError`].
-    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<bool, PassError>;
+    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError>;
 
     /// What it consists of, where it is no more than other passes in an order.
     fn as_pipeline(&self) -> Option<&Pipeline> {
@@ -28,7 +33,22 @@ pub trait Pass: Send + Sync {
     }
 }
 
-/// A pass without choices.
+/// What one run of a pass came to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// Whether the module changed.
+    pub changed: bool,
+    /// What the pass decided, where it reports that.
+    pub report: Option<Report>,
+}
+
+impl From<bool> for Outcome {
+    fn from(changed: bool) -> Outcome {
+        Outcome { changed, report: None }
+    }
+}
+
+/// A pass without options and without a report.
 #[derive(Clone, Copy, Debug)]
 pub struct PassFn {
     /// The name on the command line.
@@ -48,36 +68,96 @@ impl Pass for PassFn {
         self.description
     }
 
-    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
-        (self.run)(module, context)
+    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
+        (self.run)(module, context).map(Outcome::from)
+    }
+}
+
+/// A pass as lists hold it: known when the program was compiled, or made while it runs.
+#[derive(Clone)]
+pub enum AnyPass {
+    /// One with options that are constants, such as those of this crate.
+    Static(&'static dyn Pass),
+    /// One with options of somebody's own.
+    Shared(Arc<dyn Pass>),
+}
+
+impl<P: Pass + 'static> From<P> for AnyPass {
+    fn from(pass: P) -> AnyPass {
+        AnyPass::Shared(Arc::new(pass))
+    }
+}
+
+impl Deref for AnyPass {
+    type Target = dyn Pass;
+
+    fn deref(&self) -> &(dyn Pass + 'static) {
+        match self {
+            AnyPass::Static(pass) => *pass,
+            AnyPass::Shared(pass) => &**pass,
+        }
+    }
+}
+
+impl fmt::Debug for AnyPass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
 /// Passes that run in an order, round after round until nothing changes. [`run`] looks inside: each of its passes is
 /// timed, verified, and counted by itself.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Pipeline {
     /// The name on the command line.
     pub name: &'static str,
     /// One line for people.
     pub description: &'static str,
     /// What runs, in order.
-    pub passes: Cow<'static, [&'static dyn Pass]>,
+    pub passes: Cow<'static, [AnyPass]>,
     /// Most rounds.
     pub rounds: usize,
 }
 
 impl Pipeline {
+    /// Passes that run in an order, once.
+    pub fn new(
+        name: &'static str,
+        description: &'static str,
+        passes: impl IntoIterator<Item = AnyPass>,
+    ) -> Pipeline {
+        Pipeline { name, description, passes: passes.into_iter().collect(), rounds: 1 }
+    }
+
+    /// The same without the passes of a name, also in pipelines within.
+    pub fn without(&self, name: &str) -> Pipeline {
+        self.replacing(name, None)
+    }
+
+    /// The same with another pass for each of a name, also in pipelines within.
+    pub fn with(&self, name: &str, pass: impl Into<AnyPass>) -> Pipeline {
+        self.replacing(name, Some(&pass.into()))
+    }
+
+    fn replacing(&self, name: &str, by: Option<&AnyPass>) -> Pipeline {
+        let replaced = self.passes.iter().filter_map(|pass| match pass.as_pipeline() {
+            _ if pass.name() == name => by.cloned(),
+            Some(inner) => Some(inner.replacing(name, by).into()),
+            None => Some(pass.clone()),
+        });
+        Pipeline { passes: replaced.collect(), ..self.clone() }
+    }
+
     /// Runs the passes by a function that says whether one changed anything.
     fn run_with(&self, mut run: impl FnMut(&dyn Pass) -> Result<bool, PassError>) -> Result<bool, PassError> {
         let mut changed_any = false;
         // A pass that met this very module before left it as it is.
         let mut n_settled = 0;
-        for &pass in std::iter::repeat_n(&self.passes, self.rounds).flat_map(|passes| passes.iter()) {
+        for pass in std::iter::repeat_n(&self.passes, self.rounds).flat_map(|passes| passes.iter()) {
             if n_settled == self.passes.len() {
                 break;
             }
-            match run(pass)? {
+            match run(&**pass)? {
                 true => (changed_any, n_settled) = (true, 0),
                 false => n_settled += 1,
             }
@@ -95,8 +175,8 @@ impl Pass for Pipeline {
         self.description
     }
 
-    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
-        self.run_with(|pass| pass.run(module, context))
+    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
+        self.run_with(|pass| Ok(pass.run(module, context)?.changed)).map(Outcome::from)
     }
 
     fn as_pipeline(&self) -> Option<&Pipeline> {
@@ -187,6 +267,8 @@ pub struct PassRun {
     pub changed: bool,
     /// How long it took, verification excluded.
     pub time: Duration,
+    /// What it decided, where it reports that.
+    pub report: Option<Report>,
 }
 
 /// Runs passes in order, and those of pipelines one by one.
@@ -221,8 +303,8 @@ impl Runner<'_> {
             return Ok(false);
         }
         let start = Instant::now();
-        let changed = pass.run(module, self.context)?;
-        self.runs.push(PassRun { name: pass.name(), changed, time: start.elapsed() });
+        let Outcome { changed, report } = pass.run(module, self.context)?;
+        self.runs.push(PassRun { name: pass.name(), changed, time: start.elapsed(), report });
         if self.options.verify {
             verify(module).map_err(|source| PassError::Broke { pass: pass.name(), source })?;
         }

@@ -2,23 +2,24 @@
 
 use std::borrow::Cow;
 
+use crate::AnyPass::{self, Static};
 use crate::{
     ALGEBRAIC_SIMPLIFIER, BITCAST_EXPANDER, CALL_INLINER, CONDITIONAL_SIMPLIFIER, CONSTANT_FOLDING,
-    COPY_INSERTION, CSE, DCE, DEFAULT_LAYOUTS, FLATTEN_CALL_GRAPH, FUSION_INLINER, HOST_OFFLOAD, Pass,
-    Pipeline, TUPLE_CONSTANT_EXPANDER, TUPLE_SIMPLIFIER, WHILE_INVARIANT_CODE_MOTION, WHILE_SIMPLIFIER,
+    COPY_INSERTION, CSE, DCE, DEFAULT_LAYOUTS, FLATTEN_CALL_GRAPH, FUSION_INLINER, HOST_OFFLOAD, Pipeline,
+    TUPLE_CONSTANT_EXPANDER, TUPLE_SIMPLIFIER, WHILE_INVARIANT_CODE_MOTION, WHILE_SIMPLIFIER,
 };
 
 /// One round. Inlining comes first, since everything else looks at one computation at a time.
-const ROUND: &[&dyn Pass] = &[
-    &CALL_INLINER,
-    &TUPLE_SIMPLIFIER,
-    &ALGEBRAIC_SIMPLIFIER,
-    &CONSTANT_FOLDING,
-    &CSE,
-    &CONDITIONAL_SIMPLIFIER,
-    &WHILE_INVARIANT_CODE_MOTION,
-    &WHILE_SIMPLIFIER,
-    &DCE,
+const ROUND: &[AnyPass] = &[
+    Static(&CALL_INLINER),
+    Static(&TUPLE_SIMPLIFIER),
+    Static(&ALGEBRAIC_SIMPLIFIER),
+    Static(&CONSTANT_FOLDING),
+    Static(&CSE),
+    Static(&CONDITIONAL_SIMPLIFIER),
+    Static(&WHILE_INVARIANT_CODE_MOTION),
+    Static(&WHILE_SIMPLIFIER),
+    Static(&DCE),
 ];
 
 /// Most rounds of [`SIMPLIFY`]. Programs settle in three or four; a round that still changes something after this many
@@ -37,7 +38,11 @@ pub const SIMPLIFY: Pipeline = Pipeline {
 pub const TAKE_APART: Pipeline = Pipeline {
     name: "take-apart",
     description: "take fusions, bitcasts and constant tuples apart, since what is worth having together is decided anew",
-    passes: Cow::Borrowed(&[&BITCAST_EXPANDER, &TUPLE_CONSTANT_EXPANDER, &FUSION_INLINER]),
+    passes: Cow::Borrowed(&[
+        Static(&BITCAST_EXPANDER),
+        Static(&TUPLE_CONSTANT_EXPANDER),
+        Static(&FUSION_INLINER),
+    ]),
     rounds: 1,
 };
 
@@ -47,12 +52,12 @@ pub const LEGALIZE: Pipeline = Pipeline {
     name: "legalize",
     description: "make placement, layouts and aliasing legal, so that the module can be planned",
     passes: Cow::Borrowed(&[
-        &BITCAST_EXPANDER,
-        &TUPLE_CONSTANT_EXPANDER,
-        &DEFAULT_LAYOUTS,
-        &HOST_OFFLOAD,
-        &FLATTEN_CALL_GRAPH,
-        &COPY_INSERTION,
+        Static(&BITCAST_EXPANDER),
+        Static(&TUPLE_CONSTANT_EXPANDER),
+        Static(&DEFAULT_LAYOUTS),
+        Static(&HOST_OFFLOAD),
+        Static(&FLATTEN_CALL_GRAPH),
+        Static(&COPY_INSERTION),
     ]),
     rounds: 1,
 };

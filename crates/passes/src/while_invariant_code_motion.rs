@@ -12,7 +12,7 @@
 //!
 //! What is computed before the loop is an array that lives as long as the loop does. So a value moves only
 //!
-//! * when it takes next to nothing (see [`MAX_FREE_BYTES`]), or
+//! * when it takes next to nothing (see [`WhileInvariantCodeMotion::max_free_bytes`]), or
 //! * when it *replaces* what it is computed from: an array that is passed on by the loop for this value only, that
 //!   nothing else keeps alive, and that is no smaller.
 //!
@@ -25,47 +25,68 @@ use rustc_hash::FxHashMap;
 
 use crate::copy_computation::{copy_computation, state_element, uses_elements_only};
 use crate::rewrite::Rewriter;
-use crate::{Context, PassError, PassFn};
+use crate::{Context, NEGLIGIBLE_BYTES, Outcome, Pass, PassError};
 
 /// Computes before loops what does not change in them.
-pub const WHILE_INVARIANT_CODE_MOTION: PassFn = PassFn {
-    name: "while-invariant-code-motion",
-    description: "compute before a loop what each iteration would compute again, where that takes no memory",
-    run,
-};
-
-/// The same as XLA's CPU compiler has it: whatever does not change is computed before the loop, and lives as long as that.
-pub const WHILE_INVARIANT_CODE_MOTION_OF_ALL: PassFn = PassFn {
-    name: "while-invariant-code-motion-of-all",
-    description: "compute before a loop what each iteration would compute again, as XLA's CPU compiler does",
-    run: |module, _| move_out(module, Worth::AnyWork),
-};
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WhileInvariantCodeMotion {
+    /// What a value must be worth to be computed before a loop.
+    pub worth: MotionWorth,
+    /// A value of at most this many bytes may live through a loop.
+    pub max_free_bytes: u64,
+}
 
 /// What a value must be worth to be computed before a loop.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Worth {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MotionWorth {
     /// No bytes live in addition.
     NoBytes,
     /// Something is computed, rather than only arranged.
     AnyWork,
 }
 
-/// A value of at most this many bytes may live through a loop: it takes less than the alignment of a buffer on any
-/// target.
-pub const MAX_FREE_BYTES: u64 = 64;
+/// The pass as `compile` runs it.
+pub const WHILE_INVARIANT_CODE_MOTION: WhileInvariantCodeMotion =
+    WhileInvariantCodeMotion { worth: MotionWorth::NoBytes, max_free_bytes: NEGLIGIBLE_BYTES };
 
-fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    move_out(module, Worth::NoBytes)
+/// The pass as XLA's CPU compiler has it: whatever does not change is computed before the loop, and lives as long as that.
+pub const WHILE_INVARIANT_CODE_MOTION_OF_ALL: WhileInvariantCodeMotion =
+    WhileInvariantCodeMotion { worth: MotionWorth::AnyWork, ..WHILE_INVARIANT_CODE_MOTION };
+
+impl Default for WhileInvariantCodeMotion {
+    fn default() -> WhileInvariantCodeMotion {
+        WHILE_INVARIANT_CODE_MOTION
+    }
 }
 
-fn move_out(module: &mut Module, worth: Worth) -> Result<bool, PassError> {
-    let mut rewriter = Rewriter::new(module);
-    rewriter.sweep(|r, id| match r.op(id) {
-        Op::While if !r.is_pinned(id) => hoist(r, id, worth),
-        Op::GetTupleElement { index } => crate::tuple_simplifier::element_of_tuple(r, id, *index),
-        _ => None,
-    });
-    Ok(rewriter.finish())
+impl Pass for WhileInvariantCodeMotion {
+    fn name(&self) -> &'static str {
+        match self.worth {
+            MotionWorth::NoBytes => "while-invariant-code-motion",
+            MotionWorth::AnyWork => "while-invariant-code-motion-of-all",
+        }
+    }
+
+    fn description(&self) -> &'static str {
+        match self.worth {
+            MotionWorth::NoBytes => {
+                "compute before a loop what each iteration would compute again, where that takes no memory"
+            }
+            MotionWorth::AnyWork => {
+                "compute before a loop what each iteration would compute again, as XLA's CPU compiler does"
+            }
+        }
+    }
+
+    fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
+        let mut rewriter = Rewriter::new(module);
+        rewriter.sweep(|r, id| match r.op(id) {
+            Op::While if !r.is_pinned(id) => hoist(r, id, self),
+            Op::GetTupleElement { index } => crate::tuple_simplifier::element_of_tuple(r, id, *index),
+            _ => None,
+        });
+        Ok(rewriter.finish().into())
+    }
 }
 
 /// What an instruction of a loop body depends on.
@@ -82,7 +103,11 @@ enum Source {
     Elements,
 }
 
-fn hoist(r: &mut Rewriter<'_>, id: InstructionId, worth: Worth) -> Option<InstructionId> {
+fn hoist(
+    r: &mut Rewriter<'_>,
+    id: InstructionId,
+    options: &WhileInvariantCodeMotion,
+) -> Option<InstructionId> {
     let (body, condition) = (r.get(id).called[0], r.get(id).called[1]);
     let init = r.operand(id, 0);
     let root = r.root_of(body);
@@ -95,9 +120,11 @@ fn hoist(r: &mut Rewriter<'_>, id: InstructionId, worth: Worth) -> Option<Instru
     }
     let instructions = r.live_instructions_of(body);
     let sources = sources(r, body, root, &instructions);
-    let moved = match worth {
-        Worth::NoBytes => moved_values(r, init, body, condition, &instructions, &sources),
-        Worth::AnyWork => values_of_work(r, body, &instructions, &sources),
+    let moved = match options.worth {
+        MotionWorth::NoBytes => {
+            moved_values(r, init, [body, condition], &instructions, &sources, options.max_free_bytes)
+        }
+        MotionWorth::AnyWork => values_of_work(r, body, &instructions, &sources),
     };
     if moved.is_empty() {
         return None;
@@ -157,10 +184,10 @@ fn is_movable(r: &Rewriter<'_>, id: InstructionId) -> bool {
 fn moved_values(
     r: &mut Rewriter<'_>,
     init: InstructionId,
-    body: ComputationId,
-    condition: ComputationId,
+    [body, condition]: [ComputationId; 2],
     instructions: &[InstructionId],
     sources: &SecondaryMap<InstructionId, Source>,
+    max_free_bytes: u64,
 ) -> Vec<InstructionId> {
     let n = r.operands(init).len();
     let is_computed =
@@ -209,7 +236,7 @@ fn moved_values(
             .is_some_and(|(brought, element)| brought <= element)
     };
     let moves = |&id: &InstructionId| {
-        bytes(r, id).is_some_and(|bytes| bytes <= MAX_FREE_BYTES)
+        bytes(r, id).is_some_and(|bytes| bytes <= max_free_bytes)
             || matches!(sources[id], Source::Element(i) if replaces(r, i))
     };
     brought.into_iter().filter(moves).collect()

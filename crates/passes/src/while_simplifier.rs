@@ -37,40 +37,57 @@ use crate::copy_computation::{
 use crate::rewrite::Rewriter;
 use crate::tuple_simplifier::element_of_tuple;
 use crate::tuple_uses::unused_elements;
-use crate::{Context, PassError, PassFn};
+use crate::{Context, NEGLIGIBLE_BYTES, Outcome, Pass, PassError};
 
 /// Rewrites loops.
-pub const WHILE_SIMPLIFIER: PassFn = PassFn {
-    name: "while-simplifier",
-    description: "drop loops that do not run, inline those that run once, and shrink the state of the others",
-    run,
-};
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WhileSimplifier {
+    /// Most sweeps in one run. Each takes one level of nesting further.
+    pub max_sweeps: usize,
+    /// A constant of at most this many bytes may be repeated in the body and the condition of a loop.
+    pub max_repeated_bytes: u64,
+}
 
-/// Most sweeps in one run. Each takes one level of nesting further.
-const MAX_SWEEPS: usize = 8;
+/// The pass with the limits that `compile` uses.
+pub const WHILE_SIMPLIFIER: WhileSimplifier =
+    WhileSimplifier { max_sweeps: 8, max_repeated_bytes: NEGLIGIBLE_BYTES };
 
-/// A constant of at most this many bytes may be repeated in the body and the condition of a loop. It takes less than
-/// the alignment of a buffer on any target.
-const MAX_REPEATED_BYTES: u64 = 64;
-
-fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let mut changed = false;
-    for _ in 0..MAX_SWEEPS {
-        let mut rewriter = Rewriter::new(module);
-        let unused = unused_elements(&rewriter, |op| matches!(op, Op::While));
-        rewriter.sweep(|r, id| match r.op(id) {
-            Op::While if !r.is_pinned(id) => few_trips(r, id).or_else(|| with_less_state(r, id, &unused[id])),
-            Op::GetTupleElement { index } => {
-                element_of_tuple(r, id, *index).or_else(|| passed_on(r, id, *index))
-            }
-            _ => None,
-        });
-        if !rewriter.finish() {
-            break;
-        }
-        changed = true;
+impl Default for WhileSimplifier {
+    fn default() -> WhileSimplifier {
+        WHILE_SIMPLIFIER
     }
-    Ok(changed)
+}
+
+impl Pass for WhileSimplifier {
+    fn name(&self) -> &'static str {
+        "while-simplifier"
+    }
+
+    fn description(&self) -> &'static str {
+        "drop loops that do not run, inline those that run once, and shrink the state of the others"
+    }
+
+    fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
+        let mut changed = false;
+        for _ in 0..self.max_sweeps {
+            let mut rewriter = Rewriter::new(module);
+            let unused = unused_elements(&rewriter, |op| matches!(op, Op::While));
+            rewriter.sweep(|r, id| match r.op(id) {
+                Op::While if !r.is_pinned(id) => {
+                    few_trips(r, id).or_else(|| with_less_state(r, id, &unused[id], self.max_repeated_bytes))
+                }
+                Op::GetTupleElement { index } => {
+                    element_of_tuple(r, id, *index).or_else(|| passed_on(r, id, *index))
+                }
+                _ => None,
+            });
+            if !rewriter.finish() {
+                break;
+            }
+            changed = true;
+        }
+        Ok(changed.into())
+    }
 }
 
 /// A loop that never runs is its initial state, one that runs once is its body.
@@ -113,7 +130,12 @@ enum Fate {
 }
 
 /// The same loop without the elements that it can do without.
-fn with_less_state(r: &mut Rewriter<'_>, id: InstructionId, unused: &[bool]) -> Option<InstructionId> {
+fn with_less_state(
+    r: &mut Rewriter<'_>,
+    id: InstructionId,
+    unused: &[bool],
+    max_repeated_bytes: u64,
+) -> Option<InstructionId> {
     let (body, condition) = (r.get(id).called[0], r.get(id).called[1]);
     let init = r.operand(id, 0);
     let body_root = r.root_of(body);
@@ -126,7 +148,7 @@ fn with_less_state(r: &mut Rewriter<'_>, id: InstructionId, unused: &[bool]) -> 
     }
     let init = r.operands(init).to_vec();
     let next = r.operands(body_root).to_vec();
-    let fates = fates(r, body, condition, &init, &next, unused);
+    let fates = fates(r, [body, condition], &init, &next, unused, max_repeated_bytes);
     if fates.iter().all(|fate| *fate == Fate::Kept) {
         return None;
     }
@@ -157,11 +179,11 @@ fn with_less_state(r: &mut Rewriter<'_>, id: InstructionId, unused: &[bool]) -> 
 
 fn fates(
     r: &mut Rewriter<'_>,
-    body: ComputationId,
-    condition: ComputationId,
+    [body, condition]: [ComputationId; 2],
     init: &[InstructionId],
     next: &[InstructionId],
     unused: &[bool],
+    max_repeated_bytes: u64,
 ) -> Vec<Fate> {
     let n = init.len();
     let passes_on: Vec<bool> = (0..n).map(|i| state_element(r, body, next[i]) == Some(i)).collect();
@@ -175,7 +197,7 @@ fn fates(
                 return Fate::Dropped;
             }
             let stays = passes_on[i] || (r.splat(init[i]).is_some() && r.splat(init[i]) == r.splat(next[i]));
-            if stays && is_repeatable(r, init[i]) {
+            if stays && is_repeatable(r, init[i], max_repeated_bytes) {
                 return Fate::Made(init[i]);
             }
             let first = *first_alike.entry(step(r, body, init[i], next[i], i)).or_insert(i);
@@ -240,21 +262,19 @@ fn live_elements(
 
 /// Whether a value may be made in every iteration rather than carried: it reads nothing from memory, or next to
 /// nothing.
-fn is_repeatable(r: &Rewriter<'_>, id: InstructionId) -> bool {
+fn is_repeatable(r: &Rewriter<'_>, id: InstructionId, max_bytes: u64) -> bool {
     match r.op(id) {
         Op::Iota { .. } => true,
-        Op::Broadcast { .. } => is_small_constant(r, r.operand(id, 0)),
-        _ => is_small_constant(r, id),
+        Op::Broadcast { .. } => is_small_constant(r, r.operand(id, 0), max_bytes),
+        _ => is_small_constant(r, id, max_bytes),
     }
 }
 
-fn is_small_constant(r: &Rewriter<'_>, id: InstructionId) -> bool {
+fn is_small_constant(r: &Rewriter<'_>, id: InstructionId, max_bytes: u64) -> bool {
     matches!(r.op(id), Op::Constant(Literal::Array(_)))
         && r.array(id).and_then(|array| {
-            Some(
-                array.element_count()?.checked_mul(u64::from(array.element_type.byte_width()))?
-                    <= MAX_REPEATED_BYTES,
-            )
+            let bytes = array.element_count()?.checked_mul(u64::from(array.element_type.byte_width()))?;
+            Some(bytes <= max_bytes)
         }) == Some(true)
 }
 

@@ -5,7 +5,7 @@ use memplan_ir::{Module, Schedule, fingerprint};
 use memplan_memory::{Bytes, MemoryPlan, Target};
 
 use crate::assign::assign_below;
-use crate::{AssignOptions, PlanError, Role, ScheduleOptions, schedule};
+use crate::{AssignOptions, PlanError, Role, ScheduleOptions, ScheduleReport, schedule};
 
 /// How to plan.
 #[derive(Clone, Debug, Default)]
@@ -47,13 +47,16 @@ impl Planned {
 pub fn plan(module: &Module, target: &Target, options: &PlanOptions) -> Result<Planned, PlanError> {
     let schedules = match module.is_scheduled && !options.reschedule {
         true => vec![Schedule::in_textual_order(module)],
-        false => schedules(module, target, &options.schedule)?,
+        false => {
+            schedules(module, target, &options.schedule)?.into_iter().map(|(schedule, _)| schedule).collect()
+        }
     };
-    assign_best(module, target, schedules, &options.assign)
+    Ok(assign_best(module, target, schedules, &options.assign)?.1)
 }
 
-/// Schedules worth packing: the one with the lowest peak, and the one with the lowest peak if results were free, which
-/// they are as far as their allocations are scratch before they are written. Equal ones appear once.
+/// Schedules worth packing, and how each was found: the one with the lowest peak, and the one with the lowest peak if
+/// results were free, which they are as far as their allocations are scratch before they are written. Equal ones appear
+/// once.
 ///
 /// # Errors
 /// See [`ScheduleError`](crate::ScheduleError).
@@ -61,14 +64,15 @@ pub fn schedules(
     module: &Module,
     target: &Target,
     options: &ScheduleOptions,
-) -> Result<Vec<Schedule>, PlanError> {
-    let lowest = schedule(module, target, options)?.0;
+) -> Result<Vec<(Schedule, ScheduleReport)>, PlanError> {
+    let lowest = schedule(module, target, options)?;
     let free_results = |role: Role, bytes: Bytes| if role == Role::Output { Bytes::ZERO } else { bytes };
-    let other = schedule(module, target, &ScheduleOptions { weigh: free_results, ..options.clone() })?.0;
-    Ok(if other == lowest { vec![lowest] } else { vec![lowest, other] })
+    let other = schedule(module, target, &ScheduleOptions { weigh: free_results, ..options.clone() })?;
+    Ok(if other.0 == lowest.0 { vec![lowest] } else { vec![lowest, other] })
 }
 
-/// Assigns under each schedule and keeps the plan with the lowest total; the first of equals.
+/// Assigns under each schedule and keeps the plan with the lowest total; the first of equals. Returns the number of its
+/// schedule, too.
 ///
 /// # Errors
 /// See [`PlanError`].
@@ -80,13 +84,13 @@ pub fn assign_best(
     target: &Target,
     schedules: Vec<Schedule>,
     options: &AssignOptions,
-) -> Result<Planned, PlanError> {
-    let mut best: Option<Planned> = None;
-    for schedule in schedules {
+) -> Result<(usize, Planned), PlanError> {
+    let mut best: Option<(usize, Planned)> = None;
+    for (number, schedule) in schedules.into_iter().enumerate() {
         let facts = Facts::new(module, &schedule)?;
-        let limit = best.as_ref().map(|best| best.plan.totals.total);
+        let limit = best.as_ref().map(|(_, best)| best.plan.totals.total);
         if let Some(plan) = assign_below(module, &facts, target, options, limit)? {
-            best = Some(Planned { schedule, facts, plan });
+            best = Some((number, Planned { schedule, facts, plan }));
         }
     }
     Ok(best.expect("there is a schedule to plan for"))

@@ -3,7 +3,7 @@
 use memplan_analysis::ValueId;
 use memplan_ir::{InstructionId, Op, ShapeIndex};
 
-use super::{Class, Node, Separate};
+use super::{Class, Conflict, Node, Separate};
 
 impl Separate<'_> {
     pub(super) fn find(&self, mut class: Class) -> Class {
@@ -24,30 +24,34 @@ impl Separate<'_> {
         }
     }
 
-    /// Lets `new` replace `old` in its buffer, if everything that touches `old` can run before `new` is written.
+    /// Makes `new` replace `old` in its buffer, if everything that touches `old` can run before `new` is written.
     /// `updater` is the instruction that overwrites an operand by definition, if that is the reason.
-    pub(super) fn join(&mut self, old: Class, new: Class, updater: Option<Node>) -> bool {
+    pub(super) fn join(&mut self, old: Class, new: Class, updater: Option<Node>) -> Result<(), Conflict> {
         let (old, new) = (self.find(old), self.find(new));
         if old == new {
-            return true;
+            return Ok(());
         }
-        let Some(writer) = self.classes[new].first_writer else { return false };
+        let Some(writer) = self.classes[new].first_writer else { return Err(Conflict::ComputedElsewhere) };
         let data = &self.classes[old];
-        if data.is_read_only || data.returned > 0 || !self.classes[new].outside.is_empty() {
-            return false;
+        if data.is_read_only {
+            return Err(Conflict::ReadOnly);
+        }
+        if data.returned > 0 {
+            return Err(Conflict::Returned);
+        }
+        if !self.classes[new].outside.is_empty() {
+            return Err(Conflict::ComputedElsewhere);
         }
         if !data.outside.iter().all(|&value| self.is_read_here_only(value, old)) {
-            return false;
+            return Err(Conflict::ReadElsewhere);
         }
         let touched_by = data.touched_by.clone();
         let overwrites_itself = updater == Some(writer);
         if touched_by.contains(&writer) && !overwrites_itself && !self.reads_before_writing(writer, old, new)
         {
-            return false;
+            return Err(Conflict::ReadWhileOverwritten);
         }
-        if self.reaches_any(writer, &touched_by) {
-            return false;
-        }
+        self.later_reader(writer, &touched_by)?;
         for node in touched_by {
             if node != writer {
                 self.add_order(node, writer);
@@ -60,7 +64,7 @@ impl Separate<'_> {
         self.classes[old].touched_by = touched;
         self.classes[old].returned += returned;
         self.joined[new] = old;
-        true
+        Ok(())
     }
 
     /// Whether a value from outside is read by this computation alone.

@@ -6,16 +6,16 @@ use std::collections::BinaryHeap;
 use memplan_ir::{ComputationId, InstructionId, Module};
 use rustc_hash::FxHashMap;
 
-use super::{Node, Separate};
+use super::{Conflict, Node, Separate};
 
-/// Most steps of reachability searches in one computation, a second or so. Beyond it a search counts as having found
-/// a cycle, which costs a copy and nothing else.
+/// Most steps of reachability searches in one computation, a second or so: a limit for hostile programs. Beyond it a search
+/// counts as having found a cycle, which costs a copy and nothing else.
 const MAX_SEARCH_STEPS: usize = 100_000_000;
 
 impl Separate<'_> {
-    /// Whether one of `targets`, other than `from` itself, must run after `from`. Looks only at nodes whose places allow
-    /// it, so that it costs little where all targets stand before `from` in the text.
-    pub(super) fn reaches_any(&mut self, from: Node, targets: &[Node]) -> bool {
+    /// The conflict if one of `targets`, other than `from` itself, must run after `from`. Looks only at nodes whose places
+    /// allow it, so that it costs little where all targets come before `from` in the text.
+    pub(super) fn later_reader(&mut self, from: Node, targets: &[Node]) -> Result<(), Conflict> {
         self.stamp += 2;
         let (target, seen) = (self.stamp, self.stamp + 1);
         let mut last = 0;
@@ -31,20 +31,20 @@ impl Separate<'_> {
             }
             self.steps += self.nodes[node].successors.len();
             if self.steps > MAX_SEARCH_STEPS {
-                return true;
+                return Err(Conflict::SearchLimit);
             }
             for i in 0..self.nodes[node].successors.len() {
                 let next = self.nodes[node].successors[i];
                 let visited = std::mem::replace(&mut self.nodes[next].visited, seen);
                 if visited == target {
-                    return true;
+                    return Err(Conflict::ReadLater { by: self.name(self.nodes[next].id) });
                 }
                 if visited != seen {
                     stack.push(next);
                 }
             }
         }
-        false
+        Ok(())
     }
 
     pub(super) fn add_order(&mut self, before: Node, after: Node) {

@@ -13,7 +13,7 @@
 use memplan_analysis::{ValueId, ValueKind};
 use memplan_ir::{InstructionId, Op, ShapeIndex};
 
-use super::{COPY_INSERTION, Separate};
+use super::{Because, MustShare, NAME, Separate};
 use crate::{PassError, Unsupported};
 
 impl Separate<'_> {
@@ -31,15 +31,15 @@ impl Separate<'_> {
         for (index, receive) in receives {
             let before = self.flow.find(state, &index.child(0)).expect("a body returns what it takes");
             let received = self.flow.find(receive, &[0].into()).expect("a receive has data");
-            if self.flow.values[before].kind != ValueKind::LoopPhi
-                || self.join(self.class(before), self.class(received), None)
-            {
+            if self.flow.values[before].kind != ValueKind::LoopPhi {
                 continue;
             }
-            self.copy_what_arrived(before, &returned);
-            if !self.join(self.class(before), self.class(received), None) {
-                let source = Unsupported::Receive(self.module.instructions[receive].name.clone());
-                return Err(PassError::Unsupported { pass: COPY_INSERTION.name, source });
+            let Err(conflict) = self.join(self.class(before), self.class(received), None) else { continue };
+            let because = Because { sharing: MustShare::Receive { by: self.name(receive) }, conflict };
+            self.copy_what_arrived(before, &returned, &because);
+            if self.join(self.class(before), self.class(received), None).is_err() {
+                let source = Unsupported::Receive(self.name(receive));
+                return Err(PassError::Unsupported { pass: NAME, source });
             }
         }
         Ok(())
@@ -65,7 +65,7 @@ impl Separate<'_> {
 
     /// Lets everything that reads what has arrived in a buffer read a copy of it. A tuple, or a send that the computation
     /// returns, then returns the copy.
-    fn copy_what_arrived(&mut self, value: ValueId, returned: &[InstructionId]) {
+    fn copy_what_arrived(&mut self, value: ValueId, returned: &[InstructionId], because: &Because) {
         let is_arrived = |id: &InstructionId| {
             let instruction = &self.module.instructions[*id];
             matches!(instruction.op, Op::GetTupleElement { index: 0 })
@@ -80,7 +80,7 @@ impl Separate<'_> {
                 .filter(|&node| self.module.instructions[self.nodes[node].id].operands.contains(&source))
                 .collect();
             let old = self.class_of_leaf(source);
-            let copy = self.add_copy(source);
+            let copy = self.add_copy(source, because.clone());
             let (new, made) = (self.class_of_leaf(copy), self.node_of[&copy]);
             for node in readers {
                 let id = self.nodes[node].id;

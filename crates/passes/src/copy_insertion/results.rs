@@ -4,7 +4,7 @@ use memplan_analysis::ValueKind;
 use memplan_ir::{InputOutputAlias, InstructionId, Op, Shape, ShapeIndex};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{COPY_INSERTION, Class, Separate};
+use super::{Because, Class, Conflict, MustShare, NAME, Separate};
 use crate::spell_out::tuple_leaves;
 use crate::{PassError, Unsupported};
 
@@ -28,23 +28,28 @@ impl Separate<'_> {
             let class = self.find(self.class_of_leaf(self.leaf(slot)));
             let data = &self.classes[class];
             let is_kept_parameter = slot.before.is_some_and(|before| self.find(before) == class);
-            let is_usable = data.first_writer.is_some() && !data.is_read_only && data.outside.is_empty();
-            if !(is_usable || is_kept_parameter) || !claimed.insert(class) {
-                self.copy_slot(slot);
+            let conflict = match data {
+                _ if is_kept_parameter => None,
+                data if data.first_writer.is_none() || !data.outside.is_empty() => {
+                    Some(Conflict::ComputedElsewhere)
+                }
+                data if data.is_read_only => Some(Conflict::ReadOnly),
+                _ => None,
+            };
+            let conflict = conflict.or_else(|| (!claimed.insert(class)).then_some(Conflict::InTwoPlaces));
+            if let Some(conflict) = conflict {
+                self.copy_slot(slot, conflict);
             }
         }
         for slot in &slots {
             let Some(before) = slot.before else { continue };
             let class = self.class_of_leaf(self.leaf(slot));
-            if self.find(before) == self.find(class) || self.join(before, class, None) {
-                continue;
-            }
-            self.copy_slot(slot);
+            let Err(conflict) = self.join(before, class, None) else { continue };
+            self.copy_slot(slot, conflict);
             let class = self.class_of_leaf(self.leaf(slot));
-            if !self.join(before, class, None) {
-                let name = self.module.instructions[self.leaf(slot)].name.clone();
-                let source = Unsupported::Returned(name);
-                return Err(PassError::Unsupported { pass: COPY_INSERTION.name, source });
+            if self.join(before, class, None).is_err() {
+                let source = Unsupported::Returned(self.name(self.leaf(slot)));
+                return Err(PassError::Unsupported { pass: NAME, source });
             }
         }
         Ok(())
@@ -112,14 +117,15 @@ impl Separate<'_> {
     }
 
     /// Puts a copy of what a slot holds into it.
-    fn copy_slot(&mut self, slot: &Slot) {
+    fn copy_slot(&mut self, slot: &Slot, conflict: Conflict) {
+        let because = Because { sharing: MustShare::Result { index: slot.index.clone() }, conflict };
         let leaf = self.leaf(slot);
         let class = self.find(self.class_of_leaf(leaf));
         self.classes[class].returned -= 1;
         let copy = match slot.user {
-            Some((tuple, number)) => self.copy_for(leaf, tuple, number),
+            Some((tuple, number)) => self.copy_for(leaf, tuple, number, because),
             None => {
-                let copy = self.add_copy(leaf);
+                let copy = self.add_copy(leaf, because);
                 self.module.computations[self.computation].root = copy;
                 copy
             }

@@ -4,7 +4,7 @@ use memplan_analysis::ValueKind;
 use memplan_ir::{InstructionId, Module, Op, Shape, ShapeIndex};
 use rustc_hash::FxHashMap;
 
-use super::{COPY_INSERTION, Class, Node, Separate};
+use super::{Because, Class, Conflict, MustShare, NAME, Node, Separate};
 use crate::spell_out::tuple_leaves;
 use crate::{PassError, Unsupported};
 
@@ -19,9 +19,9 @@ impl Separate<'_> {
             for pair in self.in_place.must_alias(self.module, id) {
                 let operand = self.module.instructions[id].operands[pair.operand as usize];
                 if self.class_of_copy.contains_key(&operand) {
-                    let instruction = self.module.instructions[id].name.clone();
-                    let source = Unsupported::SharedOperand { instruction, operand: pair.operand };
-                    return Err(PassError::Unsupported { pass: COPY_INSERTION.name, source });
+                    let source =
+                        Unsupported::SharedOperand { instruction: self.name(id), operand: pair.operand };
+                    return Err(PassError::Unsupported { pass: NAME, source });
                 }
                 let is_array = matches!(self.module.shape(operand), Shape::Array(_));
                 let Some(result) = self.flow.find(id, &pair.output_index) else { continue };
@@ -32,9 +32,14 @@ impl Separate<'_> {
                     self.class(value) == old
                         && self.class_of.get(&result).is_some_and(|&it| self.find(it) != new)
                 });
-                if is_only_use && !is_promised_elsewhere && self.join(old, new, Some(node)) {
-                    continue;
-                }
+                let joined = match (is_only_use, is_promised_elsewhere) {
+                    (false, _) => Err(Conflict::InTwoPlaces),
+                    (_, true) => Err(Conflict::Promised),
+                    _ => self.join(old, new, Some(node)),
+                };
+                let Err(conflict) = joined else { continue };
+                let sharing = MustShare::Update { by: self.name(id), operand: pair.operand };
+                let because = Because { sharing, conflict };
                 let (leaf, user, number) = match is_array {
                     true => (operand, id, pair.operand as usize),
                     // Tuples that are overwritten were made explicit.
@@ -48,10 +53,10 @@ impl Separate<'_> {
                         (self.module.instructions[tuple].operands[number], tuple, number)
                     }
                 };
-                let copy = self.copy_for(leaf, user, number);
+                let copy = self.copy_for(leaf, user, number, because);
                 let copied = self.class_of_copy[&copy];
                 self.classes[copied].touched_by.push(node);
-                let joins = self.join(copied, new, Some(node));
+                let joins = self.join(copied, new, Some(node)).is_ok();
                 debug_assert!(joins, "a fresh copy is read by nobody else");
             }
         }
@@ -84,14 +89,17 @@ impl Separate<'_> {
             }
             let (old, new) = (self.class_of_leaf(leaf), self.class(state));
             let n_uses = uses.entry(old).or_default();
-            if *n_uses == 1 && self.join(old, new, Some(node)) {
-                continue;
-            }
+            let joined = match *n_uses {
+                1 => self.join(old, new, Some(node)),
+                _ => Err(Conflict::InTwoPlaces),
+            };
+            let Err(conflict) = joined else { continue };
             *n_uses -= 1;
-            let copy = self.copy_for(leaf, user, number);
+            let sharing = MustShare::LoopState { of: self.name(id), index };
+            let copy = self.copy_for(leaf, user, number, Because { sharing, conflict });
             let copied = self.class_of_copy[&copy];
             self.classes[copied].touched_by.push(node);
-            let joins = self.join(copied, new, Some(node));
+            let joins = self.join(copied, new, Some(node)).is_ok();
             debug_assert!(joins, "a fresh copy is read by nobody else");
         }
     }

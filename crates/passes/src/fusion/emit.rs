@@ -141,7 +141,7 @@ fn fused_computation(
     for &member in members.all.iter().rev() {
         let mut copy = module.instructions[member].clone();
         copy.parent = fused;
-        // Parameters, or members that stand before.
+        // Operands are parameters, or members that have been copied before.
         copy.operands.iter_mut().for_each(|operand| *operand = inner[operand]);
         inner.insert(member, module.add_instruction(copy));
     }
@@ -195,7 +195,8 @@ fn replace(module: &mut Module, kind: &Kind, root: InstructionId, fused: Fused, 
     }
 }
 
-/// Calls a kernel with several results, and makes each root an element of them. The call stands nowhere yet.
+/// Calls a kernel with several results, and makes each root an element of them. The call is in no computation's
+/// list yet.
 fn replace_several(
     module: &mut Module,
     kind: &Kind,

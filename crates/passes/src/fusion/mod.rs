@@ -10,9 +10,9 @@
 //!                                            ROOT c = tanh(b) }
 //! ```
 //!
-//! The decision is by bytes: those alive and, within limits, those moved (`check_cost` in `kernels/bytes.rs`). What a kernel
-//! may hold is data of the target ([`memplan_memory::FusionRules`]). Cheap operations are computed in each kernel that
-//! needs them; expensive ones never twice.
+//! The decision is by bytes: those alive and, within limits, those moved (`check_cost` in `kernels/bytes.rs`). The kernels
+//! that a target has are data ([`memplan_memory::FusionRules`]), other limits are options ([`FusionOptions`]). Cheap
+//! operations are computed in each kernel that needs them; expensive ones never twice.
 //!
 //! Left alone: computations that are not part of the control flow (reducers, comparators, existing fusions), anything
 //! with control dependencies, dynamic shapes, memory spaces other than the main one. Requires no schedule; the order of
@@ -20,32 +20,43 @@
 
 mod emit;
 mod kernels;
+mod options;
 mod report;
 
-use memplan_ir::{Module, Names, layouts_agree};
-use memplan_memory::Target;
+use memplan_ir::{ComputationId, Module, Names, layouts_agree};
 
 pub(crate) use emit::{Kind, Members, emit_in_place};
 pub(crate) use kernels::{Grouping, Siblings, group};
+pub use options::{FusionOptions, RowTileOptions, SiblingOptions};
 pub use report::{FusionEdge, FusionReport, Verdict};
 
 use crate::pass::call_graph;
-use crate::{Context, DCE, Pass, PassError};
+use crate::{Context, DCE, Outcome, Pass, PassError, Report};
 
 /// The pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fusion {
     /// Whether updates of an array share a kernel also where others read the array before, as optimizers update
-    /// parameters. They are expected to have read it by then, in the order of the text; a schedule with fewer bytes
-    /// alive may have wanted to wait with them.
+    /// parameters. The others are expected to have read it by then, in the order of the text; a schedule with fewer bytes
+    /// alive may have delayed them.
     pub updates: bool,
+    /// Whether to report the verdict on every edge ([`Report::Fusion`]).
+    pub explain: bool,
+    /// Limits and tolerances.
+    pub options: FusionOptions,
 }
 
 /// Fusion that leaves schedules free.
-pub const FUSION: Fusion = Fusion { updates: false };
+pub const FUSION: Fusion = Fusion { updates: false, explain: false, options: FusionOptions::DEFAULT };
 
 /// Fusion that joins updates too.
-pub const FUSION_OF_UPDATES: Fusion = Fusion { updates: true };
+pub const FUSION_OF_UPDATES: Fusion = Fusion { updates: true, ..FUSION };
+
+impl Default for Fusion {
+    fn default() -> Fusion {
+        FUSION
+    }
+}
 
 impl Pass for Fusion {
     fn name(&self) -> &'static str {
@@ -61,38 +72,35 @@ impl Pass for Fusion {
         }
     }
 
-    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
-        fuse(module, context, *self)
+    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
+        let graph = call_graph(module, self.name())?;
+        let siblings = if self.updates { Siblings::JoinUpdates } else { Siblings::Join };
+        let groupings = group(module, &graph, context.target, siblings, &self.options);
+        let report = self.explain.then(|| Report::Fusion(explain(module, &groupings)));
+        let changed = emit_all(module, context, &groupings)?;
+        Ok(Outcome { changed, report })
     }
 }
 
-impl Fusion {
-    fn siblings(self) -> Siblings {
-        if self.updates { Siblings::JoinUpdates } else { Siblings::Join }
-    }
-}
-
-/// What fusion would do with a module, edge by edge. Close to linear in the module.
-///
-/// # Errors
-/// When the module's computations call each other in a circle.
-pub fn explain_fusion(module: &Module, target: &Target, fusion: Fusion) -> Result<FusionReport, PassError> {
+fn explain(module: &Module, groupings: &[(ComputationId, Grouping)]) -> FusionReport {
     let mut report = FusionReport::default();
-    for (_, grouping) in group(module, &call_graph(module, fusion.name())?, target, fusion.siblings()) {
-        report.add(module, grouping.decisions);
+    for (_, grouping) in groupings {
+        report.add(module, &grouping.decisions);
     }
-    Ok(report)
+    report
 }
 
-fn fuse(module: &mut Module, context: &Context<'_>, fusion: Fusion) -> Result<bool, PassError> {
-    let graph = call_graph(module, fusion.name())?;
-    let groupings = group(module, &graph, context.target, fusion.siblings());
+fn emit_all(
+    module: &mut Module,
+    context: &Context<'_>,
+    groupings: &[(ComputationId, Grouping)],
+) -> Result<bool, PassError> {
     let mut names = Names::new(module);
     // Where layouts are not assigned yet, a transpose is no view of anything.
     let views_are_bitcasts = layouts_agree(module);
     let mut changed = false;
     for (computation, grouping) in groupings {
-        changed |= emit::emit(module, context.target, computation, &grouping, views_are_bitcasts, &mut names);
+        changed |= emit::emit(module, context.target, *computation, grouping, views_are_bitcasts, &mut names);
     }
     if changed {
         module.compact();

@@ -1,9 +1,9 @@
 //! Why each producer is, or is not, in the kernels of its consumers.
 
-use memplan_ir::{Module, Opcode};
+use memplan_ir::{InstructionId, Module, Opcode};
 use memplan_memory::Bytes;
 
-/// The decision about every edge from a producer to a consumer that both could be in a kernel, or stand before one.
+/// The decision about every edge from a producer to a consumer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FusionReport {
     /// The edges, computation by computation, consumers from last to first.
@@ -131,12 +131,8 @@ impl FusionReport {
     }
 
     /// Takes names from the module for decisions made about ids.
-    pub(super) fn add(
-        &mut self,
-        module: &Module,
-        decisions: impl IntoIterator<Item = (memplan_ir::InstructionId, memplan_ir::InstructionId, Verdict)>,
-    ) {
-        self.edges.extend(decisions.into_iter().map(|(producer, consumer, verdict)| {
+    pub(super) fn add(&mut self, module: &Module, decisions: &[(InstructionId, InstructionId, Verdict)]) {
+        self.edges.extend(decisions.iter().map(|&(producer, consumer, verdict)| {
             let [producer, consumer] = [producer, consumer].map(|id| &module.instructions[id]);
             FusionEdge {
                 computation: module.computations[consumer.parent].name.clone(),

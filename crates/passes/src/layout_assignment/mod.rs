@@ -31,27 +31,54 @@ use memplan_memory::Target;
 use petgraph::unionfind::UnionFind;
 
 use crate::pass::call_graph;
-use crate::{Context, PassError, PassFn, cost};
+use crate::{Context, Outcome, Pass, PassError, cost};
 
 /// The pass.
-pub const LAYOUT_ASSIGNMENT: PassFn = PassFn {
-    name: "layout-assignment",
-    description: "Choose how every array lies in memory, so that transposes and reshapes move nothing",
-    run,
-};
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayoutAssignment {
+    /// How far above an update its product is looked for, where the machine wants updated arrays to lie as products do:
+    /// rotations, biases and reshapes are in between.
+    pub max_steps_to_product: usize,
+}
 
-fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
+/// The pass with the limit that `compile` uses.
+pub const LAYOUT_ASSIGNMENT: LayoutAssignment = LayoutAssignment { max_steps_to_product: 24 };
+
+impl Default for LayoutAssignment {
+    fn default() -> LayoutAssignment {
+        LAYOUT_ASSIGNMENT
+    }
+}
+
+impl Pass for LayoutAssignment {
+    fn name(&self) -> &'static str {
+        "layout-assignment"
+    }
+
+    fn description(&self) -> &'static str {
+        "Choose how every array lies in memory, so that transposes and reshapes move nothing"
+    }
+
+    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
+        assign_layouts(module, context.target, self).map(Outcome::from)
+    }
+}
+
+fn assign_layouts(
+    module: &mut Module,
+    target: &Target,
+    options: &LayoutAssignment,
+) -> Result<bool, PassError> {
     if module.is_scheduled || module.instructions.values().any(|i| i.op == Op::Bitcast) {
         return Ok(false);
     }
-    let target = context.target;
-    let graph = call_graph(module, LAYOUT_ASSIGNMENT.name)?;
+    let graph = call_graph(module, options.name())?;
     let program = program_shape(module, target);
     let mut names = Names::new(module);
-    let otherwise = parameters_laid_out_otherwise(module, target, &graph, &program);
+    let otherwise = parameters_laid_out_otherwise(module, target, options, &graph, &program);
     updates::copy_parameters(module, &otherwise, &mut names);
     let flow = dataflow(module, &graph);
-    let mut choice = Choice::new(module, target, &graph, &flow);
+    let mut choice = Choice::new(module, target, options, &graph, &flow);
     choice.fix_updates();
     choice.fix_interface(&program);
     choice.fix_convolutions();
@@ -99,6 +126,7 @@ fn program_shape(module: &Module, target: &Target) -> ProgramShape {
 fn parameters_laid_out_otherwise(
     module: &Module,
     target: &Target,
+    options: &LayoutAssignment,
     graph: &CallGraph,
     program: &ProgramShape,
 ) -> Vec<InstructionId> {
@@ -106,7 +134,7 @@ fn parameters_laid_out_otherwise(
         return Vec::new();
     }
     let flow = dataflow(module, graph);
-    let mut choice = Choice::new(module, target, graph, &flow);
+    let mut choice = Choice::new(module, target, options, graph, &flow);
     choice.fix_updates();
     let parameters = module.entry_computation().parameters.iter().zip(&program.parameters);
     let lies_otherwise = |(&parameter, shape): (&InstructionId, &Shape)| {
@@ -184,6 +212,7 @@ impl Layouts {
 struct Choice<'a> {
     module: &'a Module,
     target: &'a Target,
+    options: &'a LayoutAssignment,
     graph: &'a CallGraph,
     flow: &'a Dataflow,
     layouts: Layouts,
@@ -191,7 +220,13 @@ struct Choice<'a> {
 
 impl<'a> Choice<'a> {
     /// Values that meet in loops and conditionals, or share memory because an operation works in place, lie alike.
-    fn new(module: &'a Module, target: &'a Target, graph: &'a CallGraph, flow: &'a Dataflow) -> Choice<'a> {
+    fn new(
+        module: &'a Module,
+        target: &'a Target,
+        options: &'a LayoutAssignment,
+        graph: &'a CallGraph,
+        flow: &'a Dataflow,
+    ) -> Choice<'a> {
         let mut sets: UnionFind<u32> = UnionFind::new(flow.values.len());
         for &(phi, input) in &flow.phi_inputs {
             sets.union(phi.as_u32(), input.as_u32());
@@ -213,7 +248,7 @@ impl<'a> Choice<'a> {
         }
         let class_of = sets.into_labeling();
         let of_class = vec![None; class_of.len()];
-        Choice { module, target, graph, flow, layouts: Layouts { class_of, of_class } }
+        Choice { module, target, options, graph, flow, layouts: Layouts { class_of, of_class } }
     }
 
     /// Parameters first: where one is returned, it is the result that is copied. So it is where a library call makes it.
@@ -248,7 +283,9 @@ impl<'a> Choice<'a> {
                 continue;
             }
             let array = self.module.shape(id).as_array();
-            if let Some((array, order)) = array.zip(updates::order_of_updated(self.module, id)) {
+            if let Some((array, order)) =
+                array.zip(updates::order_of_updated(self.module, id, self.options.max_steps_to_product))
+            {
                 let layout = Some(self.target.layout_with_order(array, &order));
                 self.fix(id, &Shape::Array(ArrayShape { layout, ..array.clone() }));
             }

@@ -15,18 +15,19 @@ use rustc_hash::FxHashMap;
 use super::views;
 use crate::cost;
 
-/// How far above an update its product is looked for: rotations, biases and reshapes are in between.
-const MAX_STEPS: usize = 24;
-
 /// The minor-to-major order of an array into which pieces of products are written; `None` where they are none, or cover
-/// part of a dimension.
-pub(super) fn order_of_updated(module: &Module, update: InstructionId) -> Option<Dimensions> {
+/// part of a dimension. A product is looked for at most `max_steps` above its update.
+pub(super) fn order_of_updated(
+    module: &Module,
+    update: InstructionId,
+    max_steps: usize,
+) -> Option<Dimensions> {
     // An update that is itself an updated array, as in loops over layers, follows it.
     let mut outer = vec![update];
     let product = loop {
-        let source = source_of(module, module.instructions[*outer.last()?].operands[1])?;
+        let source = source_of(module, module.instructions[*outer.last()?].operands[1], max_steps)?;
         match module.instructions[source].op {
-            Op::DynamicUpdateSlice if outer.len() < MAX_STEPS => outer.push(source),
+            Op::DynamicUpdateSlice if outer.len() < max_steps => outer.push(source),
             Op::Dot(_) => break source,
             _ => return None,
         }
@@ -59,9 +60,9 @@ pub(super) fn order_of_updated(module: &Module, update: InstructionId) -> Option
 }
 
 /// The product, or the updated array, of which a piece is made element by element.
-fn source_of(module: &Module, piece: InstructionId) -> Option<InstructionId> {
+fn source_of(module: &Module, piece: InstructionId, max_steps: usize) -> Option<InstructionId> {
     let mut at = piece;
-    for _ in 0..MAX_STEPS {
+    for _ in 0..max_steps {
         let instruction = &module.instructions[at];
         at = match &instruction.op {
             Op::Dot(_) | Op::DynamicUpdateSlice => return Some(at),

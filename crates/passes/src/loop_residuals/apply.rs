@@ -1,4 +1,4 @@
-//! Letting the second loop compute rows, and the first keep what they are computed from.
+//! Rewriting both loops: the second recomputes rows, and the first keeps what they are computed from.
 
 use memplan_ir::{
     ArrayShape, ComputationId, Instruction, InstructionId, Module, Names, Op, Operands, Shape, ShapeId,
@@ -10,33 +10,38 @@ use super::find::{Pair, Residual};
 use crate::loops::Loop;
 use crate::scalar::Scalar;
 
-/// Rewrites both loops. What is not kept any more stays behind as state that nothing reads.
-pub(super) fn apply(module: &mut Module, pair: &Pair, kept: &Kept, names: &mut Names) {
+/// Rewrites both loops. Residuals that are no longer kept remain as state that nothing reads. Returns the names of the
+/// instructions whose rows are recomputed.
+pub(super) fn apply(module: &mut Module, pair: &Pair, kept: &Kept, names: &mut Names) -> Vec<Box<str>> {
     let position = |computation: ComputationId| -> FxHashMap<InstructionId, usize> {
         let instructions = module.computations[computation].instructions.iter();
         instructions.enumerate().map(|(i, &id)| (id, i)).collect()
     };
-    let (made_at, read_at) = (position(pair.producer.body), position(pair.consumer.body));
+    let (written_at, read_at) = (position(pair.producer.body), position(pair.consumer.body));
     let is_dropped = |residual: &&Residual| !kept.values.contains(&below_views(module, residual.row));
     let dropped: Vec<&Residual> = pair.residuals.iter().filter(is_dropped).collect();
     let mut slices: Vec<(InstructionId, InstructionId)> =
         dropped.iter().flat_map(|r| r.slices.iter().map(|&slice| (slice, r.row))).collect();
     slices.sort_unstable_by_key(|(slice, _)| read_at[slice]);
-    let mut writer = Writer { module, pair, names, have: FxHashMap::default(), before: FxHashMap::default() };
+    let mut writer =
+        Writer { module, pair, names, provided: FxHashMap::default(), before: FxHashMap::default() };
     let mut computed: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
     for (slice, row) in slices {
-        for id in writer.missing(row, kept, &made_at) {
+        for id in writer.missing(row, kept, &written_at) {
             writer.provide(id, kept, slice);
         }
-        computed.insert(slice, writer.have[&row]);
+        computed.insert(slice, writer.provided[&row]);
     }
+    let names_of = |residual: &&Residual| writer.module.instructions[residual.row].name.clone();
+    let recomputed = dropped.iter().map(names_of).collect();
     for residual in dropped {
         writer.drop(residual);
     }
     writer.finish(&computed);
+    recomputed
 }
 
-/// What an array is, reshapes aside.
+/// The instruction that an array is a view of.
 fn below_views(module: &Module, mut id: InstructionId) -> InstructionId {
     while let Op::Reshape { .. } | Op::Bitcast = module.instructions[id].op {
         id = module.instructions[id].operands[0];
@@ -44,42 +49,42 @@ fn below_views(module: &Module, mut id: InstructionId) -> InstructionId {
     id
 }
 
-/// A rewrite of two loops under way.
+/// The rewrite of two loops.
 struct Writer<'a> {
     module: &'a mut Module,
     pair: &'a Pair,
     names: &'a mut Names,
-    /// For instructions of the first loop's body: their values in the second's.
-    have: FxHashMap<InstructionId, InstructionId>,
-    /// New instructions by the one that they stand before.
+    /// For instructions of the first loop's body: their values in the second loop's body.
+    provided: FxHashMap<InstructionId, InstructionId>,
+    /// New instructions, by the one before which they are inserted.
     before: FxHashMap<InstructionId, Vec<InstructionId>>,
 }
 
 impl Writer<'_> {
-    /// What the second loop lacks to compute a row, operands first.
+    /// The values that the second loop does not have yet and needs to compute a row, operands first.
     fn missing(
         &self,
         row: InstructionId,
         kept: &Kept,
-        made_at: &FxHashMap<InstructionId, usize>,
+        written_at: &FxHashMap<InstructionId, usize>,
     ) -> Vec<InstructionId> {
         let mut seen: FxHashSet<InstructionId> = FxHashSet::from_iter([row]);
         let mut open = vec![row];
         let mut found = Vec::new();
-        while let Some(id) = open.pop().filter(|id| !self.have.contains_key(id)) {
+        while let Some(id) = open.pop().filter(|id| !self.provided.contains_key(id)) {
             found.push(id);
             if !kept.values.contains(&id) {
                 let operands = self.module.instructions[id].operands.iter().copied();
                 open.extend(
-                    operands.filter(|&operand| !self.have.contains_key(&operand) && seen.insert(operand)),
+                    operands.filter(|&operand| !self.provided.contains_key(&operand) && seen.insert(operand)),
                 );
             }
         }
-        found.sort_unstable_by_key(|id| made_at[id]);
+        found.sort_unstable_by_key(|id| written_at[id]);
         found
     }
 
-    /// Brings a value to the second loop, before an instruction of its body.
+    /// Provides a value to the second loop, before an instruction of its body.
     fn provide(&mut self, id: InstructionId, kept: &Kept, anchor: InstructionId) {
         let element = self.pair.producer.element_at(self.module, id);
         let value = match element {
@@ -91,19 +96,19 @@ impl Writer<'_> {
             }
             _ => self.row_of(id, anchor),
         };
-        self.have.insert(id, value);
+        self.provided.insert(id, value);
     }
 
-    /// A copy of an instruction whose operands are there.
+    /// A copy of an instruction whose operands have been provided.
     fn copy(&mut self, id: InstructionId, anchor: InstructionId) -> InstructionId {
         let mut copy = self.module.instructions[id].clone();
         let counter = self.pair.counter;
         for (i, operand) in copy.operands.iter_mut().enumerate() {
             let is_start = i > 0 && matches!(copy.op, Op::DynamicSlice { .. });
-            // A slice keeps its start within the array by itself.
+            // A dynamic slice clamps its start to the array by itself.
             *operand = match self.pair.producer.element_at(self.module, *operand) {
                 Some(element) if element == counter && is_start => self.pair.row,
-                _ => self.have[operand],
+                _ => self.provided[operand],
             };
         }
         copy.name = self.names.fresh(&format!("{}.again", copy.name));
@@ -111,7 +116,7 @@ impl Writer<'_> {
         self.insert(copy, anchor)
     }
 
-    /// The number of the step that wrote the row that is read. Reading beyond the last row reads the last.
+    /// The number of the step that wrote the row at hand. A number beyond the last row reads the last row.
     fn step(&mut self, anchor: InstructionId) -> InstructionId {
         let shape = self.module.instructions[self.pair.row].shape;
         let first = self.integer(0, shape, anchor);
@@ -119,16 +124,16 @@ impl Writer<'_> {
         self.emit(Op::Clamp, [first, self.pair.row, last], shape, anchor)
     }
 
-    /// An element of the state that neither loop changes.
+    /// An element of the first loop's state that neither loop changes.
     fn unchanged(&mut self, element: u32, anchor: InstructionId) -> InstructionId {
         let given = self.module.instructions[self.pair.producer.init].operands[element as usize];
         match self.pair.consumer_element(self.module, given) {
             Some(element) => self.take(&self.pair.consumer, element, anchor),
-            None => self.hand_through(given, anchor),
+            None => self.carry(given, anchor),
         }
     }
 
-    /// The row of a value that the first loop keeps, from now on if not before.
+    /// The row of a value that the first loop keeps, or is made to keep.
     fn row_of(&mut self, id: InstructionId, anchor: InstructionId) -> InstructionId {
         let is_kept = |residual: &&Residual| below_views(self.module, residual.row) == id;
         let value = self.module.shape(id).as_array().expect("only arrays are cut").clone();
@@ -141,7 +146,7 @@ impl Writer<'_> {
                 let extents = std::iter::once(1).chain(value.dimensions.iter().copied());
                 let shape = self.module.intern(Shape::array(value.element_type, extents));
                 let result = self.keep(id, &value, shape);
-                (self.hand_through(result, anchor), shape)
+                (self.carry(result, anchor), shape)
             }
         };
         let number = self.module.instructions[self.pair.row].shape;
@@ -154,13 +159,13 @@ impl Writer<'_> {
         self.emit(Op::Reshape { inferred_dimension: None }, [row], shape, anchor)
     }
 
-    /// Lets the first loop keep a value of each step. Returns all of them, after the loop.
+    /// Makes the first loop keep a value of each step. Returns the array of all rows, after the loop.
     fn keep(&mut self, id: InstructionId, value: &ArrayShape, row_shape: ShapeId) -> InstructionId {
         let producer = &self.pair.producer;
         let extents = std::iter::once(self.pair.n_rows as i64).chain(value.dimensions.iter().copied());
         let shape = self.module.intern(Shape::array(value.element_type, extents));
         let scalar = self.module.intern(Shape::scalar(value.element_type));
-        // Every row is written before any is read.
+        // The initial rows are never read, since every row is written before.
         let zero = self.integer(0, scalar, producer.init);
         let start = self.emit(Op::Broadcast { dimensions: Default::default() }, [zero], shape, producer.init);
         let element = self.module.instructions[producer.init].operands.len() as u32;
@@ -179,8 +184,8 @@ impl Writer<'_> {
         self.take_as(producer.id, element, shape, self.pair.consumer.init)
     }
 
-    /// Lets the second loop have a value that stands before it, and takes it out.
-    fn hand_through(&mut self, given: InstructionId, anchor: InstructionId) -> InstructionId {
+    /// Adds a value from before the second loop to its state, and returns the element in the body.
+    fn carry(&mut self, given: InstructionId, anchor: InstructionId) -> InstructionId {
         let consumer = &self.pair.consumer;
         let element = self.module.instructions[consumer.init].operands.len() as u32;
         self.module.instructions[consumer.init].operands.push(given);
@@ -230,14 +235,14 @@ impl Writer<'_> {
         id
     }
 
-    /// Lets the first loop hand an element on as it is.
+    /// Makes the first loop pass a residual on unchanged.
     fn drop(&mut self, residual: &Residual) {
         let update = self.module.instructions[self.pair.producer.next].operands[residual.element as usize];
         let rows = self.module.instructions[update].operands[0];
         self.module.instructions[self.pair.producer.next].operands[residual.element as usize] = rows;
     }
 
-    /// Puts new instructions where they belong, and computed rows in place of those taken out.
+    /// Inserts the new instructions, and replaces the slices of residuals by the recomputed rows.
     fn finish(mut self, computed: &FxHashMap<InstructionId, InstructionId>) {
         let [producer, consumer] = [&self.pair.producer, &self.pair.consumer];
         let around = self.module.instructions[producer.id].parent;

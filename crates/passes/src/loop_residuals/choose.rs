@@ -1,45 +1,48 @@
-//! Which rows to keep: a minimum cut.
+//! The rows to keep: a minimum cut of the data flow of one step.
 
 use memplan_ir::{InstructionId, Module, Op};
-use memplan_memory::Target;
+use memplan_memory::{Bytes, Target};
 use rustc_hash::FxHashSet;
 
+use super::LoopResiduals;
 use super::find::Pair;
 use crate::cost;
-use crate::remat::Products;
 use crate::remat::recompute_network::{self, Choice};
 use memplan_min_cut::UNCUTTABLE;
 
-/// The bytes kept must shrink by this fraction at least: less is not worth the longer program.
-const MIN_GAIN: f64 = 1.0 / 16.0;
-
-/// What the second loop gets; it computes the rest. Instructions of the first loop's body.
+/// The values of the first loop that the second loop gets; it computes all others.
 #[derive(Clone, Debug)]
 pub(super) struct Kept {
-    /// Rows, elements of state that neither loop changes, the number of the step, constants.
+    /// Instructions of the first loop's body: rows, elements of state that neither loop changes, the number of the step,
+    /// constants.
     pub(super) values: FxHashSet<InstructionId>,
+    /// Bytes of the residuals as they are.
+    pub(super) bytes_before: Bytes,
+    /// Bytes of `values`, for all steps.
+    pub(super) bytes_after: Bytes,
 }
 
-/// What is best kept, where that is less than now.
-pub(super) fn choose(module: &Module, target: &Target, pair: &Pair, products: Products) -> Option<Kept> {
+/// The values to keep that take the fewest bytes; `None` where that is hardly less than now.
+pub(super) fn choose(module: &Module, target: &Target, pair: &Pair, options: &LoopResiduals) -> Option<Kept> {
     let n = pair.n_rows;
     let bytes = |id: InstructionId| cost::result_bytes(module, target, id);
     let now = pair.residuals.iter().fold(0u64, |sum, r| sum.saturating_add(bytes(r.row).saturating_mul(n)));
-    let recomputable = products.recomputable(module, target, pair.producer.body);
+    let recomputable = options.products.recomputable(module, target, pair.producer.body);
     let is_source = |id: InstructionId| {
         let is_given = pair.producer.element_at(module, id).is_some();
-        let is_made = matches!(module.instructions[id].op, Op::Constant(_));
-        is_given || is_made || !recomputable.contains(id)
+        let is_constant = matches!(module.instructions[id].op, Op::Constant(_));
+        is_given || is_constant || !recomputable.contains(id)
     };
-    let capacity = |id| width(module, target, pair, id);
+    let capacity = |id| capacity(module, target, pair, id);
     let rows = pair.residuals.iter().map(|residual| residual.row);
     let Choice { kept: values, .. } = recompute_network::choose(module, rows, capacity, is_source)?;
     let kept = values.iter().fold(0u64, |sum, &id| sum.saturating_add(capacity(id)));
-    (kept as f64 <= now as f64 * (1.0 - MIN_GAIN)).then_some(Kept { values })
+    let gains = kept as f64 <= now as f64 * (1.0 - options.min_gain);
+    gains.then_some(Kept { values, bytes_before: Bytes(now), bytes_after: Bytes(kept) })
 }
 
-/// What it takes until the second loop has a value.
-fn width(module: &Module, target: &Target, pair: &Pair, id: InstructionId) -> u64 {
+/// The bytes that it takes to give a value to the second loop.
+fn capacity(module: &Module, target: &Target, pair: &Pair, id: InstructionId) -> u64 {
     let instruction = &module.instructions[id];
     let bytes = || cost::result_bytes(module, target, id).min(1 << 40);
     if module.shape(id).as_array().is_none_or(|array| array.is_dynamic() || array.memory_space() != 0) {
@@ -53,20 +56,20 @@ fn width(module: &Module, target: &Target, pair: &Pair, id: InstructionId) -> u6
             if is_parameter || pair.consumer_element(module, given).is_some() { 0 } else { bytes() }
         }
         (None, Op::Constant(_)) => bytes(),
-        // Views are as good as what they are views of.
+        // The value that a view shows is cut instead.
         (None, Op::Reshape { .. } | Op::Bitcast) => UNCUTTABLE,
         _ => bytes().saturating_mul(pair.n_rows).min(UNCUTTABLE - 1),
     }
 }
 
-/// Whether the caller keeps a value.
+/// Whether the caller of the program keeps a value.
 fn is_kept_by_caller(module: &Module, id: InstructionId) -> bool {
     let instruction = &module.instructions[id];
     matches!(instruction.op, Op::Parameter { .. }) && instruction.parent == module.entry
 }
 
 impl Pair {
-    /// As which element of its state the second loop has a value that it hands on unchanged.
+    /// The element of the second loop's state that is a given value throughout.
     pub(super) fn consumer_element(&self, module: &Module, given: InstructionId) -> Option<u32> {
         let init = &module.instructions[self.consumer.init].operands;
         (0..init.len() as u32).find(|&i| init[i as usize] == given && self.consumer.passes_on(module, i))

@@ -6,30 +6,30 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::loops::{Loop, loops, scalar};
 
-/// Two loops, and what the first keeps for the second.
+/// Two loops, and the rows that the first keeps for the second.
 #[derive(Clone, Debug)]
 pub(super) struct Pair {
     pub(super) producer: Loop,
     pub(super) consumer: Loop,
-    /// How often the first runs, which is how many rows there are.
+    /// The number of steps of the first loop, which is the number of rows.
     pub(super) n_rows: u64,
     /// The element of the first loop's state that counts its steps from 0.
     pub(super) counter: u32,
-    /// The number of the row that the second loop takes out, in its body.
+    /// In the second loop's body, the number of the row that it reads.
     pub(super) row: InstructionId,
     pub(super) residuals: Vec<Residual>,
 }
 
-/// Rows that the first loop writes, one a step, and the second takes out.
+/// Rows that the first loop writes, one in each step, and the second reads.
 #[derive(Clone, Debug)]
 pub(super) struct Residual {
-    /// Its element of the first loop's state.
+    /// The element of the first loop's state that holds the rows.
     pub(super) element: u32,
-    /// What the first loop's body writes as a row: an array with a leading extent of 1.
+    /// The row that the first loop's body writes: an array with a leading extent of 1.
     pub(super) row: InstructionId,
-    /// Its element of the second loop's state.
+    /// The element of the second loop's state that holds the rows.
     pub(super) read_as: u32,
-    /// Where the second loop's body takes a row out.
+    /// The instructions of the second loop's body that read a row.
     pub(super) slices: Vec<InstructionId>,
 }
 
@@ -59,7 +59,7 @@ pub(super) fn pairs(module: &Module, users: &Users) -> Vec<Pair> {
     pairs
 }
 
-/// How often a loop runs, and the element that counts from 0.
+/// The number of steps of a loop, and the element of its state that counts them from 0.
 fn steps(module: &Module, of: &Loop) -> Option<(u64, u32)> {
     let n = trip_count(module, of.id)?;
     let next = &module.instructions[of.next].operands;
@@ -93,7 +93,7 @@ fn residuals(
         else {
             continue;
         };
-        // One number of the row for all.
+        // All rows are read with the same number.
         if *row_number.get_or_insert(number) == number {
             found.push(Residual { element, row, read_as, slices });
         }
@@ -103,7 +103,7 @@ fn residuals(
     (module.shape(number) == module.shape(counter)).then_some((number, found))
 }
 
-/// The row that each step of a loop writes into an element of its state that does nothing else.
+/// The row that each step of a loop writes into an element of its state, where that element is used for nothing else.
 fn row_written(
     module: &Module,
     users: &Users,
@@ -134,7 +134,8 @@ fn row_written(
     (is_whole_row && is_plain && is_own && counts).then_some(row)
 }
 
-/// How the second loop reads rows that nothing else reads: as which element, where, and the number of the row.
+/// How the second loop reads rows that nothing else reads: the element of its state, the slices, and the number of the
+/// row.
 fn rows_read(
     module: &Module,
     users: &Users,

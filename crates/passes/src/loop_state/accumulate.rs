@@ -20,9 +20,6 @@ use super::site::Site;
 use crate::homes::Homes;
 use crate::loops::{Loop, loops, scalar};
 
-/// Most operations between a loop and the end of what becomes part of it.
-const MAX_OPERATIONS: usize = 8;
-
 /// Elementwise operations on an array that a loop makes.
 struct Accumulation {
     /// The array's element of the state.
@@ -33,8 +30,8 @@ struct Accumulation {
     onto: InstructionId,
 }
 
-/// Rewrites what can be.
-pub(super) fn run(module: &mut Module) -> bool {
+/// Rewrites what can be, with at most so many operations each.
+pub(super) fn run(module: &mut Module, max_operations: usize) -> bool {
     if module.is_scheduled {
         return false;
     }
@@ -44,7 +41,8 @@ pub(super) fn run(module: &mut Module) -> bool {
     let mut found = Vec::new();
     for of in &loops {
         for made in made_row_by_row(module, &users, of) {
-            found.extend(accumulation(module, &users, &homes, of, made.element).map(|found| (of, found)));
+            let accumulation = accumulation(module, &users, &homes, of, made.element, max_operations);
+            found.extend(accumulation.map(|found| (of, found)));
         }
     }
     let mut names = Names::new(module);
@@ -60,10 +58,11 @@ fn accumulation(
     homes: &Homes<'_>,
     of: &Loop,
     element: u32,
+    max_operations: usize,
 ) -> Option<Accumulation> {
     let &[mut id] = of.results.get(&element)?.as_slice() else { return None };
     let mut operations = Vec::new();
-    while operations.len() < MAX_OPERATIONS {
+    while operations.len() < max_operations {
         let &[user] = users.of(id) else { return None };
         let operation = &module.instructions[user];
         let is_elementwise = matches!(operation.op, Op::Unary(_) | Op::Binary(_) | Op::Convert);

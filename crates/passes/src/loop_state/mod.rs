@@ -37,28 +37,48 @@ use memplan_ir::{Module, Names, Users};
 
 use crate::homes::Homes;
 use crate::loops::loops;
-use crate::{Context, PassError, PassFn};
+use crate::{Context, Outcome, Pass, PassError};
 
 /// The pass.
-pub const LOOP_STATE_IN_PLACE: PassFn = PassFn {
-    name: "loop-state-in-place",
-    description: "let loops write rows of new state over the rows of old state that they have read",
-    run,
-};
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoopStateInPlace {
+    /// Most times that the module is looked at: each time, more may be dead.
+    pub max_rounds: usize,
+    /// Most operations between a loop and the end of what becomes part of it: a scale, a decay and a sum are three.
+    pub max_operations: usize,
+}
 
-/// Most times that the module is looked at: each time, more may be dead.
-const MAX_ROUNDS: usize = 8;
+/// The pass with the limits that `compile` uses.
+pub const LOOP_STATE_IN_PLACE: LoopStateInPlace = LoopStateInPlace { max_rounds: 8, max_operations: 8 };
 
-fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let mut changed = false;
-    for _ in 0..MAX_ROUNDS {
-        // Each of them, whatever the others find.
-        if ![join(module), accumulate::run(module), part_of_row::run(module)].contains(&true) {
-            break;
-        }
-        changed = true;
+impl Default for LoopStateInPlace {
+    fn default() -> LoopStateInPlace {
+        LOOP_STATE_IN_PLACE
     }
-    Ok(changed)
+}
+
+impl Pass for LoopStateInPlace {
+    fn name(&self) -> &'static str {
+        "loop-state-in-place"
+    }
+
+    fn description(&self) -> &'static str {
+        "let loops write rows of new state over the rows of old state that they have read"
+    }
+
+    fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
+        let mut changed = false;
+        for _ in 0..self.max_rounds {
+            let joined = join(module);
+            let accumulated = accumulate::run(module, self.max_operations);
+            let in_part = part_of_row::run(module);
+            if !(joined || accumulated || in_part) {
+                break;
+            }
+            changed = true;
+        }
+        Ok(changed.into())
+    }
 }
 
 fn join(module: &mut Module) -> bool {

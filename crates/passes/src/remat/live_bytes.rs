@@ -1,7 +1,7 @@
-//! Bytes live over a computation as fusion would leave it, under the order of the text.
+//! Bytes live over a computation as fusion would leave it, in the order of the text.
 //!
-//! This is an estimate that costs one walk: results are live from where they stand to their last reader, whatever could
-//! be reused in place. The planner knows better, but later.
+//! This is an estimate that takes one pass: a result is live from its definition to its last reader, even where it could be
+//! overwritten in place. The planner is exact, but runs later.
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{ComputationId, InstructionId, Module, Op, Role};
@@ -16,18 +16,18 @@ pub(super) struct LiveBytes<'a> {
     target: &'a Target,
     /// Bytes at the peak of each computation profiled so far.
     peaks: SecondaryMap<ComputationId, u64>,
-    /// Where each instruction stands in its computation.
+    /// The place of each instruction in the text of its computation.
     positions: SecondaryMap<InstructionId, u32>,
-    /// Where each instruction's value is read last.
+    /// The place of the last reader of each instruction.
     ends: SecondaryMap<InstructionId, u32>,
 }
 
-/// The load of one computation.
+/// The peak of one computation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Profile {
     /// Bytes at the peak.
     pub(crate) peak: u64,
-    /// The first position in the text at which they are live.
+    /// The first position in the text at which they are all live.
     pub(crate) time: usize,
 }
 
@@ -42,19 +42,19 @@ impl<'a> LiveBytes<'a> {
         }
     }
 
-    /// The load of a computation whose callees have been profiled.
+    /// The peak of a computation whose callees have been profiled.
     pub(super) fn profile(&mut self, computation: ComputationId, grouping: &Grouping) -> Profile {
         let instructions = &self.module.computations[computation].instructions;
         for (i, &id) in instructions.iter().enumerate() {
             (self.positions[id], self.ends[id]) = (i as u32, i as u32);
         }
         self.extend_to_readers(computation, grouping);
-        // Changes of the load at each position.
+        // Bytes that begin and cease to be live at each position.
         let mut rise = vec![0u64; instructions.len() + 2];
         let mut fall = rise.clone();
         for (i, &id) in instructions.iter().enumerate() {
-            let bytes = if grouping.stands(id) { self.bytes(id) } else { 0 };
-            // What is updated in place is the operand until then.
+            let bytes = if grouping.is_materialized(id) { self.bytes(id) } else { 0 };
+            // The result of an update in place takes the bytes of the operand, which is counted until then.
             let start = if self.is_in_place(id) { i + 1 } else { i };
             let end = self.ends[id] as usize + 1;
             if start < end {
@@ -75,7 +75,7 @@ impl<'a> LiveBytes<'a> {
         profile
     }
 
-    /// Readers from the last to the first, so that what is read through a view is known when the view's turn comes.
+    /// Visits readers from the last to the first, so that the last reader of a view is known before that of its operand.
     fn extend_to_readers(&mut self, computation: ComputationId, grouping: &Grouping) {
         let body = &self.module.computations[computation];
         self.ends[body.root] = body.instructions.len() as u32;
@@ -87,12 +87,12 @@ impl<'a> LiveBytes<'a> {
                     for &operand in
                         kernel.members.iter().flat_map(|&member| &self.module.instructions[member].operands)
                     {
-                        if grouping.stands(operand) || grouping.is_view(operand) {
+                        if grouping.is_materialized(operand) || grouping.is_view(operand) {
                             self.ends[operand] = self.ends[operand].max(end);
                         }
                     }
                 }
-                None if is_view || grouping.stands(id) => {
+                None if is_view || grouping.is_materialized(id) => {
                     for &operand in &self.module.instructions[id].operands {
                         self.ends[operand] = self.ends[operand].max(end);
                     }
@@ -105,7 +105,7 @@ impl<'a> LiveBytes<'a> {
     fn bytes(&self, id: InstructionId) -> u64 {
         match self.module.instructions[id].op.traits().role {
             Role::Provides | Role::PassesOn | Role::Regroups => 0,
-            // A sum of a few sizes below this cannot overflow.
+            // The limit keeps sums over a program from overflowing.
             _ => cost::result_bytes(self.module, self.target, id).min(1 << 48),
         }
     }
@@ -115,7 +115,7 @@ impl<'a> LiveBytes<'a> {
         is_update || self.module.instructions[id].op == Op::While
     }
 
-    /// Bytes live in what an instruction calls.
+    /// Bytes live in the computations that an instruction runs.
     fn inside(&self, id: InstructionId) -> u64 {
         let instruction = &self.module.instructions[id];
         match instruction.op.runs_callees() {

@@ -1,8 +1,8 @@
-//! Recomputation of what is cheap: values that would cross the peak are computed again after it.
+//! Recomputation: values that are cheap to compute are computed again after the peak, instead of being kept through it.
 //!
-//! Before: the forward half of a training step leaves masks, activations and normalized copies for the backward half.
-//! After: only what is expensive to compute, or smaller than what it is computed from, crosses the peak; the rest is
-//! recomputed where it is needed.
+//! Before: the forward half of a training step keeps masks, activations and normalized copies for the backward half.
+//! After: a value is kept through the peak only if it is expensive to compute, or smaller than what it is computed from;
+//! any other value is recomputed where it is needed.
 //!
 //! ```text
 //!   h = f32[n] dot(..)                  h = f32[n] dot(..)
@@ -13,15 +13,16 @@
 //!   w = dot(r, g)                       ...
 //! ```
 //!
-//! Which values cross is a minimum cut of the data flow at the peak: every value is an edge as wide as its bytes, what
-//! is expensive hangs on the source, what runs after the peak on the sink. (Chen et al. 2016 recompute segments; the
-//! cut as a minimum over all choices is how PyTorch partitions training graphs.) The peak is that of the program as
-//! fusion would leave it, under the order of the text; afterwards it is somewhere else, and the search goes on there
-//! until it cannot be lowered.
+//! The values to keep are a minimum cut of the data flow at the peak. Each value is an edge whose capacity is its bytes;
+//! expensive instructions are connected to the source, readers after the peak to the sink. (Chen et al. 2016 recompute
+//! segments; PyTorch partitions training graphs by the same cut, which is the minimum over all choices.) The peak is that
+//! of the program as fusion would leave it, in the order of the text. After a change the peak is at another instruction,
+//! and the search continues there until no change lowers the peak.
 //!
-//! Cheap is what an element of takes a few elements of the operands, and a matrix product that takes less time than to
-//! write and read its result, such as attention scores: where a kernel holds them on chip the first time (row by row,
-//! as fused attention does), they are in memory only while the backward half of their own layer runs.
+//! An instruction is cheap if one element of its result needs only a few elements of its operands. A matrix product is
+//! cheap if computing it takes less time than writing its result to memory and reading it back, as for attention scores.
+//! Where a kernel holds such scores on chip in the forward half (see row tiles in [`crate::Fusion`]), they are in memory
+//! only while the backward half of their own layer runs.
 //!
 //! Left alone: other expensive operations, side effects, control dependencies. Requires that common subexpressions are not
 //! merged afterwards, which would undo it.
@@ -29,143 +30,229 @@
 mod live_bytes;
 mod products;
 pub(crate) mod recompute_network;
+mod report;
 mod tie;
 
 use memplan_analysis::CallGraph;
 use memplan_ir::{ComputationId, InstructionId, Module, Names, Op, Operands};
-use memplan_memory::Target;
+use memplan_memory::{Bytes, Target};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cost::{self, CostClass, Hero};
 use crate::fusion::{self, Siblings};
 use crate::pass::call_graph;
-use crate::{PassError, PassFn};
+use crate::{Context, FusionOptions, Outcome, Pass, PassError, Report};
 use live_bytes::{LiveBytes, Profile};
 use memplan_min_cut::UNCUTTABLE;
 pub use products::Products;
+pub use report::{LoweredPeak, Recomputed, RematReport};
 pub use tie::Tie;
 
 /// The pass.
-pub const REMAT: PassFn = PassFn {
-    name: "remat",
-    description: "Recompute cheap values after the peak instead of keeping them",
-    run: |module, context| recompute_after_peak(module, context.target, None, Products::Cheap),
-};
-
-/// The same for a compiler that merges common subexpressions and chooses the order itself, but keeps optimization
-/// barriers while it does: what is recomputed is behind them. It comes last: run again, it finds another peak.
-pub const REMAT_BEHIND_BARRIERS: PassFn = PassFn {
-    name: "remat-behind-barriers",
-    description: "Recompute cheap values after the peak, behind optimization barriers",
-    run: |module, context| recompute_after_peak(module, context.target, Some(Tie::Barrier), Products::Cheap),
-};
-
-/// The same for a compiler that removes barriers before it merges. It comes last, too.
-pub const REMAT_BEHIND_SELECTS: PassFn = PassFn {
-    name: "remat-behind-selects",
-    description: "Recompute cheap values after the peak, from what is selected by a bit that arrives late",
-    run: |module, context| recompute_after_peak(module, context.target, Some(Tie::Select), Products::Cheap),
-};
-
-/// How often the peak is looked for anew. Training steps settle after three or four times.
-const MAX_ROUNDS: usize = 12;
-
-/// A round must lower the peak by this fraction at least: less is not worth the longer program.
-const MIN_GAIN: f64 = 1.0 / 512.0;
-
-/// Recomputes after the peak what is cheap, and as many products as may be: what [`REMAT`] and its siblings do, with
-/// their choices. Says whether anything changed.
-///
-/// # Errors
-/// When the call graph of the module is not sound.
-pub fn recompute_after_peak(
-    module: &mut Module,
-    target: &Target,
-    tie: Option<Tie>,
-    products: Products,
-) -> Result<bool, PassError> {
-    let graph = call_graph(module, REMAT.name)?;
-    let mut names = Names::new(module);
-    let mut attempts: FxHashMap<ComputationId, Attempt> = FxHashMap::default();
-    // Those of rounds that were taken back stand in no computation.
-    let mut copies: FxHashSet<InstructionId> = FxHashSet::default();
-    let mut changed = false;
-    for round in 0..=MAX_ROUNDS {
-        let mut is_settled = true;
-        for (computation, profile) in profiles(module, &graph, target) {
-            let attempt = attempts.entry(computation).or_insert_with(|| Attempt::new(products));
-            if attempt.is_over {
-                continue;
-            }
-            // What did the last round bring?
-            let mut time = profile.time;
-            match attempt.undo.take() {
-                Some(undo) if profile.peak as f64 > attempt.peak as f64 * (1.0 - MIN_GAIN) => {
-                    undo.apply(module, computation);
-                    // Where every dot is cheap, the least that crosses may be nothing: all is recomputed at once.
-                    let Some(fewer) = attempt.products.fewer() else {
-                        attempt.is_over = true;
-                        continue;
-                    };
-                    (attempt.products, time) = (fewer, attempt.time);
-                }
-                undo => {
-                    changed |= undo.is_some();
-                    (attempt.peak, attempt.time) = (profile.peak, time);
-                }
-            }
-            let values = match round < MAX_ROUNDS {
-                true => values_to_recompute(module, target, computation, time, attempt.products),
-                false => None,
-            };
-            attempt.undo =
-                values.map(|values| recompute(module, computation, time, &values, &mut names, &mut copies));
-            attempt.is_over = attempt.undo.is_none();
-            is_settled &= attempt.is_over;
-        }
-        if is_settled {
-            break;
-        }
-    }
-    if let Some(tie) = tie.filter(|_| changed) {
-        for computation in module.computations.keys().collect::<Vec<_>>() {
-            tie::tie(module, computation, &copies, tie, &mut names);
-        }
-    }
-    Ok(changed)
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Remat {
+    /// How recomputed values are tied to their place, for a compiler that merges common subexpressions and chooses the
+    /// order itself. A pass with a tie comes last: run again, it finds another peak.
+    pub tie: Option<Tie>,
+    /// Which matrix products and convolutions may be recomputed.
+    pub products: Products,
+    /// Most changes to each computation. Training steps settle after three or four.
+    pub max_rounds: usize,
+    /// A change must lower the peak by this fraction at least: less is not worth the longer program.
+    pub min_gain: f64,
+    /// The options that fusion will have: the peak is that of the fused program.
+    pub fusion: FusionOptions,
 }
 
-/// The load of every computation as fusion would leave it, callees before callers.
-pub(crate) fn profiles(module: &Module, graph: &CallGraph, target: &Target) -> Vec<(ComputationId, Profile)> {
+/// Recomputation as `compile` runs it.
+pub const REMAT: Remat = Remat {
+    tie: None,
+    products: Products::Cheap,
+    max_rounds: 12,
+    min_gain: 1.0 / 512.0,
+    fusion: FusionOptions::DEFAULT,
+};
+
+/// Recomputation for a compiler that keeps optimization barriers while it merges common subexpressions.
+pub const REMAT_BEHIND_BARRIERS: Remat = Remat { tie: Some(Tie::Barrier), ..REMAT };
+
+/// Recomputation for a compiler that removes barriers before it merges common subexpressions.
+pub const REMAT_BEHIND_SELECTS: Remat = Remat { tie: Some(Tie::Select), ..REMAT };
+
+impl Default for Remat {
+    fn default() -> Remat {
+        REMAT
+    }
+}
+
+impl Pass for Remat {
+    fn name(&self) -> &'static str {
+        match self.tie {
+            None => "remat",
+            Some(Tie::Barrier) => "remat-behind-barriers",
+            Some(Tie::Select) => "remat-behind-selects",
+        }
+    }
+
+    fn description(&self) -> &'static str {
+        match self.tie {
+            None => "Recompute cheap values after the peak instead of keeping them",
+            Some(Tie::Barrier) => "Recompute cheap values after the peak, behind optimization barriers",
+            Some(Tie::Select) => {
+                "Recompute cheap values after the peak, from what is selected by a bit that arrives late"
+            }
+        }
+    }
+
+    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
+        let graph = call_graph(module, self.name())?;
+        let mut names = Names::new(module);
+        let mut search = Search {
+            options: self,
+            target: context.target,
+            attempts: FxHashMap::default(),
+            copies: FxHashSet::default(),
+            changed: false,
+        };
+        search.lower_peaks(module, &graph, &mut names);
+        if !search.changed {
+            return Ok(Outcome::default());
+        }
+        let report = search.report(module, &graph);
+        if let Some(tie) = self.tie {
+            for computation in module.computations.keys().collect::<Vec<_>>() {
+                tie::tie(module, computation, &search.copies, tie, &mut names);
+            }
+        }
+        Ok(Outcome { changed: true, report: Some(Report::Recomputed(report)) })
+    }
+}
+
+/// The search for values to recompute in all computations of a module.
+struct Search<'a> {
+    options: &'a Remat,
+    target: &'a Target,
+    attempts: FxHashMap<ComputationId, Attempt>,
+    /// Recomputing instructions. Those of changes that were undone are in no computation.
+    copies: FxHashSet<InstructionId>,
+    changed: bool,
+}
+
+impl Search<'_> {
+    /// Changes each computation until its peak can be lowered no further. A change in one may move the peak of its callers,
+    /// so all are profiled anew in each round.
+    fn lower_peaks(&mut self, module: &mut Module, graph: &CallGraph, names: &mut Names) {
+        for round in 0..=self.options.max_rounds {
+            let may_change = round < self.options.max_rounds;
+            let mut is_settled = true;
+            for (computation, profile) in profiles(module, graph, self.target, &self.options.fusion) {
+                is_settled &= self.visit(module, computation, profile, may_change, names);
+            }
+            if is_settled {
+                break;
+            }
+        }
+    }
+
+    /// Keeps or undoes the last change to a computation, by its effect on the peak, and makes the next one. Returns whether
+    /// there is none.
+    fn visit(
+        &mut self,
+        module: &mut Module,
+        computation: ComputationId,
+        profile: Profile,
+        may_change: bool,
+        names: &mut Names,
+    ) -> bool {
+        let options = self.options;
+        let attempt =
+            self.attempts.entry(computation).or_insert_with(|| Attempt::new(options.products, profile.peak));
+        if attempt.is_over {
+            return true;
+        }
+        let mut time = profile.time;
+        match attempt.undo.take() {
+            Some(undo) if profile.peak as f64 > attempt.peak as f64 * (1.0 - options.min_gain) => {
+                undo.apply(module, computation);
+                // Where every dot is cheap, the minimum cut may be empty: everything is recomputed at once. With fewer
+                // recomputable products, something is kept.
+                let Some(fewer) = attempt.products.fewer() else {
+                    attempt.is_over = true;
+                    return true;
+                };
+                (attempt.products, time) = (fewer, attempt.time);
+            }
+            undo => {
+                self.changed |= undo.is_some();
+                (attempt.peak, attempt.time) = (profile.peak, time);
+            }
+        }
+        let values = match may_change {
+            true => values_to_recompute(module, self.target, computation, time, attempt.products),
+            false => None,
+        };
+        let copies = &mut self.copies;
+        attempt.undo = values.map(|values| recompute(module, computation, time, &values, names, copies));
+        attempt.is_over = attempt.undo.is_none();
+        attempt.is_over
+    }
+
+    /// What was recomputed, and how that lowered the peak of each computation.
+    fn report(&self, module: &Module, graph: &CallGraph) -> RematReport {
+        let lowered = graph.sequential().iter().filter_map(|&computation| {
+            let attempt =
+                self.attempts.get(&computation).filter(|attempt| attempt.peak < attempt.first_peak)?;
+            Some(LoweredPeak {
+                computation: module.computations[computation].name.clone(),
+                before: Bytes(attempt.first_peak),
+                after: Bytes(attempt.peak),
+            })
+        });
+        RematReport {
+            peaks: lowered.collect(),
+            values: report::recomputed(module, self.target, &self.copies),
+        }
+    }
+}
+
+/// The peak of every computation as fusion would leave it, callees before callers.
+pub(crate) fn profiles(
+    module: &Module,
+    graph: &CallGraph,
+    target: &Target,
+    options: &FusionOptions,
+) -> Vec<(ComputationId, Profile)> {
     let mut live = LiveBytes::new(module, target);
-    let groupings = fusion::group(module, graph, target, Siblings::Leave);
+    let groupings = fusion::group(module, graph, target, Siblings::Leave, options);
     groupings
         .into_iter()
         .map(|(computation, grouping)| (computation, live.profile(computation, &grouping)))
         .collect()
 }
 
-/// Where the search stands in one computation.
+/// The state of the search in one computation.
 #[derive(Clone, Debug)]
 struct Attempt {
+    /// Bytes live at the peak before all changes.
+    first_peak: u64,
     /// Bytes live at the peak before the last change.
     peak: u64,
-    /// Where that was.
+    /// The position of that peak in the text.
     time: usize,
     /// Which products may be recomputed.
     products: Products,
-    /// How to take the last change back.
+    /// How to undo the last change.
     undo: Option<Undo>,
     is_over: bool,
 }
 
 impl Attempt {
-    fn new(products: Products) -> Attempt {
-        Attempt { peak: 0, time: 0, products, undo: None, is_over: false }
+    fn new(products: Products, peak: u64) -> Attempt {
+        Attempt { first_peak: peak, peak, time: 0, products, undo: None, is_over: false }
     }
 }
 
-/// What a computation was before a change.
+/// A computation before a change.
 #[derive(Clone, Debug)]
 struct Undo {
     instructions: Vec<InstructionId>,
@@ -181,8 +268,8 @@ impl Undo {
     }
 }
 
-/// The values defined before `time` and needed from then on that are best recomputed: the sink's side of the minimum
-/// cut. `None` when there is nothing to gain.
+/// The values defined before `time` and needed from then on that are best recomputed: those on the sink's side of the
+/// minimum cut. `None` where there are none.
 fn values_to_recompute(
     module: &Module,
     target: &Target,
@@ -203,7 +290,7 @@ fn values_to_recompute(
     (!recomputed.is_empty()).then_some(recomputed)
 }
 
-/// What it takes to have a value in memory at the peak.
+/// The bytes that keeping a value through the peak adds.
 fn crossing_bytes(
     module: &Module,
     target: &Target,
@@ -212,9 +299,9 @@ fn crossing_bytes(
 ) -> u64 {
     let instruction = &module.instructions[id];
     match &instruction.op {
-        // Views are as good as what they are views of.
+        // The value that a view shows is cut instead.
         Op::Tuple | Op::Bitcast => UNCUTTABLE,
-        // The caller keeps it. What it gives up is overwritten by the result, which comes last.
+        // The caller keeps a parameter. A donated one is overwritten only by a result, at the end.
         Op::Parameter { .. } if instruction.parent == module.entry => 0,
         Op::Constant(_) => 0,
         _ if invariant.contains(&id) => 0,
@@ -222,11 +309,11 @@ fn crossing_bytes(
     }
 }
 
-/// Elements of a loop's state that the body hands through: they stay where they are for the whole loop.
+/// Elements of a loop's state that the body passes on unchanged: they are in memory during the whole loop.
 fn invariant_state(module: &Module, computation: ComputationId) -> FxHashSet<InstructionId> {
     let body = &module.computations[computation];
     let root = &module.instructions[body.root];
-    let hands_through = |(i, &element): (usize, &InstructionId)| {
+    let is_passed_on = |(i, &element): (usize, &InstructionId)| {
         let instruction = &module.instructions[element];
         let is_state = matches!(instruction.op, Op::GetTupleElement { index } if index as usize == i)
             && body.parameters.first() == instruction.operands.first();
@@ -234,13 +321,13 @@ fn invariant_state(module: &Module, computation: ComputationId) -> FxHashSet<Ins
     };
     match root.op {
         Op::Tuple if body.parameters.len() == 1 => {
-            root.operands.iter().enumerate().filter_map(hands_through).collect()
+            root.operands.iter().enumerate().filter_map(is_passed_on).collect()
         }
         _ => FxHashSet::default(),
     }
 }
 
-/// Whether an instruction is computed again at no price to speak of.
+/// Whether an instruction is cheap enough to be computed twice.
 pub(crate) fn is_recomputable(module: &Module, target: &Target, id: InstructionId) -> bool {
     let instruction = &module.instructions[id];
     let is_cheap = match cost::class_of(module, id) {
@@ -251,8 +338,8 @@ pub(crate) fn is_recomputable(module: &Module, target: &Target, id: InstructionI
     is_cheap && instruction.control_predecessors.is_empty()
 }
 
-/// Lets everything from `time` on use copies of `values`, each just before its first use, and drops originals that
-/// nothing uses any more.
+/// Makes everything from `time` on use copies of `values`, each just before its first use, and drops originals without
+/// users.
 fn recompute(
     module: &mut Module,
     computation: ComputationId,
@@ -270,7 +357,7 @@ fn recompute(
     for &user in &instructions[time..] {
         for original in missing_copies(module, user, values, &copies, &position) {
             let mut copy = module.instructions[original].clone();
-            // What is copied may be a copy.
+            // The original may itself be a copy.
             let stem = copy.name.split(".remat").next().unwrap_or_default();
             copy.name = names.fresh(&format!("{stem}.remat"));
             copy.operands
@@ -294,7 +381,7 @@ fn recompute(
     Undo { instructions, operands }
 }
 
-/// The values that must be copied before `user` can run, operands first.
+/// The values of which `user` needs copies that do not exist yet, operands first.
 fn missing_copies(
     module: &Module,
     user: InstructionId,
@@ -317,7 +404,7 @@ fn missing_copies(
     found
 }
 
-/// An order without those of `values` that nothing uses any more.
+/// An order without those of `values` that have no users.
 fn without_unused(
     module: &Module,
     computation: ComputationId,

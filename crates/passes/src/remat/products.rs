@@ -1,4 +1,4 @@
-//! Which matrix products and convolutions may be computed again.
+//! Which matrix products and convolutions may be recomputed.
 
 use memplan_ir::{ComputationId, InstructionId, Module};
 use memplan_memory::Target;
@@ -7,21 +7,21 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::is_recomputable;
 use crate::cost::{self, CostClass, Hero};
 
-/// Matrix products and convolutions that may be computed again, each choice at a higher price than the one before.
+/// The matrix products and convolutions that may be recomputed. Each choice costs more time than the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Products {
     /// None.
     Kept,
-    /// Those that take no longer than moving their result out of the cores and in again, such as attention scores.
+    /// Those that take no longer than writing their result to memory and reading it back, such as attention scores.
     Cheap,
-    /// These, and of each chain of expensive ones all but every n-th. With nothing kept, what is recomputed for the last
-    /// layer would be recomputed from the first one, and all of it would be there again at once; keeping every n-th
-    /// makes segments of the chain (Chen et al. 2016).
+    /// These, and of each chain of expensive ones all but every n-th. If none were kept, the last layer would be recomputed
+    /// from the first, and all layers would be in memory again at once; keeping every n-th cuts the chain into segments
+    /// (Chen et al. 2016).
     AllButEvery(u32),
 }
 
 impl Products {
-    /// What to try where this choice brings nothing, since too much is recomputed at once.
+    /// The next choice to try where this one does not lower the peak, because too much is recomputed at once.
     pub(super) fn fewer(self) -> Option<Products> {
         match self {
             Products::AllButEvery(_) => Some(Products::Cheap),
@@ -30,7 +30,7 @@ impl Products {
         }
     }
 
-    /// Which instructions of a computation may be computed again. Takes time linear in the computation.
+    /// The instructions of a computation that may be recomputed. Takes time linear in the computation.
     pub(crate) fn recomputable<'a>(
         self,
         module: &'a Module,
@@ -45,12 +45,12 @@ impl Products {
     }
 }
 
-/// What may be computed again.
+/// The instructions that may be recomputed.
 pub(crate) struct Recomputable<'a> {
     module: &'a Module,
     target: &'a Target,
     products: Products,
-    /// Expensive products that may be.
+    /// Expensive products among them.
     released: FxHashSet<InstructionId>,
 }
 

@@ -1,11 +1,11 @@
-//! What to keep and what to recompute, as a minimum cut.
+//! The values to keep and those to recompute, as a minimum cut.
 //!
 //! ```text
-//!   what must be kept: source --inf--> value --bytes--> value' --inf--> each value computed from it
-//!                                                value' --inf--> sink, for what is needed later
+//!   values that must be kept: source --inf--> value --bytes--> value' --inf--> each value computed from it
+//!                                                       value' --inf--> sink, for values needed later
 //! ```
 //!
-//! A value whose edge is cut is kept; what is on the sink's side of it is recomputed from what is kept.
+//! A value whose edge is cut is kept; values on the sink's side of the cut are recomputed from those.
 
 use memplan_ir::{InstructionId, Module};
 use memplan_min_cut::{MinCut, Network, UNCUTTABLE};
@@ -13,16 +13,16 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The cheapest choice of values to keep.
 pub(crate) struct Choice {
-    /// Kept: all others that are needed follow from these.
+    /// Values to keep, from which all others that are needed can be computed.
     pub(crate) kept: FxHashSet<InstructionId>,
-    /// Recomputed from them.
+    /// Values to recompute from them.
     pub(crate) recomputed: FxHashSet<InstructionId>,
 }
 
-/// Of the cheapest choices, the one that recomputes least. `None` when there is none.
+/// Of the choices that keep the fewest bytes, the one that recomputes least; `None` where there is none.
 ///
-/// `bytes` is what keeping a value takes, [`UNCUTTABLE`] when it cannot be kept; `is_source` says which values are there
-/// or can only be kept.
+/// `bytes` are those that keeping a value takes, [`UNCUTTABLE`] for one that cannot be kept; `is_source` says which values
+/// are given or can only be kept.
 pub(crate) fn choose(
     module: &Module,
     needed: impl Iterator<Item = InstructionId>,
@@ -31,7 +31,7 @@ pub(crate) fn choose(
 ) -> Option<Choice> {
     let mut network = Network::default();
     let (source, sink) = (network.add_node(), network.add_node());
-    // The value of an instruction is the edge from its node to the next one.
+    // The value of an instruction is the edge from the instruction's node to the node numbered after it.
     let mut nodes: FxHashMap<InstructionId, u32> = FxHashMap::default();
     let mut open: Vec<InstructionId> = Vec::new();
     let mut node_of = |id: InstructionId, network: &mut Network, open: &mut Vec<InstructionId>| {

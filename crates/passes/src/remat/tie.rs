@@ -1,21 +1,21 @@
-//! Tying what is recomputed to what arrives late, so that a compiler that merges common subexpressions and orders anew
-//! neither merges it with the original nor runs it early.
+//! Ties: recomputed values are made to depend on a value that is computed late, so that a compiler that merges common
+//! subexpressions and schedules anew neither merges them with the originals nor runs them early.
 //!
-//! Behind an optimization barrier, where the compiler keeps barriers until it has an order; `jax.checkpoint` does the
-//! same with its residuals and cotangents:
+//! A compiler that keeps optimization barriers until it has a schedule gets a barrier, as `jax.checkpoint` puts around its
+//! residuals and cotangents:
 //!
 //! ```text
-//!   t = (f32[n], f32[n]) tuple(h, d)             h: kept; d: the gradient, which arrives only in the backward half
+//!   t = (f32[n], f32[n]) tuple(h, d)             h: kept; d: the gradient, computed only in the backward half
 //!   o = (f32[n], f32[n]) opt-barrier(t)
 //!   h.tied = f32[n] get-tuple-element(o), index=0
 //!   m.remat = pred[n] compare(h.tied, 0)
 //! ```
 //!
-//! By a choice that always falls on the same side, where the compiler removes barriers before it merges: it does not see
-//! that a sign bit is below two, and a choice costs no array, since it is computed with what reads it:
+//! A compiler that removes barriers before it merges gets a select whose predicate is always true. The compiler does not
+//! know that a sign bit is below two. The select costs no array, since it is fused into its readers:
 //!
 //! ```text
-//!   s = s32[] convert(reshape(slice(d)))         the first element of the gradient, whatever it is
+//!   s = s32[] convert(reshape(slice(d)))         the first element of the gradient
 //!   p = pred[] compare(shift-right-logical(s, 31), 2), direction=LT
 //!   h.tied = f32[n] select(broadcast(p), h, 0)
 //! ```
@@ -29,16 +29,16 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::cost::{self, CostClass};
 use crate::scalar::Scalar;
 
-/// How copies are tied.
+/// How recomputed values are tied to a late value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tie {
     /// By optimization barriers.
     Barrier,
-    /// By choices.
+    /// By selects with a predicate that is always true.
     Select,
 }
 
-/// Ties each run of `copies` in a computation: what they read waits for something that is computed just before.
+/// Ties each run of `copies` in a computation: their operands wait for a value that is computed just before.
 pub(super) fn tie(
     module: &mut Module,
     computation: ComputationId,
@@ -74,12 +74,12 @@ struct Writer<'a> {
     computation: ComputationId,
     /// The instructions of the computation so far.
     order: Vec<InstructionId>,
-    /// What a value became when it was tied last.
+    /// The latest tied version of each value.
     tied: FxHashMap<InstructionId, InstructionId>,
 }
 
 impl Writer<'_> {
-    /// The operand of a reader of copies that is computed last, copies aside.
+    /// The operand of a reader of copies that is computed last, other than copies.
     fn arrives_with(
         &self,
         user: InstructionId,
@@ -94,7 +94,7 @@ impl Writer<'_> {
         self.order.iter().rev().copied().find(|&id| self.is_computed(id))
     }
 
-    /// Whether something must have run before a value is there, and the value has a first element with a sign.
+    /// Whether a value is computed, rather than given, and has a first element with a sign.
     fn is_computed(&self, id: InstructionId) -> bool {
         let has_first = |array: &ArrayShape| {
             !array.element_type.is_complex() && array.element_count().is_some_and(|count| count > 0)
@@ -105,7 +105,7 @@ impl Writer<'_> {
             && !self.is_of_constants(id)
     }
 
-    /// Constants, and what is one constant everywhere: every compiler makes them where they are read.
+    /// Whether a value is a constant, or a constant in every element: compilers compute these where they are read.
     fn is_of_constants(&self, id: InstructionId) -> bool {
         let instruction = &self.module.instructions[id];
         match &instruction.op {
@@ -115,7 +115,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Appends a run of copies that read what is tied to `late`.
+    /// Appends a run of copies whose operands are tied to `late`.
     fn tie_run(
         &mut self,
         run: &[InstructionId],
@@ -146,9 +146,9 @@ impl Writer<'_> {
         }
     }
 
-    /// Lets `sources` pass through a barrier together with `late`.
+    /// Passes `sources` through a barrier together with `late`.
     fn barrier(&mut self, sources: &[InstructionId], late: InstructionId) {
-        // What has passed a barrier already must wait for this one too.
+        // A source that has passed another barrier must wait for this one too.
         let mut elements: Vec<InstructionId> =
             sources.iter().map(|source| self.tied.get(source).copied().unwrap_or(*source)).collect();
         if !elements.contains(&late) {
@@ -163,7 +163,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Chooses `sources`, by a bit of `late`.
+    /// Selects `sources` by a bit of `late`.
     fn select(&mut self, sources: &[InstructionId], late: InstructionId) {
         let holds = self.always(late);
         for &source in sources {
@@ -179,7 +179,7 @@ impl Writer<'_> {
 
     /// A predicate that is true, and computed from the first element of an array.
     fn always(&mut self, late: InstructionId) -> InstructionId {
-        let array = self.module.shape(late).as_array().expect("what is late is an array").clone();
+        let array = self.module.shape(late).as_array().expect("a late value is an array").clone();
         let integer = || Shape::array(ElementType::S32, []);
         let mut first = late;
         if !array.dimensions.is_empty() {
@@ -204,7 +204,7 @@ impl Writer<'_> {
         self.emit("holds", Shape::array(ElementType::Pred, []), op, vec![sign, two], late)
     }
 
-    /// A scalar at every place of an array.
+    /// A scalar broadcast to the shape of an array.
     fn spread(&mut self, scalar: InstructionId, like: &ArrayShape, late: InstructionId) -> InstructionId {
         if like.dimensions.is_empty() {
             return scalar;
@@ -214,7 +214,7 @@ impl Writer<'_> {
         self.emit("spread", shape, Op::Broadcast { dimensions: Dimensions::new() }, vec![scalar], late)
     }
 
-    /// Appends what stands for a source from now on.
+    /// Appends the tied version of a source.
     fn tie_source(&mut self, source: InstructionId, op: Op, operands: Vec<InstructionId>) {
         let (name, shape) =
             (self.module.instructions[source].name.clone(), self.module.shape(source).clone());

@@ -5,28 +5,23 @@ use memplan_ir::{ComputationId, InstructionId, Module, Op};
 use memplan_memory::{Bytes, Target};
 use rustc_hash::FxHashSet;
 
+use super::RowBlocks;
 use super::build::ATTRIBUTE;
 use super::region::{Program, Region, Stage, is_materialized, region};
 use super::rows::{Outcome, Rows};
 use crate::cost;
 use crate::remat;
 
-/// Arrays that take less than this part of what is live at the peak are left whole: cutting them brings less than its
-/// loop costs in launches.
-pub const MIN_SHARE_IN_BLOCKS: u64 = 64;
-
-/// Smaller arrays stay in caches anyway.
-const MIN_BYTES: u64 = 1 << 20;
-
-/// Fewest and most blocks that are asked for. With fewer, most of the array is still there; with more, blocks no longer
-/// fill the machine.
-const BLOCKS: (u64, u64) = (4, 16);
-
 /// The fewest bytes of an array that it is worth cutting.
-pub(super) fn smallest_worthwhile(module: &Module, graph: &CallGraph, target: &Target, share: u64) -> Bytes {
-    let profiles = remat::profiles(module, graph, target);
+pub(super) fn smallest_worthwhile(
+    module: &Module,
+    graph: &CallGraph,
+    target: &Target,
+    options: &RowBlocks,
+) -> Bytes {
+    let profiles = remat::profiles(module, graph, target, &options.fusion);
     let peak = profiles.iter().map(|(_, profile)| profile.peak).max().unwrap_or(0);
-    Bytes((peak / share.max(1)).max(MIN_BYTES))
+    Bytes(options.min_share.of(peak)).max(options.min_bytes)
 }
 
 /// Arrays of at least `smallest` bytes that lie in memory whole, the largest first. What loops over blocks compute is
@@ -60,9 +55,10 @@ pub(super) fn seeds(program: Program<'_>, graph: &CallGraph, smallest: Bytes) ->
 /// Regions whose results are all rows compute the same numbers as before, bit for bit. One that adds up over blocks has
 /// to save much more than those.
 pub(super) fn choose(program: Program<'_>, seed: InstructionId, smallest: Bytes) -> Option<Region> {
+    let options = program.options;
     let array = program.module.shape(seed).as_array()?;
     let asked = cost::result_bytes(program.module, program.target, seed).div_ceil(smallest.0.max(1));
-    let asked = asked.clamp(BLOCKS.0, BLOCKS.1).next_power_of_two() as i64;
+    let asked = asked.min(options.max_blocks).max(options.min_blocks).next_power_of_two() as i64;
     let mut best: [Option<(u64, Region)>; 2] = [None, None];
     for (dimension, &extent) in array.dimensions.iter().enumerate() {
         for n in counts(extent, asked) {
@@ -72,7 +68,9 @@ pub(super) fn choose(program: Program<'_>, seed: InstructionId, smallest: Bytes)
             let Some((saved, is_exact)) = savings(program, &found) else { continue };
             let best = &mut best[usize::from(is_exact)];
             // Blocks along an outer dimension lie in one piece.
-            if saved >= smallest.0 && best.as_ref().is_none_or(|(most, _)| saved - saved / 8 > *most) {
+            if saved >= smallest.0
+                && best.as_ref().is_none_or(|(most, _)| saved - options.outer_preference.of(saved) > *most)
+            {
                 *best = Some((saved, found));
             }
             // Fewer blocks save less.
@@ -81,7 +79,7 @@ pub(super) fn choose(program: Program<'_>, seed: InstructionId, smallest: Bytes)
     }
     let [adding, exact] = best;
     match (exact, adding) {
-        (Some(exact), Some(adding)) if exact.0 < adding.0 / 2 => Some(adding.1),
+        (Some(exact), Some(adding)) if exact.0 < options.exact_preference.of(adding.0) => Some(adding.1),
         (Some(exact), _) => Some(exact.1),
         (None, adding) => adding.map(|(_, region)| region),
     }
@@ -133,5 +131,5 @@ fn savings(program: Program<'_>, region: &Region) -> Option<(u64, bool)> {
     let whole = total(&mut through().filter(|&id| region.is_wide(module, id)));
     let lost = (cut / region.n as u64).saturating_add(sums.saturating_mul(2)).saturating_add(laid_out);
     let saved = cut.saturating_sub(lost);
-    (saved >= (cut / 3).max(whole)).then_some((saved, sums == 0))
+    (saved >= program.options.min_saved.of(cut).max(whole)).then_some((saved, sums == 0))
 }

@@ -35,66 +35,115 @@ use memplan_memory::{Bytes, Target};
 use rustc_hash::FxHashSet;
 
 use crate::pass::call_graph;
-use crate::{PassError, PassFn};
-pub use choose::MIN_SHARE_IN_BLOCKS;
+use crate::{Context, FusionOptions, OneIn, Outcome, Pass, PassError};
 use region::{Places, Program};
 
 /// The pass.
-pub const ROW_BLOCKS: PassFn = PassFn {
-    name: "row-blocks",
-    description: "Walk over wide arrays in blocks of rows, in loops that compute them again for gradients",
-    run: |module, context| walk_in_row_blocks(module, context.target, MIN_SHARE_IN_BLOCKS),
-};
-
-/// How often the peak is looked at anew: what was small beside it may be large beside the next one.
-const MAX_ROUNDS: usize = 4;
-
-/// Cuts arrays that take at least one part in `share` of what is live at the peak: what [`ROW_BLOCKS`] does, with its
-/// choice. Says whether anything changed.
-///
-/// # Errors
-/// When the call graph of the module is not sound.
-pub fn walk_in_row_blocks(module: &mut Module, target: &Target, share: u64) -> Result<bool, PassError> {
-    let mut changed = false;
-    for _ in 0..MAX_ROUNDS {
-        let smallest =
-            choose::smallest_worthwhile(module, &call_graph(module, ROW_BLOCKS.name)?, target, share);
-        if !cut_into_row_blocks(module, target, smallest)? {
-            break;
-        }
-        changed = true;
-    }
-    Ok(changed)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowBlocks {
+    /// Arrays that take less than this part of what is live at the peak are left whole: cutting them saves less than its
+    /// loop costs in launches.
+    pub min_share: OneIn,
+    /// Smaller arrays stay in caches anyway.
+    pub min_bytes: Bytes,
+    /// Fewest blocks that are asked for. With fewer, most of the array is still in memory.
+    pub min_blocks: u64,
+    /// Most blocks that are asked for. With more, blocks no longer fill the machine.
+    pub max_blocks: u64,
+    /// How often the peak is looked at anew: what was small beside it may be large beside the next one.
+    pub max_rounds: usize,
+    /// Most instructions of a region. Attention has some fifty, forward and backward.
+    pub max_members: usize,
+    /// Arrays with at least this part of the elements of the widest one count as wide as that: a bias or a padding may come
+    /// on top.
+    pub wide: OneIn,
+    /// A region must save at least this part of the wide arrays in it.
+    pub min_saved: OneIn,
+    /// An inner dimension is cut only where that saves more than an outer one by this part: blocks along an outer dimension
+    /// are contiguous.
+    pub outer_preference: OneIn,
+    /// A region that computes the same numbers bit for bit is preferred to one that adds up over blocks, unless it saves
+    /// less than this part of what the other does.
+    pub exact_preference: OneIn,
+    /// The options that fusion will have: the peak is that of the fused program.
+    pub fusion: FusionOptions,
 }
 
-/// Cuts arrays of at least `smallest` bytes into blocks of rows, where that saves as much: what [`ROW_BLOCKS`] does with
-/// a size that follows from the module's peak. Says whether anything changed.
-///
-/// Takes time proportional to the module for each array that is cut, and to the region of each array that is tried.
-///
-/// # Errors
-/// When the call graph of the module is not sound.
-pub fn cut_into_row_blocks(module: &mut Module, target: &Target, smallest: Bytes) -> Result<bool, PassError> {
-    if module.config.num_partitions.is_some_and(|n| n > 1) || module.is_scheduled {
-        return Ok(false);
+/// The pass with the options that `rewrite` begins with.
+pub const ROW_BLOCKS: RowBlocks = RowBlocks {
+    min_share: OneIn(64),
+    min_bytes: Bytes(1 << 20),
+    min_blocks: 4,
+    max_blocks: 16,
+    max_rounds: 4,
+    max_members: 4096,
+    wide: OneIn(2),
+    min_saved: OneIn(3),
+    outer_preference: OneIn(8),
+    exact_preference: OneIn(2),
+    fusion: FusionOptions::DEFAULT,
+};
+
+impl Default for RowBlocks {
+    fn default() -> RowBlocks {
+        ROW_BLOCKS
     }
-    let graph = call_graph(module, ROW_BLOCKS.name)?;
-    let mut names = Names::new(module);
-    let mut places = Places::new(module);
-    let seeds = choose::seeds(Program { module, target, places: &places }, &graph, smallest);
-    let mut is_done: FxHashSet<InstructionId> = FxHashSet::default();
-    for seed in seeds {
-        if is_done.contains(&seed) {
-            continue;
+}
+
+impl Pass for RowBlocks {
+    fn name(&self) -> &'static str {
+        "row-blocks"
+    }
+
+    fn description(&self) -> &'static str {
+        "Walk over wide arrays in blocks of rows, in loops that compute them again for gradients"
+    }
+
+    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
+        let mut changed = false;
+        for _ in 0..self.max_rounds {
+            let graph = call_graph(module, self.name())?;
+            let smallest = choose::smallest_worthwhile(module, &graph, context.target, self);
+            if !self.cut(module, context.target, smallest)? {
+                break;
+            }
+            changed = true;
         }
-        let program = Program { module, target, places: &places };
-        let Some(region) = choose::choose(program, seed, smallest) else { continue };
-        build::build(module, &region, &mut names);
-        is_done.extend(region.treatments.into_keys());
-        places = Places::new(module);
+        Ok(changed.into())
     }
-    if !is_done.is_empty() {
-        module.compact();
+}
+
+impl RowBlocks {
+    /// Cuts arrays of at least `smallest` bytes into blocks of rows, where that saves as much: what the pass does with a
+    /// size that follows from the module's peak. Says whether anything changed.
+    ///
+    /// Takes time proportional to the module for each array that is cut, and to the region of each array that is tried.
+    ///
+    /// # Errors
+    /// When the call graph of the module is not sound.
+    pub fn cut(&self, module: &mut Module, target: &Target, smallest: Bytes) -> Result<bool, PassError> {
+        if module.config.num_partitions.is_some_and(|n| n > 1) || module.is_scheduled {
+            return Ok(false);
+        }
+        let graph = call_graph(module, self.name())?;
+        let mut names = Names::new(module);
+        let mut places = Places::new(module);
+        let program = Program { module, target, places: &places, options: self };
+        let seeds = choose::seeds(program, &graph, smallest);
+        let mut is_done: FxHashSet<InstructionId> = FxHashSet::default();
+        for seed in seeds {
+            if is_done.contains(&seed) {
+                continue;
+            }
+            let program = Program { module, target, places: &places, options: self };
+            let Some(region) = choose::choose(program, seed, smallest) else { continue };
+            build::build(module, &region, &mut names);
+            is_done.extend(region.treatments.into_keys());
+            places = Places::new(module);
+        }
+        if !is_done.is_empty() {
+            module.compact();
+        }
+        Ok(!is_done.is_empty())
     }
-    Ok(!is_done.is_empty())
 }

@@ -22,12 +22,10 @@ use memplan_ir::{ArrayShape, InstructionId, Module, Op, Users};
 use memplan_memory::Target;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::RowBlocks;
 use super::rows::{Outcome, Rows, Treatment, by_operand, by_result, first_array};
 use crate::cost::{self, CostClass, Hero};
 use crate::remat::is_recomputable;
-
-/// Most instructions of a region. Attention has some fifty, forward and backward.
-const MAX_MEMBERS: usize = 4096;
 
 /// Instructions that are computed block by block.
 #[derive(Clone, Debug)]
@@ -85,6 +83,7 @@ pub(super) struct Program<'a> {
     pub(super) module: &'a Module,
     pub(super) target: &'a Target,
     pub(super) places: &'a Places,
+    pub(super) options: &'a RowBlocks,
 }
 
 /// Who uses what, and where it stands.
@@ -171,9 +170,7 @@ impl<'a> Growth<'a> {
         Growth {
             program,
             n,
-            // What has half as many elements is no narrower than the seed in the sense that matters: a bias or a padding
-            // may come on top.
-            wide_from: elements / 2 + elements % 2,
+            wide_from: elements.div_ceil(program.options.wide.0.max(1)),
             is_wide: FxHashMap::default(),
             treatments: FxHashMap::default(),
             open: Vec::new(),
@@ -211,7 +208,7 @@ impl<'a> Growth<'a> {
                 // From narrow to narrow only what is cheap, and no sums: what depends on all rows is not between.
                 self.add_users(id, rows, |user| user.is_wide || user.is_cheap);
             }
-            if self.treatments.len() > MAX_MEMBERS {
+            if self.treatments.len() > self.program.options.max_members {
                 return None;
             }
         }

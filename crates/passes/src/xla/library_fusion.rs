@@ -18,48 +18,49 @@ use std::collections::VecDeque;
 use memplan_ir::{
     ArrayShape, BinaryOp, ComputationId, ElementType, FusionKind, InstructionId, Module, Op, Opcode, Users,
 };
+use memplan_memory::LibraryRules;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::fusions::{self, Group, post_order};
 use crate::pass::call_graph;
-use crate::{Context, PassError, PassFn};
+use crate::{Context, Outcome, Pass, PassError};
 
 /// The pass.
-pub const LIBRARY_FUSION: PassFn = PassFn {
-    name: "library-fusion",
-    description: "hand matrix products, convolutions and reductions to a library, as XLA's CPU compiler does",
-    run,
-};
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LibraryFusion {
+    /// What the library takes; `None` for those of the built-in compiler that runs the pass.
+    pub rules: Option<LibraryRules>,
+}
 
-/// Smaller arrays are not worth a call.
-const MIN_ELEMENTS: u64 = 4096;
+/// The pass with the rules of the built-in compiler.
+pub const LIBRARY_FUSION: LibraryFusion = LibraryFusion { rules: None };
 
-/// Most instructions in a kernel.
-const MAX_MEMBERS: usize = 100;
-
-/// Most dimensions of an array.
-const MAX_RANK: usize = 8;
-
-/// A matrix product with no longer side than this is not worth a call.
-const MIN_DOT_EXTENT: i64 = 8;
-
-/// A convolution with no more features than this is not worth a call.
-const MIN_FEATURES: i64 = 17;
-
-fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
-    let graph = call_graph(module, LIBRARY_FUSION.name)?;
-    let users = Users::new(module);
-    let mut groups = Vec::new();
-    for &computation in graph.sequential() {
-        groups.extend(Library::new(module, &users, computation).groups());
+impl Pass for LibraryFusion {
+    fn name(&self) -> &'static str {
+        "library-fusion"
     }
-    fusions::fuse(module, context, &groups, FusionKind::Custom)
+
+    fn description(&self) -> &'static str {
+        "hand matrix products, convolutions and reductions to a library, as XLA's CPU compiler does"
+    }
+
+    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
+        let rules = self.rules.unwrap_or_else(|| super::built_in(|compiler| compiler.library));
+        let graph = call_graph(module, self.name())?;
+        let users = Users::new(module);
+        let mut groups = Vec::new();
+        for &computation in graph.sequential() {
+            groups.extend(Library::new(module, &rules, &users, computation).groups());
+        }
+        fusions::fuse(module, context, &groups, FusionKind::Custom).map(Outcome::from)
+    }
 }
 
 /// The kernels of one computation, by the instruction at which each began.
 struct Library<'a> {
     module: &'a Module,
+    rules: &'a LibraryRules,
     users: &'a Users,
     root: InstructionId,
     order: Vec<InstructionId>,
@@ -77,12 +78,17 @@ enum Direction {
 }
 
 impl<'a> Library<'a> {
-    fn new(module: &'a Module, users: &'a Users, computation: ComputationId) -> Library<'a> {
+    fn new(
+        module: &'a Module,
+        rules: &'a LibraryRules,
+        users: &'a Users,
+        computation: ComputationId,
+    ) -> Library<'a> {
         let order = post_order(module, computation);
         let positions = order.iter().enumerate().map(|(at, &id)| (id, at)).collect();
         let root = module.computations[computation].root;
         let (kernel_of, kernels) = (FxHashMap::default(), Vec::new());
-        Library { module, users, root, order, positions, kernel_of, kernels }
+        Library { module, rules, users, root, order, positions, kernel_of, kernels }
     }
 
     fn groups(mut self) -> Vec<Group> {
@@ -125,12 +131,13 @@ impl<'a> Library<'a> {
         top_down.iter().for_each(|&id| self.add_user(id, &mut open, &mut seen));
         let mut changed = false;
         while let Some((id, direction)) =
-            open.pop_front().filter(|_| self.kernels[kernel].len() < MAX_MEMBERS)
+            open.pop_front().filter(|_| self.kernels[kernel].len() < self.rules.max_instructions)
         {
             match self.kernel_of.get(&id).copied() {
                 Some(other) if other == kernel => {}
                 Some(other) => {
-                    let fits = self.kernels[kernel].len() + self.kernels[other].len() <= MAX_MEMBERS;
+                    let fits =
+                        self.kernels[kernel].len() + self.kernels[other].len() <= self.rules.max_instructions;
                     if fits {
                         for member in std::mem::take(&mut self.kernels[other]) {
                             self.take(member, kernel);
@@ -197,10 +204,13 @@ impl<'a> Library<'a> {
             return false;
         };
         let arrays = || operands.iter().copied().chain([result]);
-        if !instruction.control_predecessors.is_empty() || !arrays().all(is_plain) {
+        if !instruction.control_predecessors.is_empty()
+            || !arrays().all(|array| is_plain(array, self.rules.max_rank))
+        {
             return false;
         }
-        let is_large = || arrays().any(|array| array.element_count().is_some_and(|n| n >= MIN_ELEMENTS));
+        let is_large =
+            || arrays().any(|array| array.element_count().is_some_and(|n| n >= self.rules.min_elements));
         match &instruction.op {
             Op::Constant(_) => is_element(result.element_type),
             Op::Iota { .. } => matches!(result.element_type, ElementType::F32 | ElementType::S32),
@@ -217,8 +227,10 @@ impl<'a> Library<'a> {
                 is_element(result.element_type)
                     && dimensions.iter().zip(&operands[0].dimensions).all(is_simple)
             }
-            Op::Dot(dot) => has_dot(&dot.dimensions, operands[0], operands[1], result),
-            Op::Convolution(convolution) => has_convolution(convolution, operands[0], operands[1], result),
+            Op::Dot(dot) => self.has_dot(&dot.dimensions, operands[0], operands[1], result),
+            Op::Convolution(convolution) => {
+                self.has_convolution(convolution, operands[0], operands[1], result)
+            }
             Op::Reduce { dimensions } => {
                 is_large()
                     && operands.len() == 2
@@ -237,7 +249,7 @@ impl<'a> Library<'a> {
                 is_large()
                     && operands.len() == 2
                     && n_new > 0
-                    && result.dimensions.len() + n_new <= MAX_RANK
+                    && result.dimensions.len() + n_new <= self.rules.max_rank
                     && moves.clone().all(is_simple)
                     && self.has_reducer(instruction.called[0], operands[0], result)
             }
@@ -267,10 +279,10 @@ impl<'a> Library<'a> {
     }
 }
 
-/// Whether an array lies row by row, with no more dimensions than the library has.
-fn is_plain(array: &ArrayShape) -> bool {
+/// Whether an array is in row-major order, with no more dimensions than the library has.
+fn is_plain(array: &ArrayShape, max_rank: usize) -> bool {
     let is_row_major = array.minor_to_major().iter().rev().enumerate().all(|(i, &d)| i as i64 == d);
-    array.dimensions.len() <= MAX_RANK && is_row_major && !array.is_dynamic() && array.memory_space() == 0
+    array.dimensions.len() <= max_rank && is_row_major && !array.is_dynamic() && array.memory_space() == 0
 }
 
 fn is_element(element_type: ElementType) -> bool {
@@ -313,54 +325,59 @@ fn has_elementwise(op: &Op) -> bool {
     )
 }
 
-/// Products of matrices, not of vectors, with the left one as it is multiplied.
-fn has_dot(
-    dimensions: &memplan_ir::DotDimensions,
-    lhs: &ArrayShape,
-    rhs: &ArrayShape,
-    result: &ArrayShape,
-) -> bool {
-    use ElementType::{Bf16, F32, F64, S8, S32, U8};
-    let types = (lhs.element_type, rhs.element_type, result.element_type);
-    let n_batch = dimensions.lhs_batch.len();
-    let ([of_lhs], [of_rhs]) = (&dimensions.lhs_contracting[..], &dimensions.rhs_contracting[..]) else {
-        return false;
-    };
-    let is_leading = |batch: &[i64]| batch.iter().enumerate().all(|(i, &d)| i as i64 == d);
-    if !matches!(types, (F64, F64, F64) | (F32, F32, F32) | (Bf16, Bf16, F32) | (S8 | U8, S8, S32))
-        || !is_leading(&dimensions.lhs_batch)
-        || !is_leading(&dimensions.rhs_batch)
-        || [lhs, rhs, result].iter().any(|array| array.dimensions.len() != n_batch + 2)
-        || *of_lhs != n_batch as i64 + 1
-    {
-        return false;
+impl Library<'_> {
+    /// Products of matrices, not of vectors, with the left one as it is multiplied.
+    fn has_dot(
+        &self,
+        dimensions: &memplan_ir::DotDimensions,
+        lhs: &ArrayShape,
+        rhs: &ArrayShape,
+        result: &ArrayShape,
+    ) -> bool {
+        use ElementType::{Bf16, F32, F64, S8, S32, U8};
+        let types = (lhs.element_type, rhs.element_type, result.element_type);
+        let n_batch = dimensions.lhs_batch.len();
+        let ([of_lhs], [of_rhs]) = (&dimensions.lhs_contracting[..], &dimensions.rhs_contracting[..]) else {
+            return false;
+        };
+        let is_leading = |batch: &[i64]| batch.iter().enumerate().all(|(i, &d)| i as i64 == d);
+        if !matches!(types, (F64, F64, F64) | (F32, F32, F32) | (Bf16, Bf16, F32) | (S8 | U8, S8, S32))
+            || !is_leading(&dimensions.lhs_batch)
+            || !is_leading(&dimensions.rhs_batch)
+            || [lhs, rhs, result].iter().any(|array| array.dimensions.len() != n_batch + 2)
+            || *of_lhs != n_batch as i64 + 1
+        {
+            return false;
+        }
+        let m = lhs.dimensions[n_batch];
+        let k = lhs.dimensions[n_batch + 1];
+        let n = rhs.dimensions[2 * n_batch + 1 - *of_rhs as usize];
+        m != 1 && n != 1 && m.max(k).max(n) >= self.rules.min_dot_extent
     }
-    let m = lhs.dimensions[n_batch];
-    let k = lhs.dimensions[n_batch + 1];
-    let n = rhs.dimensions[2 * n_batch + 1 - *of_rhs as usize];
-    m != 1 && n != 1 && m.max(k).max(n) >= MIN_DOT_EXTENT
-}
 
-/// Convolutions over two dimensions, of channels that come last.
-fn has_convolution(
-    convolution: &memplan_ir::Convolution,
-    input: &ArrayShape,
-    kernel: &ArrayShape,
-    result: &ArrayShape,
-) -> bool {
-    use ElementType::{F32, F64, S8, S32};
-    let types = (input.element_type, kernel.element_type, result.element_type);
-    let d = &convolution.dimensions;
-    let is_in_order = (d.input_feature, d.output_feature, d.kernel_input_feature, d.kernel_output_feature)
-        == (3, 3, 2, 3)
-        && (&d.input_spatial[..], &d.output_spatial[..], &d.kernel_spatial[..])
-            == (&[1, 2], &[1, 2], &[0, 1]);
-    matches!(types, (F64, F64, F64) | (F32, F32, F32) | (S8, S8, S32))
-        && convolution.batch_group_count == 1
-        && is_in_order
-        && input.dimensions[3].max(result.dimensions[3]) >= MIN_FEATURES
-        && (1..3).all(|i| {
-            result.dimensions[i] <= input.dimensions[i] && kernel.dimensions[i - 1] <= input.dimensions[i]
-        })
-        && convolution.window.dimensions.iter().all(|d| d.base_dilation == 1 && !d.window_reversal)
+    /// Convolutions over two dimensions, of channels that come last.
+    fn has_convolution(
+        &self,
+        convolution: &memplan_ir::Convolution,
+        input: &ArrayShape,
+        kernel: &ArrayShape,
+        result: &ArrayShape,
+    ) -> bool {
+        use ElementType::{F32, F64, S8, S32};
+        let types = (input.element_type, kernel.element_type, result.element_type);
+        let d = &convolution.dimensions;
+        let is_in_order =
+            (d.input_feature, d.output_feature, d.kernel_input_feature, d.kernel_output_feature)
+                == (3, 3, 2, 3)
+                && (&d.input_spatial[..], &d.output_spatial[..], &d.kernel_spatial[..])
+                    == (&[1, 2], &[1, 2], &[0, 1]);
+        matches!(types, (F64, F64, F64) | (F32, F32, F32) | (S8, S8, S32))
+            && convolution.batch_group_count == 1
+            && is_in_order
+            && input.dimensions[3].max(result.dimensions[3]) >= self.rules.min_features
+            && (1..3).all(|i| {
+                result.dimensions[i] <= input.dimensions[i] && kernel.dimensions[i - 1] <= input.dimensions[i]
+            })
+            && convolution.window.dimensions.iter().all(|d| d.base_dilation == 1 && !d.window_reversal)
+    }
 }

@@ -15,37 +15,52 @@
 //! several dimensions of which none can be cut evenly. *Changed* means that a product was cut up.
 
 use memplan_ir::{
-    ArrayShape, BinaryOp, ComputationId, Dimensions, Dot, ElementType, Instruction, InstructionId, Op,
-    PaddingDimension, Shape,
+    ArrayShape, BinaryOp, ComputationId, Dimensions, Dot, ElementType, Instruction, InstructionId, Module,
+    Op, PaddingDimension, Shape,
 };
+use memplan_memory::SplitkRules;
 use smallvec::SmallVec;
 
 use crate::rewrite::Rewriter;
 use crate::scalar::Scalar;
-use crate::{Context, PassError, PassFn};
+use crate::{Context, Outcome, Pass, PassError};
 
 /// The pass.
-pub const SPLITK_REWRITER: PassFn = PassFn {
-    name: "splitk-rewriter",
-    description: "sum up small matrix products in several parts, as XLA's GPU compiler does",
-    run,
-};
-
-fn run(module: &mut memplan_ir::Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let mut rewriter = Rewriter::new(module);
-    rewriter.sweep(|r, id| match r.op(id) {
-        Op::Dot(dot) => {
-            let dot = dot.clone();
-            split(r, id, *dot)
-        }
-        _ => None,
-    });
-    Ok(rewriter.finish())
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SplitkRewriter {
+    /// What parts cost and gain; `None` for those of the built-in compiler that runs the pass.
+    pub rules: Option<SplitkRules>,
 }
 
-fn split(r: &mut Rewriter<'_>, id: InstructionId, dot: Dot) -> Option<InstructionId> {
+/// The pass with the rules of the built-in compiler.
+pub const SPLITK_REWRITER: SplitkRewriter = SplitkRewriter { rules: None };
+
+impl Pass for SplitkRewriter {
+    fn name(&self) -> &'static str {
+        "splitk-rewriter"
+    }
+
+    fn description(&self) -> &'static str {
+        "sum up small matrix products in several parts, as XLA's GPU compiler does"
+    }
+
+    fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
+        let rules = self.rules.unwrap_or_else(|| super::built_in(|compiler| compiler.splitk));
+        let mut rewriter = Rewriter::new(module);
+        rewriter.sweep(|r, id| match r.op(id) {
+            Op::Dot(dot) => {
+                let dot = dot.clone();
+                split(r, &rules, id, *dot)
+            }
+            _ => None,
+        });
+        Ok(rewriter.finish().into())
+    }
+}
+
+fn split(r: &mut Rewriter<'_>, rules: &SplitkRules, id: InstructionId, dot: Dot) -> Option<InstructionId> {
     let product = Product::new(r, id, &dot)?;
-    let parts = product.best_number_of_parts();
+    let parts = product.best_number_of_parts(rules);
     if parts == 1 {
         return None;
     }
@@ -119,10 +134,10 @@ impl Product {
     }
 
     /// Of equally fast ones, the smallest.
-    fn best_number_of_parts(&self) -> u64 {
-        let mut best = (1, self.cost(1));
-        for parts in (1..=MAX_DOUBLINGS).map(|doublings| 1 << doublings) {
-            let cost = self.cost(parts);
+    fn best_number_of_parts(&self, rules: &SplitkRules) -> u64 {
+        let mut best = (1, self.cost(rules, 1));
+        for parts in (1..u64::BITS).map(|doublings| 1 << doublings).take_while(|&n| n <= rules.max_parts) {
+            let cost = self.cost(rules, parts);
             if cost < best.1 {
                 best = (parts, cost);
             }
@@ -131,23 +146,24 @@ impl Product {
     }
 
     /// Time in so many parts, in a unit of XLA's own.
-    fn cost(&self, parts: u64) -> f64 {
+    fn cost(&self, rules: &SplitkRules, parts: u64) -> f64 {
+        let tile_extent = rules.tile.max(1);
         let Product { batch, rows, columns, contracted, bytes: [lhs, rhs, result], .. } = *self;
         let accumulator = f64::from(self.accumulator.bits()) / 8.0;
         let count = |factors: &[u64]| factors.iter().map(|&factor| factor as f64).product::<f64>();
-        let tile = count(&[rows.min(TILE), columns.min(TILE)]);
-        let n_tiles = count(&[batch, parts, rows.div_ceil(TILE), columns.div_ceil(TILE)]);
-        let tiles_at_once = MULTIPROCESSORS * count(&[TILE, TILE]) / tile;
+        let tile = count(&[rows.min(tile_extent), columns.min(tile_extent)]);
+        let n_tiles = count(&[batch, parts, rows.div_ceil(tile_extent), columns.div_ceil(tile_extent)]);
+        let tiles_at_once = rules.multiprocessors * count(&[tile_extent, tile_extent]) / tile;
         let waves = (n_tiles / tiles_at_once).max(1.0);
-        let compute = 2.0 * tile * contracted.div_ceil(parts) as f64 * waves * OPERATION;
+        let compute = 2.0 * tile * contracted.div_ceil(parts) as f64 * waves * rules.operation;
         let read = count(&[batch, rows, contracted]) * lhs + count(&[batch, columns, contracted]) * rhs;
         let results = count(&[batch, rows, columns]);
         if parts == 1 {
-            return compute.max((read + results * result) * BYTE);
+            return compute.max((read + results * result) * rules.byte);
         }
         let partial = results * parts as f64 * accumulator;
-        let sum = SUM + (partial + results * result) * BYTE_OF_SUM;
-        compute.max((read + partial) * BYTE) + sum
+        let sum = rules.sum + (partial + results * result) * rules.byte_of_sum;
+        compute.max((read + partial) * rules.byte) + sum
     }
 
     /// Which of the contracted dimensions is cut, and to how many elements it is padded before. Parts begin at multiples
@@ -217,19 +233,3 @@ fn adder(r: &mut Rewriter<'_>, element_type: ElementType) -> ComputationId {
     r.set_root(computation, root);
     computation
 }
-
-/// At most 2048 parts.
-const MAX_DOUBLINGS: u32 = 11;
-
-/// Rows and columns that one multiprocessor computes at a time.
-const TILE: u64 = 128;
-
-/// Of an H100.
-const MULTIPROCESSORS: f64 = 132.0;
-
-// What XLA fitted to an H100: the cost of an arithmetic operation, of a byte read or written by the product, of a byte read
-// or written by the sum of its parts, and of launching that sum.
-const OPERATION: f64 = 100.0;
-const BYTE: f64 = 0.194136;
-const BYTE_OF_SUM: f64 = 193.1384;
-const SUM: f64 = 4.36e7;

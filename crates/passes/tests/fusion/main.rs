@@ -1,4 +1,4 @@
-//! Fusion and recomputation: rule by rule, on the numbers of JAX, and on modules of 100,000 instructions.
+//! Fusion and recomputation: rule by rule, on programs of JAX, and on modules of 100,000 instructions.
 
 mod corpus;
 mod filetests;

@@ -1,4 +1,4 @@
-//! What it costs to compute an instruction where it is needed: bytes that stay alive, and bytes that are moved.
+//! What fusing a producer costs: bytes that stay alive longer, and bytes that are moved.
 
 use memplan_ir::{InstructionId, Op, ShapeIndex};
 use memplan_memory::{Bytes, FusionGoal};
@@ -7,24 +7,23 @@ use super::super::report::Verdict;
 use super::{Grouper, KernelId, Rank};
 use crate::cost::{self, CostClass};
 
-/// How far below an instruction its sources are looked for anew. Broadcast, reshape and convert come in threes.
-const MAX_DEPTH: usize = 3;
-
 impl Grouper<'_> {
-    /// What it takes to keep an instruction available: its own bytes; for what is cheap, the bytes of what it can be
-    /// recomputed from, where that is less; nothing for parameters that the caller keeps anyway.
-    pub(super) fn source_bytes(&self, id: InstructionId) -> u64 {
+    /// The bytes that stay alive to keep an instruction available: its own; for a cheap one, those that it can be recomputed
+    /// from, where these are fewer; none for a parameter that the caller keeps.
+    pub(super) fn bytes_to_keep(&self, id: InstructionId) -> u64 {
         let instruction = &self.module.instructions[id];
         let own = cost::result_bytes(self.module, self.target, id);
         match (cost::class_of(self.module, id), &instruction.op) {
             (CostClass::Cheap, _) => self
-                .operands(id)
+                .distinct_arrays_read(id)
                 .iter()
-                .map(|&operand| self.sources[operand])
+                .map(|&operand| self.keep_bytes[operand])
                 .fold(0, u64::saturating_add)
                 .min(own),
             (_, Op::GetTupleElement { .. } | Op::Parameter { .. }) if self.is_kept_by_caller(id) => 0,
-            (_, Op::GetTupleElement { .. } | Op::Bitcast) => own.min(self.sources[instruction.operands[0]]),
+            (_, Op::GetTupleElement { .. } | Op::Bitcast) => {
+                own.min(self.keep_bytes[instruction.operands[0]])
+            }
             _ => own,
         }
     }
@@ -42,45 +41,44 @@ impl Grouper<'_> {
         part.parent == self.module.entry && !self.has_given_up.contains(&(number, index))
     }
 
-    /// Whether fewer bytes live in memory, and not many more are moved.
+    /// Whether fusing an instruction into kernels keeps fewer bytes alive, and moves not many more.
     pub(super) fn check_cost(&self, id: InstructionId, kernels: &[KernelId]) -> Result<(), Verdict> {
         let saved = cost::result_bytes(self.module, self.target, id);
         let first_reader = kernels.iter().map(|&k| self.ranks[self.grouping.kernels[k].roots[0]]).max();
-        // Nothing else runs between it and its only reader, so its operands stay no longer than they would for itself.
-        if kernels.len() == 1 && first_reader == Some(self.standing) {
+        // Nothing else runs between the instruction and its only reader, so its operands stay alive no longer.
+        if kernels.len() == 1 && first_reader == Some(self.n_materialized) {
             return Ok(());
         }
-        if kernels.len() > self.growth {
+        if kernels.len() > self.duplication_budget {
             return Err(Verdict::CodeSize);
         }
         if self.target.fusion.goal == FusionGoal::Kernels {
             return self.check_traffic(id, kernels, self.target.fusion.max_traffic_ratio);
         }
         let until = self.last_read[id];
-        let operands = self.operands(id);
-        let extended =
-            operands.iter().map(|&o| self.extension(o, until, MAX_DEPTH)).fold(0, u64::saturating_add);
-        // A little more, such as a value for each row, is worth a kernel less.
-        if extended > saved.saturating_add(saved / 16) {
+        let operands = self.distinct_arrays_read(id);
+        let depth = self.options.max_source_depth;
+        let extended = operands.iter().map(|&o| self.extension(o, until, depth)).fold(0, u64::saturating_add);
+        if extended > saved.saturating_add(self.options.slack.of(saved)) {
             return Err(Verdict::KeepsMore { extended: Bytes(extended), saved: Bytes(saved) });
         }
-        // Where nothing is saved, nothing may be spent either. The operands are in memory then for others, too.
+        // Where no bytes are saved, no more may be moved either.
         let ratio = if extended >= saved { 1.0 } else { self.target.fusion.max_traffic_ratio };
         self.check_traffic(id, kernels, ratio)
     }
 
-    /// What it takes to keep an instruction available until `until`: nothing if it is there anyway; its own bytes, or
-    /// those of what it is cheaply made from.
+    /// The bytes that stay alive longer to keep an instruction available until `until`: none if it is read then anyway; its
+    /// own, or those that it is recomputed from.
     fn extension(&self, id: InstructionId, until: Rank, depth: usize) -> u64 {
         if self.last_read[id] <= until {
             return 0;
         }
         if depth == 0 || cost::class_of(self.module, id) != CostClass::Cheap {
-            return self.sources[id];
+            return self.keep_bytes[id];
         }
-        let operands = self.operands(id);
+        let operands = self.distinct_arrays_read(id);
         let below = operands.iter().map(|&operand| self.extension(operand, until, depth - 1));
-        below.fold(0, u64::saturating_add).min(self.sources[id])
+        below.fold(0, u64::saturating_add).min(self.keep_bytes[id])
     }
 
     fn check_traffic(&self, id: InstructionId, kernels: &[KernelId], ratio: f64) -> Result<(), Verdict> {
@@ -89,13 +87,13 @@ impl Grouper<'_> {
         }
         let size = cost::result_bytes(self.module, self.target, id);
         let elements = self.module.shape(id).as_array().and_then(|array| array.element_count()).unwrap_or(0);
-        // A slice or gather reads no more elements than it makes, however large its operand is.
+        // A slice or gather reads no more elements than its result has, however large its operand is.
         let read = |operand: InstructionId| {
             let array = self.module.shape(operand).as_array();
             let width = array.map_or(0, |array| u64::from(array.element_type.byte_width()));
             elements.saturating_mul(width).min(cost::result_bytes(self.module, self.target, operand))
         };
-        let operands = self.operands(id);
+        let operands = self.distinct_arrays_read(id);
         let once = operands.iter().map(|&operand| read(operand)).fold(0, u64::saturating_add);
         let mut moved: u64 = 0;
         for &kernel in kernels {

@@ -1,4 +1,4 @@
-//! Kernels side by side: several results from one pass over the arrays that they have in common.
+//! Siblings: kernels that read the same arrays become one kernel with several results, which reads them once.
 //!
 //! ```text
 //!   m' = add(multiply(m, b1), multiply(g, c1))     one kernel reads g, m, v and p once,
@@ -6,15 +6,15 @@
 //!   p' = subtract(p, divide(m', sqrt(v')))         that it replaces
 //! ```
 //!
-//! Kernels join when they walk over the same elements in the same order, read a large array at the same index, and fit
-//! together into one kernel of the target. Two things must not happen. A kernel must not wait for itself: no way out of
-//! one leads through a third into the other. And no more bytes may be alive: one of them reads nothing that the other
-//! does not wait for anyway, and its results take no more than what nothing reads after the two. Then it may as well run
-//! when the other does, whatever the schedule. With [`Siblings::JoinUpdates`], arrays that are replaced, as `p` above,
-//! may have been read by others, if they come before in the text.
+//! Two kernels are merged when they iterate over the same elements in the same order, read a large array at the same
+//! index, and together stay within the limits of one kernel of the target. Two more conditions must hold. The merged
+//! kernel must not wait for itself: no path out of one kernel leads through a third into the other. And no more bytes may
+//! be alive: one of the two reads nothing that the other does not wait for anyway, and its results take no more bytes
+//! than the two kernels are the last to read. Then it can run when the other one does, under every schedule. With
+//! [`Siblings::JoinUpdates`], others may read an array that is replaced, as `p` above, if they come before in the text.
 //!
-//! Reductions join the same way, over the elements that they reduce: `sum(x)` and `sum(x*x)` of a normalization read
-//! `x` once. What the walk writes element by element may be a result beside them.
+//! Reductions are merged the same way, over the elements that they reduce: `sum(x)` and `sum(x*x)` of a normalization
+//! read `x` once. Elementwise results over the same elements may be merged with them.
 
 use memplan_ir::{Dimensions, InstructionId, Op};
 use rustc_hash::FxHashMap;
@@ -24,30 +24,20 @@ use super::super::report::Verdict;
 use super::{Grouper, Kernel, KernelId, Rank, Siblings};
 use crate::cost::{self, CostClass, Hero};
 
-/// Most edges that are followed to see whether two kernels wait for each other. Siblings are near each other, and their
-/// results far from being read: most walks end after a few steps.
-const MAX_STEPS: usize = 256;
-
-/// Most readers of an array that are looked at to see whether two kernels are the only ones.
-const MAX_READERS: usize = 16;
-
-/// Bytes of what may be computed long before it is needed: a number, not an array.
-const SMALL: u64 = 64;
-
-/// The elements that a kernel walks over.
+/// The elements that a kernel iterates over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Space {
-    /// How many there are in each dimension.
+struct IterationSpace {
+    /// The number of elements in each dimension.
     extents: Dimensions,
-    /// In which order they lie.
+    /// The order of the dimensions in memory.
     minor_to_major: Dimensions,
-    /// The dimensions that are reduced, where something is.
+    /// The dimensions that are reduced, where the kernel reduces.
     reduced: Option<Dimensions>,
 }
 
-impl Space {
-    /// Whether one kernel can walk for both.
-    fn joins(&self, other: &Space) -> bool {
+impl IterationSpace {
+    /// Whether one loop over elements serves both.
+    fn agrees_with(&self, other: &IterationSpace) -> bool {
         let reduces_alike = match (&self.reduced, &other.reduced) {
             (Some(a), Some(b)) => a == b,
             _ => true,
@@ -57,7 +47,7 @@ impl Space {
 }
 
 impl Grouper<'_> {
-    /// Joins siblings, array by array that they read. Every pair of neighbors among the readers is looked at once.
+    /// Merges siblings, array by array that they read. Every pair of neighbors among the readers is looked at once.
     pub(super) fn join_siblings(&mut self, siblings: Siblings) {
         for readers in self.readers() {
             let mut current: Option<KernelId> = None;
@@ -81,8 +71,8 @@ impl Grouper<'_> {
         }
     }
 
-    /// For each array that is as large as what its readers walk over: the kernel that writes it, and those that read
-    /// it, in the order of the text, by one of their results.
+    /// For each array with as many elements as its readers iterate over: a result of the kernel that writes it, and one of
+    /// each kernel that reads it, in the order of the text.
     fn readers(&self) -> Vec<Vec<InstructionId>> {
         let mut number: FxHashMap<InstructionId, usize> = FxHashMap::default();
         let mut readers: Vec<Vec<InstructionId>> = Vec::new();
@@ -105,22 +95,22 @@ impl Grouper<'_> {
         readers
     }
 
-    /// What a kernel walks over; `None` for kernels that are built around something else than a walk over all elements.
-    fn space(&self, kernel: &Kernel) -> Option<Space> {
-        let is_walk = match kernel.hero {
+    /// What a kernel iterates over; `None` for kernels that are more than one loop over elements.
+    fn space(&self, kernel: &Kernel) -> Option<IterationSpace> {
+        let is_one_loop = match kernel.hero {
             None => true,
-            // With an epilogue, the result is not what is walked over.
+            // With an epilogue, the kernel iterates over the result a second time.
             Some((hero, Hero::Reduction)) => kernel.roots.contains(&hero),
             _ => false,
         };
-        if !is_walk || !kernel.held.is_empty() {
+        if !is_one_loop || !kernel.held.is_empty() {
             return None;
         }
         let mut spaces = kernel.roots.iter().map(|&root| self.space_of(root));
         let mut space = spaces.next()??;
         for other in spaces {
             let other = other?;
-            if !space.joins(&other) {
+            if !space.agrees_with(&other) {
                 return None;
             }
             space.reduced = space.reduced.or(other.reduced);
@@ -128,22 +118,26 @@ impl Grouper<'_> {
         Some(space)
     }
 
-    fn space_of(&self, root: InstructionId) -> Option<Space> {
+    fn space_of(&self, root: InstructionId) -> Option<IterationSpace> {
         let instruction = &self.module.instructions[root];
-        let (walked, reduced) = match &instruction.op {
+        let (iterated, reduced) = match &instruction.op {
             Op::Reduce { dimensions } => (instruction.operands[0], Some(dimensions.clone())),
             _ if matches!(cost::class_of(self.module, root), CostClass::Hero(_)) => return None,
             _ => (root, None),
         };
-        let array = self.module.shape(walked).as_array()?;
-        Some(Space { extents: array.dimensions.clone(), minor_to_major: array.minor_to_major(), reduced })
+        let array = self.module.shape(iterated).as_array()?;
+        Some(IterationSpace {
+            extents: array.dimensions.clone(),
+            minor_to_major: array.minor_to_major(),
+            reduced,
+        })
     }
 
-    /// When two kernels can run as one; `None` when they cannot, or had better not.
+    /// When two kernels run if they are merged; `None` where they cannot be, or more bytes could be alive.
     fn rank_together(&self, a: KernelId, b: KernelId, siblings: Siblings) -> Option<Rank> {
         let [first, second] = [a, b].map(|kernel| &self.grouping.kernels[kernel]);
         let (Some(space), Some(other)) = (self.space(first), self.space(second)) else { return None };
-        if !space.joins(&other) {
+        if !space.agrees_with(&other) {
             return None;
         }
         let runs_with =
@@ -154,13 +148,15 @@ impl Grouper<'_> {
         let fits = merged.members.len() <= rules.max_instructions
             && merged.operands.len() <= rules.max_operands
             && merged.roots.len() <= rules.max_outputs;
-        (fits && self.read_alike(first, second) && !self.wait_for_each_other(&[a, b], MAX_STEPS))
-            .then_some(rank)
+        (fits
+            && self.read_alike(first, second)
+            && !self.wait_for_each_other(&[a, b], self.options.siblings.max_steps))
+        .then_some(rank)
     }
 
     fn join_sibling(&mut self, a: KernelId, b: KernelId, rank: Rank) -> KernelId {
         let ranks = [a, b].map(|kernel| self.rank(&self.grouping.kernels[kernel]));
-        let kernel = self.unite(&[a.min(b), a.max(b)]);
+        let kernel = self.merge(&[a.min(b), a.max(b)]);
         let joined = &self.grouping.kernels[kernel];
         joined.roots.iter().for_each(|&root| self.ranks[root] = rank);
         let last_read = &mut self.last_read;
@@ -176,8 +172,8 @@ impl Grouper<'_> {
         self.ranks[kernel.roots[0]]
     }
 
-    /// Whether what both kernels have to do with is read at the same index by both: so that one load serves both, and
-    /// neither overwrites in place what the other has still to read.
+    /// Whether both kernels read what they share at the same index, so that one load serves both, and neither overwrites in
+    /// place what the other has yet to read.
     fn read_alike(&self, a: &Kernel, b: &Kernel) -> bool {
         let bytes = |id: InstructionId| cost::result_bytes(self.module, self.target, id);
         let is_fine = |reader: &Kernel, writer: &Kernel| {
@@ -189,10 +185,10 @@ impl Grouper<'_> {
         is_fine(a, b) && is_fine(b, a)
     }
 
-    /// The operands that a kernel reads elsewhere than at the element that it is working on.
+    /// The operands that a kernel reads at another index than that of the element that it computes.
     fn read_out_of_step(&self, kernel: &Kernel) -> SmallVec<[InstructionId; 4]> {
         let is_in_step = |member: &InstructionId| match cost::is_pointwise(self.module, *member) {
-            true => kernel.needs[member].indexers.iter().all(|indexer| kernel.roots.contains(indexer)),
+            true => kernel.usages[member].indexers.iter().all(|indexer| kernel.roots.contains(indexer)),
             false => matches!(self.module.instructions[*member].op, Op::Reduce { .. }),
         };
         let members = kernel.members.iter().filter(|member| !is_in_step(member));
@@ -200,33 +196,32 @@ impl Grouper<'_> {
         read.filter(|operand| kernel.operands.contains(operand)).collect()
     }
 
-    /// Whether a kernel may run when another one does without more bytes alive: under every schedule, but for readers of
-    /// state that it replaces, which are taken to run when the order of the text says, if they may be any.
+    /// Whether a kernel can run when another one does with no more bytes alive. This holds under every schedule, except that
+    /// other readers of state that the kernel replaces, where they are allowed, are taken to run in the order of the text.
     fn can_run_with(&self, kernel: &Kernel, other: &Kernel, siblings: Siblings) -> bool {
         let out_of_step = self.read_out_of_step(kernel);
         let mut shared: u64 = 0;
-        let mut room: u64 = 0;
-        let mut is_there = |&id: &InstructionId| {
+        let mut freed: u64 = 0;
+        let mut is_available = |&id: &InstructionId| {
             let is_shared = other.operands.contains(&id) || other.roots.contains(&id);
             let is_last = self.is_read_last_by(id, [kernel, other], siblings);
             if is_shared {
                 shared = shared.saturating_add(cost::result_bytes(self.module, self.target, id));
             }
             if is_last && !out_of_step.contains(&id) {
-                room = room.saturating_add(self.kept_bytes(id));
+                freed = freed.saturating_add(self.kept_bytes(id));
             }
-            is_shared || is_last && self.is_state(id) || self.is_there_early(id)
+            is_shared || is_last && self.is_state(id) || self.is_available_early(id)
         };
-        if !kernel.operands.iter().all(&mut is_there) {
+        if !kernel.operands.iter().all(&mut is_available) {
             return false;
         }
         let written = kernel.roots.iter().map(|&root| cost::result_bytes(self.module, self.target, root));
-        // As everywhere, a little more, such as a value for each row, is worth a kernel less.
-        written.fold(0, u64::saturating_add) <= room.saturating_add(shared / 16)
+        written.fold(0, u64::saturating_add) <= freed.saturating_add(self.options.slack.of(shared))
     }
 
-    /// Whether one of two kernels would be the last to read an instruction if the first ran when the second does: others
-    /// read it before, and that only if it is state and they may.
+    /// Whether one of two kernels would be the last to read an instruction if the first ran when the second does. Others may
+    /// read it before only if it is state, and updates are merged.
     fn is_read_last_by(&self, id: InstructionId, [kernel, other]: [&Kernel; 2], siblings: Siblings) -> bool {
         let is_state = siblings == Siblings::JoinUpdates && self.is_state(id);
         let is_fine = |reader: &InstructionId| {
@@ -236,14 +231,14 @@ impl Grouper<'_> {
         };
         let users = self.users.of(id);
         id != self.root
-            && users.len() <= MAX_READERS
+            && users.len() <= self.options.siblings.max_readers
             && users.iter().all(|user| match &self.kernels_of[*user][..] {
                 [] => is_fine(user),
                 kernels => kernels.iter().all(|&kernel| is_fine(&self.grouping.kernels[kernel].roots[0])),
             })
     }
 
-    /// Whether an array is there from the beginning: a parameter, or an element of one.
+    /// Whether an array is state: a parameter, or an element of one.
     fn is_state(&self, id: InstructionId) -> bool {
         let instruction = &self.module.instructions[id];
         match instruction.op {
@@ -253,23 +248,24 @@ impl Grouper<'_> {
         }
     }
 
-    /// Whether an instruction can be computed at the beginning, and takes next to nothing from then on: what the caller
-    /// keeps, and numbers made from it, such as the count of steps.
-    fn is_there_early(&self, id: InstructionId) -> bool {
+    /// Whether an instruction can be computed at the beginning and takes next to no bytes from then on: what the caller
+    /// keeps, and numbers computed from that, such as the count of steps.
+    fn is_available_early(&self, id: InstructionId) -> bool {
+        let limits = &self.options.siblings;
         let mut open: SmallVec<[InstructionId; 8]> = SmallVec::from_iter([id]);
         let mut steps = 0;
         while let Some(id) = open.pop() {
             steps += 1;
             let instruction = &self.module.instructions[id];
-            let is_made = match cost::class_of(self.module, id) {
-                CostClass::Free if self.is_state(id) => match self.sources[id] {
-                    bytes if bytes <= SMALL => continue,
+            let is_cheap = match cost::class_of(self.module, id) {
+                CostClass::Free if self.is_state(id) => match self.keep_bytes[id] {
+                    bytes if bytes <= limits.max_early_bytes => continue,
                     _ => return false,
                 },
                 class => matches!(class, CostClass::Free | CostClass::Cheap),
             };
             let bytes = cost::result_bytes(self.module, self.target, id);
-            if !is_made || bytes > SMALL || steps > MAX_STEPS {
+            if !is_cheap || bytes > limits.max_early_bytes || steps > limits.max_steps {
                 return false;
             }
             open.extend(instruction.operands.iter().copied());
@@ -277,10 +273,10 @@ impl Grouper<'_> {
         true
     }
 
-    /// The bytes that are free once nothing reads an array any more.
+    /// The bytes that are free after the last read of an array.
     fn kept_bytes(&self, id: InstructionId) -> u64 {
         match cost::class_of(self.module, id) {
-            CostClass::Free => self.sources[id],
+            CostClass::Free => self.keep_bytes[id],
             _ => cost::result_bytes(self.module, self.target, id),
         }
     }

@@ -23,33 +23,44 @@ use std::collections::BinaryHeap;
 
 use cranelift_entity::{EntitySet, SecondaryMap};
 use memplan_ir::{ComputationId, FusionKind, InstructionId, Module, Op, Users};
-use memplan_memory::Target;
+use memplan_memory::{InstructionFusionRules, Target};
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use super::fusions::{self, Group, post_order};
 use crate::pass::call_graph;
-use crate::{Context, PassError, PassFn, cost};
+use crate::{Context, Outcome, Pass, PassError, cost};
 use indexing::Indexing;
 
 /// The pass.
-pub const INSTRUCTION_FUSION: PassFn = PassFn {
-    name: "instruction-fusion",
-    description: "fuse operands into their consumers one by one, as XLA's CPU compiler does",
-    run,
-};
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct InstructionFusion {
+    /// What is taken in; `None` for those of the built-in compiler that runs the pass.
+    pub rules: Option<InstructionFusionRules>,
+}
 
-/// How often the instructions of a computation may be duplicated, on average.
-const MAX_GROWTH: usize = 16;
+/// The pass with the rules of the built-in compiler.
+pub const INSTRUCTION_FUSION: InstructionFusion = InstructionFusion { rules: None };
 
-fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
-    let graph = call_graph(module, INSTRUCTION_FUSION.name)?;
-    let users = Users::new(module);
-    let mut groups = Vec::new();
-    for &computation in graph.sequential() {
-        groups.extend(Fuser::new(module, context.target, &users, computation).groups());
+impl Pass for InstructionFusion {
+    fn name(&self) -> &'static str {
+        "instruction-fusion"
     }
-    fusions::fuse(module, context, &groups, FusionKind::Loop)
+
+    fn description(&self) -> &'static str {
+        "fuse operands into their consumers one by one, as XLA's CPU compiler does"
+    }
+
+    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
+        let rules = self.rules.unwrap_or_else(|| super::built_in(|compiler| compiler.instruction_fusion));
+        let graph = call_graph(module, self.name())?;
+        let users = Users::new(module);
+        let mut groups = Vec::new();
+        for &computation in graph.sequential() {
+            groups.extend(Fuser::new(module, context.target, &rules, &users, computation).groups());
+        }
+        fusions::fuse(module, context, &groups, FusionKind::Loop).map(Outcome::from)
+    }
 }
 
 /// Operands of an instruction, each once, without constants that are part of the code.
@@ -59,6 +70,7 @@ type Arrays = SmallVec<[InstructionId; 4]>;
 struct Fuser<'a> {
     module: &'a Module,
     target: &'a Target,
+    rules: &'a InstructionFusionRules,
     users: &'a Users,
     root: InstructionId,
     order: Vec<InstructionId>,
@@ -94,6 +106,7 @@ impl<'a> Fuser<'a> {
     fn new(
         module: &'a Module,
         target: &'a Target,
+        rules: &'a InstructionFusionRules,
         users: &'a Users,
         computation: ComputationId,
     ) -> Fuser<'a> {
@@ -101,9 +114,10 @@ impl<'a> Fuser<'a> {
         let mut fuser = Fuser {
             module,
             target,
+            rules,
             users,
             root: module.computations[computation].root,
-            growth: MAX_GROWTH.saturating_mul(order.len()),
+            growth: rules.max_duplication.saturating_mul(order.len()),
             order,
             positions: SecondaryMap::new(),
             n_users: SecondaryMap::new(),

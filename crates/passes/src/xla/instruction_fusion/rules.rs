@@ -6,18 +6,6 @@ use super::{Fuser, Kernel};
 use crate::cost::{self, CostClass, Hero};
 use crate::scalar::Scalar;
 
-/// Concatenations of more are not fused: code looks for the right operand of each element.
-const MAX_CONCATENATED: usize = 8;
-
-/// Nor are those that are this long or longer in the dimension in which elements lie side by side.
-const MAX_MINOR_EXTENT: i64 = 128;
-
-/// Most reductions in a kernel, before one more.
-const MAX_REDUCTIONS: usize = 5;
-
-/// Largest vector that code for a product with a matrix walks over again and again, in bytes.
-const MAX_VECTOR_BYTES: u64 = 16 * 1024;
-
 impl Fuser<'_> {
     /// Whether an instruction can take others in.
     pub(super) fn may_consume(&self, id: InstructionId) -> bool {
@@ -52,11 +40,11 @@ impl Fuser<'_> {
         let is_alone = kernel.members.len() == 1;
         let is_shared = self.n_users[id] > 1;
         self.may_produce(id)
-            && !(is_alone && is_slow_concatenation(self.module, kernel.root))
-            && !is_slow_concatenation(self.module, id)
+            && !(is_alone && self.is_slow_concatenation(kernel.root))
+            && !self.is_slow_concatenation(id)
             && !(self.is_expensive(id) && (is_shared || kernel.reused.contains(&id)))
             && (!is_shared || self.growth > 0)
-            && !(self.is_reduction(id) && kernel.n_reductions > MAX_REDUCTIONS)
+            && !(self.is_reduction(id) && kernel.n_reductions > self.rules.max_reductions)
             && (is_alone || self.is_little_code(id, kernel))
             && self.is_small_vector_product(id, kernel)
             && self.is_safe_in_place(id, kernel)
@@ -91,7 +79,7 @@ impl Fuser<'_> {
             _ => return false,
         };
         let is_vector = self.module.shape(other).as_array().is_some_and(|array| array.dimensions.len() == 1);
-        is_vector && self.target.unpadded_size_of(self.module.shape(other)).0 < MAX_VECTOR_BYTES
+        is_vector && self.target.unpadded_size_of(self.module.shape(other)).0 < self.rules.max_vector_bytes
     }
 
     /// What is updated in place may be read by nothing else in the kernel, but at the very place that is written.
@@ -151,6 +139,19 @@ impl Fuser<'_> {
         }
     }
 
+    fn is_slow_concatenation(&self, id: InstructionId) -> bool {
+        let instruction = &self.module.instructions[id];
+        let (Op::Concatenate { dimension }, Some(array)) =
+            (&instruction.op, self.module.shape(id).as_array())
+        else {
+            return false;
+        };
+        let is_minor = array.dimensions.len() > 1
+            && array.minor_to_major().first() == Some(dimension)
+            && array.dimensions[*dimension as usize] >= self.rules.max_minor_extent;
+        instruction.operands.len() > self.rules.max_concatenated || is_minor
+    }
+
     /// Whether an instruction is never computed twice.
     fn is_expensive(&self, id: InstructionId) -> bool {
         let instruction = &self.module.instructions[id];
@@ -199,15 +200,4 @@ fn is_matrix_vector(module: &Module, id: InstructionId) -> bool {
         Op::Dot(dot) => is_flat && dot.dimensions.lhs_batch.is_empty(),
         _ => false,
     }
-}
-
-fn is_slow_concatenation(module: &Module, id: InstructionId) -> bool {
-    let instruction = &module.instructions[id];
-    let (Op::Concatenate { dimension }, Some(array)) = (&instruction.op, module.shape(id).as_array()) else {
-        return false;
-    };
-    let is_minor = array.dimensions.len() > 1
-        && array.minor_to_major().first() == Some(dimension)
-        && array.dimensions[*dimension as usize] >= MAX_MINOR_EXTENT;
-    instruction.operands.len() > MAX_CONCATENATED || is_minor
 }

@@ -9,7 +9,8 @@ use rustc_hash::FxHashSet;
 
 use super::Fuser;
 
-/// Most edges that are followed from an instruction to its last user. What needs more is not fused on all of its ways.
+/// Most edges that are followed from an instruction to its last user, a limit on time: what needs more is not fused on all
+/// of its ways.
 const MAX_STEPS: usize = 1024;
 
 /// The instructions of a computation that must not be duplicated.

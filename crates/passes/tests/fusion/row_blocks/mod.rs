@@ -7,7 +7,7 @@ mod random;
 
 use memplan_ir::{Module, verify};
 use memplan_memory::{Bytes, Target};
-use memplan_passes::{Context, Pass, RunOptions, cut_into_row_blocks, find, run};
+use memplan_passes::{Context, Pass, ROW_BLOCKS, RunOptions, find, run};
 use memplan_testkit::random_inputs;
 
 use crate::filetests::header;
@@ -49,10 +49,10 @@ fn parse(name: &str, source: &str) -> Module {
 
 fn cut_twice(name: &str, before: &Module, smallest: Bytes) -> Module {
     let mut after = before.clone();
-    cut_into_row_blocks(&mut after, &target(), smallest).unwrap();
+    ROW_BLOCKS.cut(&mut after, &target(), smallest).unwrap();
     verify(&after).unwrap_or_else(|errors| panic!("{name}: {errors}\n{}", memplan_hlo::print(&after)));
     let text = memplan_hlo::print(&after);
-    assert!(!cut_into_row_blocks(&mut after, &target(), smallest).unwrap(), "{name}: cut again:\n{text}");
+    assert!(!ROW_BLOCKS.cut(&mut after, &target(), smallest).unwrap(), "{name}: cut again:\n{text}");
     assert_eq!(text, memplan_hlo::print(&after), "{name}");
     after
 }

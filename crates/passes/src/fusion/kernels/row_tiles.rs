@@ -1,32 +1,32 @@
-//! One kernel for all readers of an expensive result, which holds rows of it on chip, so that it need not exist.
+//! One kernel for all readers of an expensive result. The kernel holds a tile of its rows on chip at a time, so that the
+//! whole need not exist in memory.
 
 use memplan_ir::{InstructionId, Op};
 use smallvec::SmallVec;
 
-use super::{Grouper, Kernel, KernelId, Need, rows};
+use super::{Grouper, Kernel, KernelId, Usage, row_dimensions};
 use crate::cost::{self, CostClass, Hero};
 
-/// Most kernels that become one because they read the same rows. Attention has three: maximum, sum and product.
-const MAX_MERGED: usize = 6;
-
-/// Most dots in one kernel: fused attention has two, and so have fused perceptrons.
-const MAX_DOTS: usize = 2;
-
-/// Most edges that are followed to see whether kernels wait for each other.
-const MAX_STEPS: usize = 4096;
-
 impl Grouper<'_> {
-    /// Whether the kernels that need an expensive result can be one that walks over blocks of its rows, holding each
-    /// block on chip. Fusing them must save more than their own results take, or it is not worth the constraint.
-    pub(super) fn can_walk_rows(&self, id: InstructionId, kernels: &[KernelId]) -> Option<()> {
-        let rules = &self.target.fusion;
-        let is_walked = match &self.module.instructions[id].op {
+    /// Whether the kernels that read an expensive result can be merged into one that computes it tile by tile, each tile a
+    /// few of its rows. The result must take more bytes than the results of the merged kernel, or little is saved for the
+    /// constraint on the schedule.
+    pub(super) fn can_tile_rows(&self, id: InstructionId, kernels: &[KernelId]) -> bool {
+        self.rows_to_tile(id, kernels).is_some()
+            && !self.wait_for_each_other(kernels, self.options.rows.max_steps)
+    }
+
+    /// The number of rows that the merged kernel would compute one after the other; `None` where the target has no such
+    /// kernel.
+    fn rows_to_tile(&self, id: InstructionId, kernels: &[KernelId]) -> Option<u64> {
+        let (rules, limits) = (&self.target.fusion, &self.options.rows);
+        let is_tiled = match &self.module.instructions[id].op {
             Op::Dot(_) => rules.dot.prologue && rules.dot.epilogue,
             Op::Reduce { .. } => true,
             _ => false,
         };
-        if !is_walked
-            || kernels.len() > MAX_MERGED
+        if !is_tiled
+            || kernels.len() > limits.max_kernels
             || self.check_consumers(id).is_err()
             || self.check_producer(id).is_err()
         {
@@ -49,33 +49,25 @@ impl Grouper<'_> {
         let dependents: Vec<InstructionId> = merged.members.iter().rev().copied().collect();
         let is_dot = |member: &&InstructionId| matches!(self.module.instructions[**member].op, Op::Dot(_));
         let n_dots = dependents.iter().chain([&id]).filter(is_dot).count();
-        // One walk serves everything that is expensive or written, so all of it must be made from the rows below.
+        // The same rows serve everything that is expensive or written to memory, so all of it must depend on them.
         let expensive = dependents
             .iter()
             .filter(|&&member| matches!(cost::class_of(self.module, member), CostClass::Hero(_)));
         let all_of: Vec<InstructionId> = merged.roots.iter().chain(expensive).copied().collect();
-        let rows = rows::rows(self.module, id, &dependents, &all_of)?;
+        let rows = row_dimensions::n_rows(self.module, id, &dependents, &all_of)?;
         let held = merged.held.iter().chain([&id]).map(bytes).fold(0, u64::saturating_add);
         let block = if n_dots > 0 { rules.rows_per_block } else { 1 };
-        if n_dots > MAX_DOTS || (held / rows).saturating_mul(block) > rules.row_block_bytes.0 {
+        if n_dots > limits.max_dots || (held / rows).saturating_mul(block) > rules.row_block_bytes.0 {
             return None;
         }
         let results = merged.roots.iter().map(bytes).fold(0, u64::saturating_add);
-        (bytes(&id) >= results && !self.wait_for_each_other(kernels, MAX_STEPS)).then_some(())
+        (bytes(&id) >= results).then_some(rows)
     }
 
-    /// Makes one kernel of several, and adds the expensive instruction that all of them need.
-    pub(super) fn join_by_rows(&mut self, id: InstructionId, kernels: &[KernelId]) {
-        let into = self.unite(kernels);
-        // A block of its rows is computed once, however it is read.
-        let need = Need {
-            indexers: SmallVec::from_iter([id]),
-            evaluations: 1,
-            bijective: false,
-            reused: false,
-            feeds: None,
-        };
-        self.join(id, into, need);
+    /// Merges kernels, and adds the expensive instruction that all of them read.
+    pub(super) fn merge_over_rows(&mut self, id: InstructionId, kernels: &[KernelId]) {
+        let into = self.merge(kernels);
+        self.join(id, into, Usage::of_held(id));
         self.grouping.kernels[into].held.push(id);
         self.kernels_of[id] = SmallVec::from_iter([into]);
         self.grouping.inside.insert(id);

@@ -1,4 +1,4 @@
-//! Several kernels as one, where none of them waits for another.
+//! Merging several kernels into one, where none of them waits for another.
 
 use memplan_ir::InstructionId;
 use rustc_hash::FxHashSet;
@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 
 use super::{Grouper, Kernel, KernelId};
 
-/// Where in the text kernels with several results stand: from the first result to the last, overlapping ones as one.
+/// The parts of the text that kernels with several results span, from the first result to the last. Overlapping spans are
+/// one.
 ///
-/// Without them, every way along the data goes down the text. Only through them can it come back up, since what reads
-/// the last result's operands also writes the first result. So a way that has left a span for good never comes back to
-/// anything above it.
+/// A path along the data leads down the text, except through a kernel with several results: the kernel reads the operands
+/// of its last result, and writes its first result, which is further up. So a path that is below a span, and in none
+/// itself, never comes back above it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Spans(BTreeMap<u32, u32>);
 
@@ -24,15 +25,15 @@ impl Spans {
         self.0.insert(first, last);
     }
 
-    /// The last position from which a way may lead back to `position` or above it.
+    /// The last position from which a path may lead back to `position` or above it.
     fn end_at(&self, position: u32) -> u32 {
         self.0.range(..=position).next_back().map_or(position, |(_, &end)| end.max(position))
     }
 }
 
 impl Grouper<'_> {
-    /// Makes one kernel of several that do not wait for each other. Says which.
-    pub(super) fn unite(&mut self, kernels: &[KernelId]) -> KernelId {
+    /// Merges kernels that do not wait for each other into the first of them, and returns that.
+    pub(super) fn merge(&mut self, kernels: &[KernelId]) -> KernelId {
         let merged = self.merged(kernels);
         let into = kernels[0];
         for root in kernels.iter().flat_map(|&kernel| self.grouping.kernels[kernel].roots.clone()) {
@@ -60,7 +61,7 @@ impl Grouper<'_> {
         into
     }
 
-    /// Several kernels as one. What only they read of each other is not written to memory.
+    /// The kernel that several would be. Results that only they read are not written to memory.
     pub(super) fn merged(&self, kernels: &[KernelId]) -> Kernel {
         let [first, rest @ ..] = kernels else {
             unreachable!("an instruction with a verdict about kernels has some")
@@ -69,11 +70,11 @@ impl Grouper<'_> {
         for kernel in rest.iter().map(|&kernel| &self.grouping.kernels[kernel]) {
             merged.roots.extend(kernel.roots.iter().copied());
             for &member in &kernel.members {
-                match merged.needs.get_mut(&member) {
-                    Some(need) => need.add(&kernel.needs[&member]),
+                match merged.usages.get_mut(&member) {
+                    Some(usage) => usage.add(&kernel.usages[&member]),
                     None => {
                         merged.members.push(member);
-                        merged.needs.insert(member, kernel.needs[&member].clone());
+                        merged.usages.insert(member, kernel.usages[&member].clone());
                     }
                 }
             }
@@ -83,7 +84,7 @@ impl Grouper<'_> {
         }
         merged.members.sort_unstable_by_key(|&member| std::cmp::Reverse(self.positions[member]));
         merged.roots.sort_unstable_by_key(|&root| std::cmp::Reverse(self.positions[root]));
-        merged.operands.retain(|operand| !merged.needs.contains_key(operand));
+        merged.operands.retain(|operand| !merged.usages.contains_key(operand));
         let is_read_outside = |root: &InstructionId| {
             let users = self.users.of(*root);
             users.is_empty()
@@ -97,8 +98,8 @@ impl Grouper<'_> {
         merged
     }
 
-    /// Whether a way out of one of these kernels leads, through others, back into one of them. Ways of more than
-    /// `max_steps` edges in all count as such.
+    /// Whether a path out of one of these kernels leads, through others, back into one of them. `true` too where the search
+    /// takes more than `max_steps` edges.
     pub(super) fn wait_for_each_other(&self, kernels: &[KernelId], max_steps: usize) -> bool {
         let roots = |kernel: KernelId| self.grouping.kernels[kernel].roots.iter().copied();
         let mut open: Vec<InstructionId> = kernels.iter().flat_map(|&kernel| roots(kernel)).collect();
@@ -118,7 +119,7 @@ impl Grouper<'_> {
                 if goes_in && is_outside.contains(&id) {
                     return true;
                 }
-                // What is read by a kernel comes out at its roots; anything else at itself.
+                // A path into a kernel continues at the kernel's roots, any other at the user itself.
                 let exits: SmallVec<[InstructionId; 2]> = match of.is_empty() {
                     true => SmallVec::from_iter([user]),
                     false => of

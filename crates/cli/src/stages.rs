@@ -1,0 +1,167 @@
+//! What each stage of `compile` came to, and what it decided.
+
+use std::fmt::{Display, Write as _};
+
+use comfy_table::{CellAlignment, Table, presets};
+use memplan::Compiled;
+use memplan::driver::{StageReport, TriedPrograms, TriedSchedule};
+use memplan::memory::Bytes;
+use memplan::passes::{Conflict, CopyReport, FusionReport, MustShare, RematReport, Report, ResidualsReport};
+
+/// Where the bytes went, stage by stage.
+pub(crate) fn table(compiled: &Compiled, timings: bool) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(if timings { vec!["stage", "total", "", "time"] } else { vec!["stage", "total", ""] });
+    let mut before: Option<Bytes> = None;
+    for stage in &compiled.stages {
+        let change = match (before, stage.total) {
+            (Some(before), Some(after)) if before.0 > 0 => {
+                format!("{:+.1} %", 100.0 * (after.0 as f64 / before.0 as f64 - 1.0))
+            }
+            _ => String::new(),
+        };
+        before = stage.total.or(before);
+        let total = stage.total.map_or_else(String::new, |total| total.to_string());
+        let mut row = vec![stage.name.to_string(), total, change];
+        if timings {
+            row.push(format!("{:.1} ms", stage.time.as_secs_f64() * 1e3));
+        }
+        table.add_row(row);
+    }
+    for column in 1..if timings { 4 } else { 3 } {
+        table
+            .column_mut(column)
+            .expect("as many columns as the header")
+            .set_cell_alignment(CellAlignment::Right);
+    }
+    table.trim_fmt() + "\n"
+}
+
+/// The verdict on every edge of the program that was compiled.
+pub(crate) fn explain_fusion(report: &FusionReport) -> String {
+    let mut text = "\nfusion, edge by edge\n\n".to_string();
+    for edge in &report.edges {
+        text.push_str(&format!(
+            "{}: {} -> {}: {}\n",
+            edge.computation, edge.producer, edge.consumer, edge.verdict
+        ));
+    }
+    text
+}
+
+/// What each stage decided, but for the verdicts on edges.
+pub(crate) fn explain(compiled: &Compiled) -> String {
+    let mut text = "\nwhat the stages decided\n".to_string();
+    for stage in &compiled.stages {
+        let decided = match &stage.report {
+            StageReport::Passes(runs) => {
+                runs.iter().filter_map(|run| run.report.as_ref()).map(of_pass).collect()
+            }
+            StageReport::Schedules(tried) => tried.iter().map(of_schedule).collect(),
+            StageReport::Programs(tried) => of_programs(tried),
+            StageReport::FastMemory(report) => format!("  {report:?}\n"),
+            _ => String::new(),
+        };
+        if !decided.is_empty() {
+            write!(text, "\n{}\n{decided}", stage.name).expect("strings can be written to");
+        }
+    }
+    text
+}
+
+fn of_pass(report: &Report) -> String {
+    match report {
+        Report::Recomputed(report) => recomputed(report),
+        Report::Residuals(report) => residuals(report),
+        Report::Copies(report) => copies(report),
+        _ => String::new(),
+    }
+}
+
+fn recomputed(report: &RematReport) -> String {
+    let peaks = report.peaks.iter().map(|peak| {
+        format!("  the peak of `{}` falls from {} to {}", peak.computation, peak.before, peak.after)
+    });
+    let values = report.values.iter().map(|value| {
+        format!(
+            "  `{}` is computed again: {}, {}, {:.0} operations",
+            value.value,
+            value.bytes,
+            times(value.uses, "use"),
+            value.operations
+        )
+    });
+    lines(peaks.chain(values))
+}
+
+fn residuals(report: &ResidualsReport) -> String {
+    lines(report.pairs.iter().map(|pair| {
+        let rows: Vec<String> = pair.recomputed.iter().map(|row| format!("`{row}`")).collect();
+        format!(
+            "  `{}` keeps {} for `{}` rather than {}, which computes again in each of {} steps {}",
+            pair.producer,
+            pair.after,
+            pair.consumer,
+            pair.before,
+            pair.steps,
+            rows.join(", ")
+        )
+    }))
+}
+
+fn copies(report: &CopyReport) -> String {
+    lines(report.copies.iter().map(|copy| {
+        let sharing = match &copy.because.sharing {
+            MustShare::Update { by, operand } => format!("`{by}` overwrites operand {operand}"),
+            MustShare::LoopState { of, index } => format!("`{of}` overwrites element {index} of its state"),
+            MustShare::Result { index } => format!("it is result {index} of `{}`", copy.computation),
+            MustShare::Receive { by } => format!("`{by}` receives into its buffer"),
+            other => format!("{other:?}"),
+        };
+        let conflict = match &copy.because.conflict {
+            Conflict::ReadOnly => "the buffer must not be overwritten".to_string(),
+            Conflict::Returned => "it is also returned".to_string(),
+            Conflict::ReadElsewhere => "other computations read it, too".to_string(),
+            Conflict::ComputedElsewhere => "it is not computed here".to_string(),
+            Conflict::ReadWhileOverwritten => "it is read while it is overwritten".to_string(),
+            Conflict::ReadLater { by } => format!("`{by}` reads it later"),
+            Conflict::InTwoPlaces => "it is needed in two places".to_string(),
+            Conflict::Promised => "its buffer is promised to another result".to_string(),
+            other => format!("{other:?}"),
+        };
+        format!("  `{}` copies `{}`, {}: {sharing}, but {conflict}", copy.copy, copy.source, copy.bytes)
+    }))
+}
+
+fn of_schedule(tried: &TriedSchedule) -> String {
+    let chosen = if tried.is_chosen { ", chosen" } else { "" };
+    let computations = tried.computations.iter().map(|(name, of)| {
+        let candidates: Vec<String> =
+            of.candidates.iter().map(|(method, peak)| format!("{method:?} {peak}")).collect();
+        let proof = if of.is_optimal { ", the least possible" } else { "" };
+        format!("    `{name}`: {} from {:?}{proof}; tried {}", of.peak, of.chosen, candidates.join(", "))
+    });
+    format!("  a schedule with at most {} live{chosen}\n{}", tried.peak, lines(computations))
+}
+
+fn of_programs(tried: &TriedPrograms) -> String {
+    let chosen = |is_chosen| if is_chosen { ", chosen" } else { "" };
+    let guesses = tried.guesses.iter().map(|of| {
+        let total = of.total.map_or_else(String::new, |total| format!(": {total} at a glance"));
+        format!("  first guess {:?}{total}{}", of.guess, chosen(of.is_chosen))
+    });
+    let fusions = tried
+        .fusions
+        .iter()
+        .map(|of| format!("  {}: {}{}", of.fusion.unwrap_or("no fusion"), of.total, chosen(of.is_chosen)));
+    lines(guesses.chain(fusions))
+}
+
+fn times(n: u32, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+fn lines(of: impl Iterator<Item = impl Display>) -> String {
+    of.map(|line| format!("{line}\n")).collect()
+}

@@ -1,0 +1,245 @@
+//! A program on its way through the stages of `compile`.
+
+use std::time::{Duration, Instant};
+
+use crate::compile::{CompileError, CompileOptions, distinct, total};
+use crate::fast_memory::assign_fast_memory;
+use crate::report::{Stage, StageReport, TriedGuess, TriedSchedule};
+use crate::{FirstGuess, parallel};
+use memplan_check as check;
+use memplan_ir as ir;
+use memplan_ir::Module;
+use memplan_memory::{Bytes, Target};
+use memplan_passes as passes;
+use memplan_passes::{Context, Fusion, Pass, PassRun, Pipeline, RunOptions};
+use memplan_planner as plan;
+use memplan_planner::{AssignOptions, PlanError, PlanOptions, Planned, ScheduleOptions};
+
+/// How much of a search scheduling is.
+#[derive(Clone, Copy)]
+pub(crate) enum Effort {
+    /// Enough to tell guesses apart.
+    Glance,
+    Full,
+}
+
+/// A module on its way.
+#[derive(Clone)]
+pub(crate) struct Program<'a> {
+    pub(crate) module: Module,
+    target: &'a Target,
+    options: &'a CompileOptions,
+    pub(crate) stages: Vec<Stage>,
+    /// The first guess of the order that the text follows.
+    guess: FirstGuess,
+    /// The pass that fused it.
+    pub(crate) fusion: Option<&'static str>,
+    /// What the program comes to as it stands, where that was measured since it changed last.
+    measured: Option<Bytes>,
+}
+
+impl<'a> Program<'a> {
+    pub(crate) fn new(module: Module, target: &'a Target, options: &'a CompileOptions) -> Program<'a> {
+        let (stages, guess) = (Vec::new(), FirstGuess::Text);
+        Program { module, target, options, stages, guess, fusion: None, measured: None }
+    }
+
+    pub(crate) fn stage(&mut self, stage: &Pipeline) -> Result<(), CompileError> {
+        let start = Instant::now();
+        let runs = self.run(stage)?;
+        self.note(stage.name, start.elapsed(), StageReport::Passes(runs));
+        Ok(())
+    }
+
+    fn run(&mut self, pass: &dyn Pass) -> Result<Vec<PassRun>, CompileError> {
+        let options = RunOptions { stop_after: None, verify: self.options.verify_each_pass };
+        let runs = passes::run(&mut self.module, &[pass], &Context { target: self.target }, options)?;
+        if runs.iter().any(|run| run.changed) {
+            self.measured = None;
+        }
+        Ok(runs)
+    }
+
+    /// Recomputes rather than keeps, under the first guess that comes to the smallest plan at a glance.
+    pub(crate) fn recompute(self) -> Result<(Self, Vec<TriedGuess>), CompileError> {
+        let threads = self.options.threads;
+        let guesses = parallel::map(threads, self.options.guesses.clone(), |guess| self.guess(guess));
+        let mut guesses = distinct(guesses.into_iter().filter_map(Result::transpose))?;
+        if guesses.is_empty() {
+            guesses.push(self);
+        } else {
+            drop(self);
+        }
+        let is_decided = guesses.len() == 1;
+        let glances = parallel::map(threads, guesses, |mut back| {
+            back.stage(&back.options.stages.recompute)?;
+            let found = match is_decided {
+                true => None,
+                false => Some(back.clone().glance()?),
+            };
+            Ok((back, found))
+        });
+        let mut glances = glances.into_iter().collect::<Result<Vec<_>, CompileError>>()?;
+        let chosen = (0..glances.len()).min_by_key(|&i| glances[i].1).expect("there is a guess");
+        let tried = glances.iter().enumerate().map(|(i, (program, total))| TriedGuess {
+            guess: program.guess,
+            total: *total,
+            is_chosen: i == chosen,
+        });
+        let tried = tried.collect();
+        Ok((glances.swap_remove(chosen).0, tried))
+    }
+
+    /// The program in the order of a first guess.
+    fn guess(&self, guess: FirstGuess) -> Result<Option<Self>, CompileError> {
+        let (schedule, fusion) = (&self.options.schedule, self.options.stages.fusions.first());
+        let Some(module) = guess.order(&self.module, self.target, schedule, fusion)? else { return Ok(None) };
+        let measured = self.measured.filter(|_| module == self.module);
+        Ok(Some(Program { module, guess, stages: self.stages.clone(), measured, ..*self }))
+    }
+
+    /// Total bytes of the plan at a glance.
+    fn glance(self) -> Result<Bytes, CompileError> {
+        let fusion = self.options.stages.fusions.first().copied();
+        Ok(total(&self.fuse(fusion)?.legalize_and_plan(Effort::Glance)?))
+    }
+
+    /// Puts operations into kernels.
+    pub(crate) fn fuse(mut self, fusion: Option<Fusion>) -> Result<Self, CompileError> {
+        let before = &self.options.stages.before_fusion;
+        let start = Instant::now();
+        let mut runs = self.run(before)?;
+        if let Some(fusion) = fusion {
+            runs.extend(
+                self.run(&Fusion { explain: fusion.explain || self.options.explain_fusion, ..fusion })?,
+            );
+            self.fusion = Some(fusion.name());
+        }
+        self.note(before.name, start.elapsed(), StageReport::Passes(runs));
+        Ok(self)
+    }
+
+    /// Everything between fusion and the check.
+    pub(crate) fn legalize_and_plan(mut self, effort: Effort) -> Result<(Self, Planned), CompileError> {
+        if let Effort::Full = effort {
+            self.measure()?;
+        }
+        let measured = self.measured;
+        self.stage(&self.options.stages.legalize)?;
+        // What was measured had its copies.
+        self.last_stage().total = measured;
+        let planned = self.plan(effort)?;
+        Ok((self, planned))
+    }
+
+    /// Plans the program in the order of its text, if that is asked for: what the last stage came to.
+    pub(crate) fn measure(&mut self) -> Result<(), CompileError> {
+        if !self.options.measure_stages {
+            return Ok(());
+        }
+        let total = match self.measured {
+            Some(total) => total,
+            None => {
+                let mut module = self.module.clone();
+                let context = Context { target: self.target };
+                passes::run(&mut module, &[&self.options.stages.legalize], &context, RunOptions::default())?;
+                module.is_scheduled = true;
+                let options = PlanOptions { assign: self.quick_assign(), ..PlanOptions::default() };
+                plan::plan(&module, self.target, &options)?.plan.totals.total
+            }
+        };
+        self.measured = Some(total);
+        self.last_stage().total = Some(total);
+        Ok(())
+    }
+
+    /// Assignment as it is asked for, but that packing is no search.
+    fn quick_assign(&self) -> AssignOptions {
+        AssignOptions { pack: AssignOptions::quick().pack, ..self.options.assign.clone() }
+    }
+
+    fn last_stage(&mut self) -> &mut Stage {
+        self.stages.last_mut().expect("the program as it came is a stage")
+    }
+
+    /// Notes a stage before planning.
+    pub(crate) fn note(&mut self, name: &'static str, time: Duration, report: StageReport) {
+        self.stages.push(Stage { name, time, total: None, report });
+    }
+
+    /// Notes a stage from planning on.
+    pub(crate) fn note_total(
+        &mut self,
+        name: &'static str,
+        time: Duration,
+        total: Bytes,
+        report: StageReport,
+    ) {
+        self.stages.push(Stage { name, time, total: Some(total), report });
+    }
+
+    /// Schedules and assigns, and puts the module into the order of the schedule.
+    fn plan(&mut self, effort: Effort) -> Result<Planned, CompileError> {
+        let start = Instant::now();
+        let options = &self.options.schedule;
+        let schedules = match effort {
+            Effort::Full => plan::schedules(&self.module, self.target, options)?,
+            Effort::Glance => {
+                let budget = self.options.glance.of(options.budget);
+                let options = ScheduleOptions { budget, ..options.clone() };
+                vec![plan::schedule(&self.module, self.target, &options).map_err(PlanError::from)?]
+            }
+        };
+        let scheduled = start.elapsed();
+        let start = Instant::now();
+        let assign = match effort {
+            Effort::Full => self.options.assign.clone(),
+            Effort::Glance => self.quick_assign(),
+        };
+        let (schedules, reports): (Vec<_>, Vec<_>) = schedules.into_iter().unzip();
+        let mut tried: Vec<_> =
+            reports.into_iter().map(|report| TriedSchedule::new(&self.module, report)).collect();
+        let (chosen, mut planned) = plan::assign_best(&self.module, self.target, schedules, &assign)?;
+        tried[chosen].is_chosen = true;
+        planned.apply(&mut self.module);
+        let totals = planned.plan.totals;
+        // Before packing, the arena is as large as the most temp bytes live at once.
+        let before_packing = totals.total.saturating_sub(totals.fragmentation);
+        self.note_total("schedule", scheduled, before_packing, StageReport::Schedules(tried));
+        self.note_total("pack", start.elapsed(), totals.total, StageReport::Nothing);
+        Ok(planned)
+    }
+
+    /// Keeps values near the cores, on targets that have memory there, and plans what is left for main memory.
+    pub(crate) fn assign_fast_memory(&mut self, planned: Planned) -> Result<Planned, CompileError> {
+        let (Some(fast), Some(options)) =
+            (self.target.fast_memory, self.options.fast_memory.options(self.target))
+        else {
+            return Ok(planned);
+        };
+        let start = Instant::now();
+        let mut module = self.module.clone();
+        let report = assign_fast_memory(&mut module, self.target, &options)?;
+        let plan_options = PlanOptions { assign: self.options.assign.clone(), ..PlanOptions::default() };
+        let faster = plan::plan(&module, self.target, &plan_options)?;
+        let mut arenas = faster.plan.spaces.iter().filter(|arena| arena.space == fast.space);
+        let fits = arenas.all(|arena| arena.temp.0 <= options.capacity);
+        if !fits || faster.plan.totals.total > planned.plan.totals.total {
+            return Ok(planned);
+        }
+        self.module = module;
+        let report = StageReport::FastMemory(report);
+        self.note_total("fast memory", start.elapsed(), faster.plan.totals.total, report);
+        Ok(faster)
+    }
+
+    pub(crate) fn check(&mut self, planned: &Planned) -> Result<check::Proof, CompileError> {
+        let start = Instant::now();
+        ir::verify(&self.module)
+            .map_err(|source| CompileError::Invalid { when: "after the passes", source })?;
+        let proof = check::check(&self.module, &planned.schedule, self.target, &planned.plan)
+            .map_err(CompileError::Refuted)?;
+        self.note_total("check", start.elapsed(), planned.plan.totals.total, StageReport::Nothing);
+        Ok(proof)
+    }
+}

@@ -1,0 +1,91 @@
+//! What the stages of `compile` did, as data.
+
+use std::time::Duration;
+
+use memplan_fast_memory::FastMemoryReport;
+use memplan_ir::Module;
+use memplan_memory::Bytes;
+use memplan_passes::PassRun;
+use memplan_planner::{ComputationReport, ScheduleReport};
+
+use crate::FirstGuess;
+
+/// What one stage of `compile` did.
+#[derive(Clone, Debug)]
+pub struct Stage {
+    /// Its name.
+    pub name: &'static str,
+    /// How long it took.
+    pub time: Duration,
+    /// Total bytes of the program after it, planned as it stands; `None` when not measured.
+    pub total: Option<Bytes>,
+    /// Its decisions.
+    pub report: StageReport,
+}
+
+/// The decisions of one stage.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub enum StageReport {
+    /// The stage has none to report.
+    #[default]
+    Nothing,
+    /// Passes in the order in which they ran, each with its report.
+    Passes(Vec<PassRun>),
+    /// Schedules that were assigned, and the one that needs fewest bytes.
+    Schedules(Vec<TriedSchedule>),
+    /// Programs that were carried through to a plan, and the one that needs fewest bytes.
+    Programs(TriedPrograms),
+    /// What is in fast memory.
+    FastMemory(FastMemoryReport),
+}
+
+/// A schedule that was assigned.
+#[derive(Clone, Debug)]
+pub struct TriedSchedule {
+    /// The most bytes live at once, by the weights of this schedule's objective.
+    pub peak: Bytes,
+    /// Each sequential computation with what each way of scheduling it found, callees first.
+    pub computations: Vec<(Box<str>, ComputationReport)>,
+    /// Whether the plan is made under this schedule.
+    pub is_chosen: bool,
+}
+
+impl TriedSchedule {
+    pub(crate) fn new(module: &Module, report: ScheduleReport) -> TriedSchedule {
+        let name = |of: &ComputationReport| module.computations[of.computation].name.clone();
+        let computations = report.computations.into_iter().map(|of| (name(&of), of)).collect();
+        TriedSchedule { peak: report.peak, computations, is_chosen: false }
+    }
+}
+
+/// The alternatives that `compile` chose from.
+#[derive(Clone, Debug, Default)]
+pub struct TriedPrograms {
+    /// First guesses of the order, those left out that lead to the same program as one before.
+    pub guesses: Vec<TriedGuess>,
+    /// Ways to fuse, likewise.
+    pub fusions: Vec<TriedFusion>,
+}
+
+/// A first guess of the order.
+#[derive(Clone, Debug)]
+pub struct TriedGuess {
+    /// The guess.
+    pub guess: FirstGuess,
+    /// Total bytes of the plan at a glance; `None` where there was nothing to choose from.
+    pub total: Option<Bytes>,
+    /// Whether the program is compiled under this guess.
+    pub is_chosen: bool,
+}
+
+/// A way to fuse.
+#[derive(Clone, Debug)]
+pub struct TriedFusion {
+    /// The name of the pass; `None` where nothing is fused.
+    pub fusion: Option<&'static str>,
+    /// Total bytes of the plan, before fast memory is assigned.
+    pub total: Bytes,
+    /// Whether the program is fused this way.
+    pub is_chosen: bool,
+}
