@@ -119,17 +119,17 @@ fn fast_memory_is_used_as_the_caller_says() {
     let with = |fast_memory| CompileOptions { fast_memory, ..CompileOptions::default() };
     let target = Target::find("tpu-v5e").unwrap();
     let of_target = FastMemoryOptions::for_target(&target).unwrap();
-    let none_fits = FastMemoryOptions { largest: 0, ..of_target };
+    let little = FastMemoryOptions { capacity: 4096, ..of_target };
     let mut n_used = 0;
     for module in programs() {
         let (_, used) = compiled(&module, "tpu-v5e", &with(FastMemoryUse::Footprint));
         n_used += usize::from(has_stage(&used, "fast memory"));
         let (_, unused) = compiled(&module, "tpu-v5e", &with(FastMemoryUse::Unused));
         assert!(!has_stage(&unused, "fast memory"), "{}", module.name);
-        let (_, none) = compiled(&module, "tpu-v5e", &with(FastMemoryUse::With(none_fits.clone())));
-        for stage in &none.stages {
+        let (_, used) = compiled(&module, "tpu-v5e", &with(FastMemoryUse::With(little.clone())));
+        for stage in &used.stages {
             if let StageReport::FastMemory(report) = &stage.report {
-                assert_eq!(report.prefetches, 0, "{}: what is larger than nothing", module.name);
+                assert!(report.height.0 <= little.capacity, "{}: {report:?}", module.name);
             }
         }
     }
