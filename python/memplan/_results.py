@@ -248,6 +248,8 @@ class Proof:
     #: Reads that found their value whole.
     reads: int
     writes: int
+    #: Memory spaces of which the plan says that no arena is smaller, which the checker could not verify.
+    on_trust: list[int]
 
 
 @dataclass(frozen=True)

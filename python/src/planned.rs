@@ -295,7 +295,11 @@ pub(crate) fn compile(
     }
 }
 
-/// Proves a plan, as JSON, right for a module: computations, instructions, reads and writes that were looked at.
+/// What was looked at: computations, instructions, reads, writes; and memory spaces whose arenas are said to be minimal,
+/// which could not be verified.
+type Proof = (usize, usize, usize, usize, Vec<u32>);
+
+/// Proves a plan, as JSON, right for a module.
 #[pyfunction]
 #[pyo3(signature = (module, plan, target_name=None))]
 pub(crate) fn check(
@@ -303,7 +307,7 @@ pub(crate) fn check(
     module: &Module,
     plan: String,
     target_name: Option<&str>,
-) -> PyResult<(usize, usize, usize, usize)> {
+) -> PyResult<Proof> {
     let module = Arc::clone(&module.0);
     let file: PlanFile = serde_json::from_str(&plan).map_err(|error| {
         InputError::new_err(format!("{}:{}: not a plan: {error}", error.line(), error.column()))
@@ -314,5 +318,6 @@ pub(crate) fn check(
         checker::check(&module, &schedule, &machine, &plan).map_err(|violations| violations.to_string())
     };
     let proof = work::run(py, "checking", job)?.map_err(Refuted::new_err)?;
-    Ok((proof.computations, proof.instructions, proof.reads, proof.writes))
+    let on_trust = proof.on_trust.iter().map(|space| space.0).collect();
+    Ok((proof.computations, proof.instructions, proof.reads, proof.writes, on_trust))
 }

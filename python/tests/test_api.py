@@ -100,6 +100,7 @@ def test_plan_and_check() -> None:
     assert json.loads(plan.to_json())["totals"]["total"] == plan.total == plan.totals.total
     proof = memplan.check(plan.module, plan)
     assert proof.reads > 0 and proof == memplan.check(plan.module.to_text(), plan.to_json())
+    assert proof.on_trust == []
     wrong = json.loads(plan.to_json())
     temp = next(a["index"] for a in wrong["allocations"] if a["kind"] == "temp")
     for value in wrong["values"]:
