@@ -11,7 +11,7 @@
 //! ```
 //!
 //! - Entry parameters are live from the start; to the end, unless donated.
-//! - What a `copy-start` with a `cross_program_prefetch_index` brings is live from the start to the end: it may be there
+//! - What a `copy-start` with a `cross_program_prefetch_index` fetches is live from the start to the end: it may be there
 //!   from the call before, and is to be there in the next one.
 //! - What a computation returns is live to its end: a loop's next state until the loop runs again.
 //! - Loop state is live from the loop's begin at least to the end of its condition, since that is what leaves the loop.
@@ -144,7 +144,7 @@ impl Live<'_> {
                 // What goes in is read when the loop begins; inside, it is the state's business.
                 Op::While => (&instruction.operands, self.line.begin(id)),
                 // What goes in is read inside; what nobody reads there is at least handed over, so that the parameters of
-                // a computation never lie upon each other.
+                // a computation never overlap.
                 Op::Call { .. } | Op::Conditional => (&instruction.operands, self.line.begin(id)),
                 _ => (&instruction.operands, time as Time),
             };

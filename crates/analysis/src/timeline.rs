@@ -1,6 +1,6 @@
 //! The flattened schedule: one instant per instruction of every sequential computation.
 //!
-//! The instructions of a called computation stand before their caller: those of a call or of each branch of a
+//! The instructions of a called computation precede their caller: those of a call or of each branch of a
 //! conditional in turn; those of a loop's condition, then of its body. A loop appears once, however often it runs.
 //!
 //! ```text

@@ -147,7 +147,7 @@ impl<'a> Facts<'a> {
         slices.filter(|slice| slice.size.0 > 0 && allocations.is_valid(slice.allocation))
     }
 
-    /// The constant that a slice of constant memory lies in.
+    /// The constant that a slice of constant memory is part of.
     pub(crate) fn constant_at(&self, slice: &Slice) -> Option<PositionId> {
         let &constant = self.constants.get(&(slice.allocation, slice.offset.0))?;
         (self.slice(constant)?.size >= slice.size).then_some(constant)

@@ -173,7 +173,7 @@ impl Sums {
     }
 }
 
-/// Bytes of padding: of what lies at each place, the most.
+/// Bytes of padding: of the values at each place, the most.
 fn padding(facts: &Facts<'_>) -> Bytes {
     let padded = facts.placed().map(|(position, slice)| (slice, Bytes(facts.part(position).padding)));
     let mut places: FxHashMap<_, Bytes> = FxHashMap::default();

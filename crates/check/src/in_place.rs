@@ -10,7 +10,7 @@
 //!
 //! A reduction beside such results is a second reader of the operand. Kernels that make both, as XLA's reduction
 //! emitters do, read each element once and both store it and fold it, so [`Reach::Folded`] does no harm to *other*
-//! results that take the operand's place. A result that needs the finished reduction needs a second pass, and room.
+//! results that take the operand's place. A result that needs the finished reduction needs a second pass, and bytes of its own.
 //!
 //! The same holds for the update of a dynamic-update-slice into another parameter: its kernel runs over the update, reads
 //! element *k* when it is *k*'s turn, and stores it elsewhere.

@@ -1,4 +1,4 @@
-//! Where the elements of an array lie in its bytes.
+//! Where in its bytes the elements of an array are.
 //!
 //! A value that nothing moves must be seen alike by everyone who sees it: a call that passes a column-major array for a
 //! row-major parameter leaves every byte whole, and yet the callee reads a transposed array.
@@ -32,7 +32,7 @@ pub(crate) fn bits(array: &ArrayShape) -> i64 {
 }
 
 /// The dimensions, fastest first. Where an extent is one it does not matter how fast it varies, unless a tile makes
-/// room for more.
+/// bytes for more.
 pub(crate) fn order(array: &ArrayShape) -> Dimensions {
     let mut order = array.minor_to_major();
     if tiles(array).is_empty() {

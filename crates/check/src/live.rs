@@ -1,6 +1,6 @@
 //! How many bytes are live at every instant: the schedule replayed, with what the walk found out about values.
 //!
-//! The schedule is flattened: the instructions of a called computation stand before their caller, a loop's condition
+//! The schedule is flattened: the instructions of a called computation precede their caller, a loop's condition
 //! before its body, branches one after the other. A place (an allocation and an offset) is live from an instant that
 //! writes there to the last one that needs what was written. Since nothing that is passed on moves, it makes no
 //! difference under which names a value is read.

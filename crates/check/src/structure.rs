@@ -1,5 +1,5 @@
 //! What must hold before any byte is looked at: a complete schedule in dependency order, and slices that exist, fit,
-//! are aligned, and lie in the right memory.
+//! are aligned, and are in the right memory.
 
 use memplan_ir::{
     ComputationId, EntityRef, InstructionId, Op, Position, PositionId, SecondaryMap, ShapeIndex,

@@ -233,7 +233,7 @@ impl<'a> Walk<'_, 'a> {
         }
     }
 
-    /// A constant is an immediate, or lies in memory that nobody writes.
+    /// A constant is an immediate, or in memory that nobody writes.
     fn constant(&mut self, id: InstructionId) {
         let facts = self.facts();
         let shape = facts.module.shape(id);

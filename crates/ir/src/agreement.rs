@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use crate::{ArrayShape, ComputationId, EntityRef, InstructionId, Layout, Module, Op, Role, Shape};
 
-/// Whether what is handed on without being moved lies alike wherever it is named: in tuples and their elements, and on
+/// Whether what is handed on without being moved has one layout wherever it is named: in tuples and their elements, and on
 /// both sides of calls, loops, conditionals, fusions and asynchronous operations. Linear in the module.
 pub fn layouts_agree(module: &Module) -> bool {
     let mut instructions = module.computations.values().flat_map(|computation| &computation.instructions);

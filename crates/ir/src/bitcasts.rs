@@ -1,6 +1,6 @@
 //! What bitcasts mean where layouts do not.
 //!
-//! A bitcast calls the same bytes by another shape, so what it does to elements depends on how operand and result lie. In
+//! A bitcast calls the same bytes by another shape, so what it does to elements depends on the layouts of operand and result. In
 //! a module whose layouts [do not agree](crate::layouts_agree) they are about to be chosen anew, and what the bitcast does
 //! has to be said in elements before:
 //!

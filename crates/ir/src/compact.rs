@@ -5,8 +5,8 @@ use cranelift_entity::{EntityRef, EntitySet, PrimaryMap, SecondaryMap, packed_op
 use crate::{ComputationId, Instruction, InstructionId, Module};
 
 impl Module {
-    /// Drops computations that the entry does not reach, and instructions that stand in no computation. Instruction ids
-    /// then follow the text, and callees stand before their callers, otherwise in the order they had. Linear.
+    /// Drops computations that the entry does not reach, and instructions that no computation lists. Instruction ids
+    /// then follow the text, and callees precede their callers, otherwise in the order they had. Linear.
     pub fn compact(&mut self) {
         let order = reachable_callees_first(self);
         if order.len() < self.computations.len() || !order.is_sorted() {
@@ -16,7 +16,7 @@ impl Module {
     }
 }
 
-/// The old order, with callees that stand behind their first caller moved to right before it.
+/// The old order, with callees that follow their first caller moved to right before it.
 fn reachable_callees_first(module: &Module) -> Vec<ComputationId> {
     let callees: SecondaryMap<ComputationId, Vec<ComputationId>> = callees(module);
     let reachable = reachable(module.entry, &callees);

@@ -74,7 +74,7 @@ impl Module {
     /// in the computation.
     ///
     /// # Panics
-    /// When an operand does not stand before its user.
+    /// When an operand does not precede its user.
     pub fn clone_computation(&mut self, original: ComputationId, name: impl Into<Box<str>>) -> ComputationId {
         let clone = self.add_computation(name);
         let mut new_id: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
@@ -95,7 +95,7 @@ impl Module {
     }
 
     /// Puts the instructions of a computation, and what they read that is not listed yet, into an order in which operands
-    /// and control predecessors stand before those that need them: the old order where that is possible. Linear.
+    /// and control predecessors precede those that need them: the old order where that is possible. Linear.
     pub fn put_operands_first(&mut self, computation: ComputationId) {
         let listed = std::mem::take(&mut self.computations[computation].instructions);
         let mut placed: FxHashSet<InstructionId> = FxHashSet::default();

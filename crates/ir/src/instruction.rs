@@ -25,11 +25,11 @@ pub struct Instruction {
     pub shape: ShapeId,
     /// What it computes.
     pub op: Op,
-    /// Operands, in order; each is in the same computation and stands before this instruction.
+    /// Operands, in order; each is in the same computation and precedes this instruction.
     pub operands: Operands,
     /// Called computations, in the order that [`Op`] documents.
     pub called: SmallVec<[ComputationId; 1]>,
-    /// The computation it stands in.
+    /// The computation that lists it.
     pub parent: ComputationId,
     /// Instructions of the same computation that must run before this one.
     pub control_predecessors: Vec<InstructionId>,

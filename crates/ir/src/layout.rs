@@ -1,4 +1,4 @@
-//! Layouts: how the elements of an array lie in memory.
+//! Layouts: the order of the elements of an array in memory, and its tiles.
 //!
 //! `{1,0:T(8,128)(2,1)E(4)S(1)}`: dimension 1 varies fastest, the two minor-most physical dimensions are cut into
 //! tiles of 8 x 128, each of those into tiles of 2 x 1, an element takes 4 bits, and the array lives in memory

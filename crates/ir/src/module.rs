@@ -19,7 +19,7 @@ pub struct Module {
     /// All instructions. A pass may leave unreachable ones behind; what counts is
     /// [`Computation::instructions`].
     pub instructions: PrimaryMap<InstructionId, Instruction>,
-    /// All computations. Callees stand before their callers.
+    /// All computations. Callees precede their callers.
     pub computations: PrimaryMap<ComputationId, Computation>,
     /// Shapes, each once.
     pub shapes: IndexSet<Shape, FxBuildHasher>,
@@ -51,7 +51,7 @@ impl PartialEq for Module {
 pub struct Computation {
     /// Unique in its module; without the `%` of the text.
     pub name: Box<str>,
-    /// Operands stand before their users. This is the schedule when [`Module::is_scheduled`].
+    /// Operands precede their users. This is the schedule when [`Module::is_scheduled`].
     pub instructions: Vec<InstructionId>,
     /// The instruction whose value is the result.
     pub root: InstructionId,

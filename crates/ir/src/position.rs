@@ -53,7 +53,7 @@ struct ShapePart {
 }
 
 impl Positions {
-    /// Numbers the positions of every instruction that stands in a computation.
+    /// Numbers the positions of every instruction that a computation lists.
     pub fn new(module: &Module) -> Positions {
         let trees: Vec<ShapeTree> = module.shapes.iter().map(ShapeTree::new).collect();
         let n = module.instructions.len();

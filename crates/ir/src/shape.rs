@@ -31,7 +31,7 @@ pub struct ArrayShape {
     pub dimensions: Dimensions,
     /// Which dimensions are dynamic: empty when none is, otherwise one entry each.
     pub dynamic: SmallVec<[bool; 8]>,
-    /// How the elements lie in memory; `None` when not chosen yet.
+    /// The order of the elements in memory; `None` when not chosen yet.
     pub layout: Option<Layout>,
 }
 

@@ -22,7 +22,7 @@ pub struct Users {
 }
 
 impl Users {
-    /// Collects the users of every instruction that stands in a computation.
+    /// Collects the users of every instruction that a computation lists.
     pub fn new(module: &Module) -> Users {
         let n = module.instructions.len();
         let mut starts = vec![0u32; n + 2];

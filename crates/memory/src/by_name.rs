@@ -1,4 +1,4 @@
-//! Tables of target files whose keys are names of HLO, so that a wrong name or value is found where it stands.
+//! Tables of target files whose keys are names of HLO, so that a wrong name or value is reported with its line.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

@@ -39,7 +39,7 @@ pub enum TargetError {
         span: Range<usize>,
         /// What is wrong.
         message: String,
-        /// What may stand there.
+        /// What may be written there.
         help: Option<String>,
     },
     /// A number makes no sense.
@@ -149,7 +149,7 @@ impl Target {
     }
 }
 
-/// What may stand where something is wrong: the field that is there, or the one that the message says is missing.
+/// What may be written where something is wrong: the field that is there, or the one that the message says is missing.
 fn help(text: &str, span: &Range<usize>, message: &str) -> Option<String> {
     let quoted = |start: &str| message.strip_prefix(start).and_then(|rest| rest.split('`').next());
     if let Some(missing) = quoted("missing field `") {

@@ -42,7 +42,7 @@ pub struct TileStage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TileCategories {
-    /// Code, which lies in memory that is not interleaved.
+    /// Code, which needs memory that is not interleaved.
     pub code: Bytes,
     /// State of vertices.
     pub state: Bytes,

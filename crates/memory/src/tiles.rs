@@ -2,7 +2,7 @@
 //! data.
 //!
 //! Sizes of fields in vertex state are those of PopLibs' vertices. Sizes of code are assumptions, since no library
-//! publishes them: they have the order of magnitude of hand-written vertices, and stand in target files so that whoever
+//! publishes them: they have the order of magnitude of hand-written vertices, and are in target files so that whoever
 //! has measured better ones can say so.
 
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ pub struct Tiles {
     /// Seconds that all tiles take to meet and to call what runs next.
     #[serde(default = "half_a_microsecond")]
     pub synchronization_seconds: f64,
-    /// Bytes at the start of each tile that code may lie in; the rest is interleaved. 0: all of it.
+    /// Bytes at the start of each tile that may hold code; the rest is interleaved. 0: all of it.
     #[serde(default)]
     pub code_bytes: Bytes,
     /// The part of a tile that one dot or convolution may take for operands it receives and for partial sums, where

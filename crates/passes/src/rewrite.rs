@@ -1,7 +1,7 @@
-//! How passes rewrite a module: visit instructions in order, say what stands for each, and tidy up once at the end.
+//! How passes rewrite a module: visit instructions in order, say what replaces each, and tidy up once at the end.
 //!
 //! A pass gives a *rule*, which looks at one instruction and downwards, through operands, and either leaves it alone
-//! or returns what stands for it: another instruction of the computation, or a new one made with
+//! or returns what replaces it: another instruction of the computation, or a new one made with
 //! [`Rewriter::emit`]. Nobody is told of a replacement. Instead each instruction, when its turn comes, looks its
 //! operands up in a table, so a replacement costs the same whether it has one user or a million:
 //!
@@ -12,7 +12,7 @@
 //!   c = negate(b)                       c = negate(a)
 //! ```
 //!
-//! Operands stand before users, so by the time the rule sees an instruction, all that it is made of is final. New
+//! Operands precede users, so by the time the rule sees an instruction, all that it is made of is final. New
 //! instructions get their turn right after the rule that made them, operands first. One sweep is thus a fixpoint for
 //! rules that only look downwards; those that also count uses may want a second one.
 //!
@@ -38,7 +38,7 @@ const MAX_GROWTH: usize = 16;
 /// A module under rewriting.
 pub(crate) struct Rewriter<'m> {
     module: &'m mut Module,
-    /// What stands for an instruction that was replaced.
+    /// What replaces an instruction.
     replacements: SecondaryMap<InstructionId, PackedOption<InstructionId>>,
     /// How often an instruction is an operand of one that is not dead; being the root counts once more.
     uses: SecondaryMap<InstructionId, u32>,
@@ -47,7 +47,7 @@ pub(crate) struct Rewriter<'m> {
     /// Instructions that others wait for without using them.
     awaited: EntitySet<InstructionId>,
     effects: SideEffects,
-    /// The instruction whose turn it is: new ones stand for it, and take its metadata.
+    /// The instruction whose turn it is: new ones replace it, and take its metadata.
     anchor: Option<InstructionId>,
     /// Larger than the number behind the dot of any name, so that names made with it are new. Most passes that change
     /// nothing never ask for it.
@@ -351,7 +351,7 @@ impl<'m> Rewriter<'m> {
         format!("{base}.{suffix}").into()
     }
 
-    /// Whether an instruction is at either end of a control dependency, so that another cannot stand for it.
+    /// Whether an instruction is at either end of a control dependency, so that no other can replace it.
     pub(crate) fn has_control_dependencies(&self, id: InstructionId) -> bool {
         !self.module.instructions[id].control_predecessors.is_empty() || self.awaited.contains(id)
     }
@@ -432,7 +432,7 @@ impl<'m> Rewriter<'m> {
         }
     }
 
-    /// Lets `new` stand for `old`; refuses where that would change what users see or drop what must stay.
+    /// Replaces `old` by `new`; refuses where that would change what users see or drop what must stay.
     fn replace(&mut self, old: InstructionId, new: InstructionId) -> bool {
         let new = self.resolve(new);
         if new == old || self.pinned[old] || !self.can_stand_for(new, old) {
@@ -460,7 +460,7 @@ impl<'m> Rewriter<'m> {
             && (is_new || (!self.is_layout_sensitive && same_memory_spaces(new_shape, old_shape)))
     }
 
-    /// An instruction that was made to stand for another takes over its layout and notes, and its name where it is the
+    /// An instruction that replaces another takes over its layout and notes, and its name where it is the
     /// same operation.
     fn adopt_notes(&mut self, new: InstructionId, old: InstructionId) {
         if self.uses[new] > 0 {

@@ -1,7 +1,7 @@
 //! Cost: what one run of every instruction computes, reads and writes, and how often it runs.
 //!
 //! An *access* is a part of an operand that a kernel reads, or a part of its result that it writes, with the bytes
-//! that move when the part lies in memory. A kernel reads only what it needs: a slice of a parameter inside a fusion
+//! that move when the part is in memory. A kernel reads only what it needs: a slice of a parameter inside a fusion
 //! reads the slice, an update in place writes the update, a gather reads the rows that it takes.
 //!
 //! ```text
@@ -14,7 +14,7 @@
 //! values on cost nothing, and the work of a loop is that of its body; [`Costs::frequency`] says how often that is.
 //!
 //! Bytes are padded bytes, counted once however often a kernel reads them: what tile sizes make of a matrix product
-//! is the backend's business, and the same wherever operands lie.
+//! is the backend's business, and the same wherever operands are.
 
 mod machine;
 mod operations;

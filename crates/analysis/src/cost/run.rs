@@ -27,7 +27,7 @@ pub struct RunEstimate {
     pub main_memory_bytes: f64,
     /// Those of them that transfers move.
     pub transferred_bytes: f64,
-    /// Bytes among those that bring what the call before may have left (`cross_program_prefetch_index`).
+    /// Bytes among those that prefetch what the call before may have left (`cross_program_prefetch_index`).
     pub resident_bytes: f64,
     /// Seconds from begin to end.
     pub seconds: f64,

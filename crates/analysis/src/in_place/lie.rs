@@ -1,8 +1,8 @@
-//! When two arrays lie alike in memory, so that one can stand in the bytes of the other.
+//! When two arrays have equal layouts, so that one can take the bytes of the other.
 
 use memplan_ir::{ArrayShape, RareLayout, Shape, Tile};
 
-/// Same extents, element width, order and tiling: element `i` lies at the same byte in both.
+/// Same extents, element width, order and tiling: element `i` is at the same byte of both.
 pub(super) fn same_storage(a: &ArrayShape, b: &ArrayShape) -> bool {
     a.dimensions == b.dimensions && a.minor_to_major() == b.minor_to_major() && same_bytes(a, b)
 }

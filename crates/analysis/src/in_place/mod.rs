@@ -111,7 +111,7 @@ impl InPlace {
         };
         let root = ShapeIndex::root;
         match &instruction.op {
-            // An update in another layout moves everything, and what becomes dynamic needs room for its extents.
+            // An update in another layout moves everything, and what becomes dynamic needs bytes for its extents.
             Op::DynamicUpdateSlice | Op::SetDimensionSize { .. } => {
                 let shapes = (module.shape(instruction.operands[0]).as_array(), module.shape(id).as_array());
                 let stays = matches!(shapes, (Some(before), Some(after)) if same_storage(before, after));

@@ -37,7 +37,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Where the call before may have left a value, nothing is written until the copy starts that would bring it.
+    /// Where the call before may have left a value, nothing is written until the copy starts that would fetch it.
     pub(super) fn expect_untouched(&mut self, start: InstructionId) {
         let facts = self.facts();
         let to = facts.positions.find(start, &ShapeIndex::from([0]));

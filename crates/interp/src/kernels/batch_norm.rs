@@ -82,7 +82,7 @@ impl BatchNormKernel {
         count(&self.operands) + count(&self.results) + 2 * self.n_features()
     }
 
-    /// Computes the results from the operands, which stand before them.
+    /// Computes the results from the operands, whose places come first.
     fn normalize(&self, mut numbers: &mut [f64]) {
         let extents = &self.operands[0].shape.dimensions;
         let n_features = self.n_features();

@@ -70,7 +70,7 @@ impl Kernel for BitcastConvertKernel {
             let given = memory.bytes(scratch);
             bytes.fill(0);
             for (k, element) in bytes.chunks_mut(width).take(n).enumerate() {
-                // Bit `b` of this element is a bit of whichever operand element it lies in.
+                // Bit `b` of this element is a bit of the operand element that it falls into.
                 let first = (base + k) * to.bits() as usize;
                 let step = if from.bits() % 8 == 0 && to.bits() % 8 == 0 { 8 } else { 1 };
                 for b in (0..to.bits() as usize).step_by(step) {

@@ -127,7 +127,7 @@ impl LapackKernel {
             }
             (Routine::Gesdd, [], [a, s, u, vt, info]) => {
                 let is_full = is(u, &[m, m]) && is(vt, &[n, n]);
-                // Without vectors, arrays of one element stand in their place.
+                // Without vectors, arrays of one element take their place.
                 let is_none = is(u, &[1, 1]) && is(vt, &[1, 1]);
                 is(a, &[m, n])
                     && is(s, &[k])
@@ -279,7 +279,7 @@ impl LapackKernel {
                     true => ((&*left, width), (&*right, n)),
                     false => ((&*right, m), (&*left, width)),
                 };
-                // Without vectors there is no room for any.
+                // Without vectors there is no memory for any.
                 let columns = u.len() / m.max(1);
                 if u.len() == m * columns && vt.len() == n * (vt.len() / n.max(1)) {
                     (0..u.len()).for_each(|at| u[at] = us.0[at / columns * us.1 + at % columns]);

@@ -52,7 +52,7 @@ impl RaggedDotKernel {
         };
         let first = matches!(mode, Mode::Inner) as usize;
         let roles = Roles::new(numbers, [lhs, &operands[1].shape], &dot.rhs_group_dims, first);
-        // Those of the ragged dimension's role that stand before it.
+        // Those of the ragged dimension's role that precede it.
         let is_before = |d: &i64| match mode {
             Mode::Rows(_) => {
                 *d < ragged && !numbers.lhs_contracting.contains(d) && !numbers.lhs_batch.contains(d)

@@ -79,7 +79,7 @@ impl Kernel for MapKernel {
 }
 
 /// Calls a computation for each slice of its inputs with the carries of the step before; the outputs of all steps,
-/// stacked, and the last carries are the result. Outputs stand first, and so do inputs.
+/// stacked, and the last carries are the result. Outputs come first, and so do inputs.
 pub(crate) struct ScanKernel {
     scan: Scan,
     steps: i64,
@@ -134,7 +134,7 @@ impl ScanKernel {
         for (k, operand) in operands.iter().enumerate().skip(n_inputs) {
             let result = results[n_outputs + k - n_inputs];
             let at = addressing(&operand.shape)?;
-            // Carries are handed on as they lie.
+            // Carries are handed on in their layouts.
             if addressing(array_shape(module, callee.parameters[k])?)? != at || addressing(result.1)? != at {
                 return Err(Error::unsupported(module, id, "a carry changes its layout"));
             }

@@ -38,7 +38,7 @@ pub(crate) struct SelectAndScatterKernel {
     element: Reg,
     source: Reg,
     inside: Option<Reg>,
-    /// Where the element under the window lies in the result.
+    /// Where in the result the element under the window is.
     offset: Reg,
     select: Lambda,
     targets: Targets,

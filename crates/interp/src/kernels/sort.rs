@@ -115,7 +115,7 @@ struct Comparison<'k> {
 }
 
 impl Comparison<'_> {
-    /// Whether the first element of each pair stands before the second.
+    /// Whether the first element of each pair precedes the second.
     fn compare(
         &mut self,
         memory: &mut Memory,

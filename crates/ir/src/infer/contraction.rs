@@ -45,7 +45,7 @@ impl<'a> Inference<'a> {
         self.dot(numbers)
     }
 
-    /// Where the ragged dimension lies decides: rows of the left operand keep the dot's shape, and the right one has
+    /// Where the ragged dimension is decides: rows of the left operand keep the dot's shape, and the right one has
     /// a group dimension; a contracting dimension puts the groups first in the result; a batch dimension changes
     /// nothing.
     pub(super) fn ragged_dot(&self, dot: &RaggedDot) -> Result<ArrayShape> {
@@ -205,7 +205,7 @@ impl<'a> Inference<'a> {
         array(self.accumulated(element_type), &result)
     }
 
-    /// The kernel of a convolution; a sparse one is a pair of values and where they stand.
+    /// The kernel of a convolution; a sparse one is a pair of values and their places.
     fn kernel(&self) -> Result<&'a ArrayShape> {
         match self.operands[1].as_tuple() {
             Some([Shape::Array(values), _]) => Ok(values),

@@ -82,7 +82,7 @@ pub(super) fn sizes_agree(a: i64, b: i64) -> bool {
     a == b || a == ArrayShape::UNBOUNDED || b == ArrayShape::UNBOUNDED
 }
 
-/// Elements from the first to the last of `n` that lie `dilation` apart. Zero for none.
+/// Elements from the first to the last of `n` that are `dilation` apart. Zero for none.
 fn dilated(n: i64, dilation: i64) -> Option<i64> {
     if n <= 0 { Some(0) } else { (n - 1).checked_mul(dilation)?.checked_add(1) }
 }

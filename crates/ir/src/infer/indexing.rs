@@ -65,7 +65,7 @@ impl<'a> Inference<'a> {
         Ok(operand.clone())
     }
 
-    /// Start indices stand at operands `first..`: one integer scalar per dimension, or all in one vector.
+    /// Start indices are the operands `first..`: one integer scalar per dimension, or all in one vector.
     fn check_start_indices(&self, first: usize, rank: usize) -> Result<()> {
         let found = self.operands.len().saturating_sub(first);
         if found == 1 && self.array(first)?.rank() == 1 {

@@ -16,8 +16,8 @@ use crate::{ComputationId, EntitySet, InstructionId, Module};
 ///
 /// What it checks, in this order:
 ///
-/// 1. *Structure.* Ids lead somewhere; operands stand in the same computation before their users; parameters are
-///    numbered without gaps; roots are where they belong; callees stand before callers, so nothing recurs; nobody
+/// 1. *Structure.* Ids lead somewhere; operands precede their users in the same computation; parameters are
+///    numbered without gaps; roots are where they belong; callees precede callers, so nothing recurs; nobody
 ///    calls the entry; control dependencies make no circle, and follow the order where the module is scheduled.
 /// 2. *Shapes.* Declared shapes and layouts make sense; each is what [`infer`](crate::infer) says, layouts aside.
 ///    This covers operand and computation signatures too.

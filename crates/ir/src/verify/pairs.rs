@@ -129,7 +129,7 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// What is started asynchronously names the thread of its computation, and fusions, loops and branches run where they stand.
+    /// What is started asynchronously names the thread of its computation, and fusions, loops and branches run on the thread that calls them.
     fn check_threads(&mut self, id: InstructionId, instruction: &Instruction) {
         let found = main_if_empty(match &instruction.op {
             Op::AsyncStart(start) => &start.execution_thread,

@@ -6,7 +6,7 @@ use crate::{Computation, ComputationId, EntityRef, InstructionId, Module, Op, Se
 
 use super::{ComputationError, InstructionError, ModuleError, Verifier};
 
-/// Where an instruction stands: its computation and how many stand before it.
+/// The place of an instruction: its computation and how many precede it.
 type Places = SecondaryMap<InstructionId, Option<(ComputationId, u32)>>;
 
 impl Verifier<'_> {
@@ -25,7 +25,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// Finds where every instruction stands, which must be one place.
+    /// Finds the place of every instruction, of which there must be one.
     fn place(&mut self) -> Places {
         let module = self.module;
         let mut places = Places::with_capacity(module.instructions.len());
@@ -72,7 +72,7 @@ impl Verifier<'_> {
                 self.sound.insert(instruction);
             }
         }
-        // Where everything stands after what it depends on there can be no circle.
+        // Where everything follows what it depends on there can be no cycle.
         if has_late_predecessor && let Some(on_circle) = find_circle(self.module, computation, places) {
             let name = self.module.instructions[on_circle].name.clone();
             self.report_computation(id, ComputationError::Cycle(name));

@@ -1,4 +1,4 @@
-//! A module in which everything is right, and for every error the one change that brings it about.
+//! A module in which everything is right, and for every error the one change that causes it.
 
 use super::*;
 use crate::*;

@@ -100,7 +100,7 @@ fn is_same(module: &Module, a: InstructionId, b: InstructionId) -> bool {
     a == b || is_element || scalar(module, a).is_some_and(|value| scalar(module, b) == Some(value))
 }
 
-/// Where an update of a row lies within the array, and how far it extends: for each dimension, the start is an operand
+/// Where in the array an update of a row is, and how far it extends: for each dimension, the start is an operand
 /// of the update or of the slice that takes the row out. `None` where rows and updates do not lie straight.
 fn place(
     module: &Module,

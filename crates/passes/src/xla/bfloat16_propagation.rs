@@ -204,7 +204,7 @@ fn convert_where_types_meet(
     narrow: &SecondaryMap<ValueId, bool>,
 ) {
     let mut names = Names::new(module);
-    // What stands for an instruction.
+    // What replaces an instruction.
     let mut instead: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
     for &computation in graph.sequential() {
         module.edit_in_order(computation, |module, id| {

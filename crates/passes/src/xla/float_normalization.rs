@@ -62,7 +62,7 @@ fn wide_type(element_type: ElementType) -> Option<ElementType> {
 struct Widen<'m> {
     module: &'m mut Module,
     names: Names,
-    /// What stands for a value whose instruction now makes a wide one: the conversion back.
+    /// What replaces a value whose instruction now makes a wide one: the conversion back.
     instead: FxHashMap<InstructionId, InstructionId>,
     /// The wide form of a value.
     wide: FxHashMap<InstructionId, InstructionId>,

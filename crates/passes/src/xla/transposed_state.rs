@@ -1,4 +1,4 @@
-//! `transposed-state`: copies of what stands transposed where loops or the caller take it.
+//! `transposed-state`: copies of values that are transposed views where loops or the caller take them.
 //!
 //! ```text
 //!   t = f32[8,4] transpose(x)              t = f32[8,4] transpose(x)
@@ -87,7 +87,7 @@ fn transposed(module: &Module, computation: memplan_ir::ComputationId) -> FxHash
     found
 }
 
-/// Copies elements of a tuple that stand transposed. Says whether there were any.
+/// Copies elements of a tuple that are transposed views. Says whether there were any.
 fn copy_elements(
     module: &mut Module,
     tuple: InstructionId,
