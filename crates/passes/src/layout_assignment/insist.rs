@@ -1,4 +1,4 @@
-//! Copies where somebody insists on another layout than a value has.
+//! Copies where a caller or a library call insists on another layout than a value has.
 
 use memplan_analysis::CallGraph;
 use memplan_ir::{InstructionId, Layout, Module, Names, Op, Shape};
@@ -9,8 +9,8 @@ use super::{as_asked, layouts_asked_for, sequential_instructions};
 use crate::spell_out::{spell_out_tuples, tuple_leaves};
 
 /// Copies operands of library calls into the layouts that the calls ask for, and results out of those in which the calls
-/// return them. Returns whether any was needed. For results it is rare: what a call returns has the call's layout unless
-/// it has to lie like others, as in a loop.
+/// return them. Returns whether any was needed. Results rarely need one: their layout is the call's unless they share
+/// it with other values, as in a loop.
 pub(super) fn copy_around_library_calls(
     module: &mut Module,
     target: &Target,

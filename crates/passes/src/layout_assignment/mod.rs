@@ -1,9 +1,9 @@
-//! Layouts: how the elements of every array lie in memory.
+//! Layout assignment: chooses the order of dimensions, and the tiles, of every array.
 //!
-//! What enters and leaves the program lies as the caller says, or, on machines that tile arrays, as the machine's rule
-//! says unless the caller asks for another order. Everything between is free, as long as values that share memory lie
-//! alike. An array gets the layout in which it is a view of the operand it is a transpose or reshape of, so that
-//! nothing is moved; the layout of its operands where elements stay in order; otherwise the machine's own.
+//! Parameters and results of the program have the layouts that the caller declares. Machines that tile arrays have a rule
+//! of their own, which holds unless the caller asks for another order. Every other layout is free to choose, as long as
+//! values that share memory have the same one. A transpose or reshape gets the layout in which it is a view of its
+//! operand, so that nothing is moved; an elementwise result gets that of its operands; all else the machine's own.
 //!
 //! ```text
 //!   a = f32[64,32]{1,0} dot(...)             a = f32[64,32]{0,1} dot(...)
@@ -36,7 +36,7 @@ use crate::{Context, Outcome, Pass, PassError, cost};
 /// The pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayoutAssignment {
-    /// How far above an update its product is looked for, where the machine wants updated arrays to lie as products do:
+    /// How far above an update its product is looked for, where the machine wants updated arrays in the layout of products:
     /// rotations, biases and reshapes are in between.
     pub max_steps_to_product: usize,
 }
@@ -99,7 +99,7 @@ fn assign_layouts(
 }
 
 /// The layouts of what enters and leaves the program: as the caller declares them, otherwise the machine's own. A result
-/// that lives in a parameter lies as that does, where another order would be padded otherwise.
+/// that lives in a parameter has its layout where another order would be padded differently.
 fn program_shape(module: &Module, target: &Target) -> ProgramShape {
     let entry = module.entry_computation();
     let mut program = module.config.entry_computation_layout.clone().unwrap_or_else(|| ProgramShape {
@@ -122,7 +122,7 @@ fn program_shape(module: &Module, target: &Target) -> ProgramShape {
     program
 }
 
-/// Parameters of the program in whose memory something else would be that lies otherwise.
+/// Parameters of the program whose memory is to hold a value with another layout.
 fn parameters_laid_out_otherwise(
     module: &Module,
     target: &Target,
@@ -145,8 +145,8 @@ fn parameters_laid_out_otherwise(
     parameters.filter_map(lies_otherwise).collect()
 }
 
-/// Results that need other room than the parameter that they may live in get memory of their own: another number of bytes,
-/// or another memory.
+/// Gives memory of their own to results that do not fit the parameter that they may live in: they take another number of
+/// bytes, or are in another memory space.
 fn release_unequal(module: &mut Module, program: &ProgramShape, target: &Target) -> bool {
     let room = |shape: &Shape, index: &ShapeIndex| {
         let part = shape.subshape(index)?;
@@ -167,8 +167,8 @@ fn release_unequal(module: &mut Module, program: &ProgramShape, target: &Target)
     changed
 }
 
-/// The layouts that a machine gives to arrays for which somebody asks for an order. Row-major order is taken as no
-/// wish on machines that tile arrays, since it is what front ends write when they have none.
+/// The layouts that a machine gives to arrays for which somebody asks for an order. On machines
+/// that tile arrays, row-major order counts as no request, since front ends write it when they have none.
 fn as_asked(shape: &mut Shape, target: &Target) {
     match shape {
         Shape::Tuple(elements) => {
@@ -208,7 +208,7 @@ impl Layouts {
     }
 }
 
-/// The choice of a layout for every class of values that must lie alike.
+/// The choice of a layout for every class of values that must have the same one.
 struct Choice<'a> {
     module: &'a Module,
     target: &'a Target,
@@ -219,7 +219,7 @@ struct Choice<'a> {
 }
 
 impl<'a> Choice<'a> {
-    /// Values that meet in loops and conditionals, or share memory because an operation works in place, lie alike.
+    /// Values that meet in loops and conditionals, or share memory because an operation works in place, have one layout.
     fn new(
         module: &'a Module,
         target: &'a Target,
@@ -233,12 +233,12 @@ impl<'a> Choice<'a> {
         }
         let in_place = InPlace::new(module);
         for id in sequential_instructions(module, graph) {
-            // A library call that takes operands as it says gets a copy where they lie otherwise.
+            // A library call that declares layouts of its operands gets copies where theirs differ.
             let pairs = in_place_values(module, flow, &in_place, id);
             for (source, result) in pairs.filter(|_| layouts_asked_for(module, id).is_none()) {
                 sets.union(source.as_u32(), result.as_u32());
             }
-            // Only the extents change, even where a result that is dynamic needs more room.
+            // Only the extents change, even where a dynamic result needs more bytes.
             let instruction = &module.instructions[id];
             if let Op::SetDimensionSize { .. } = instruction.op
                 && let Some((source, result)) = flow.value_of(instruction.operands[0]).zip(flow.value_of(id))
@@ -261,7 +261,7 @@ impl<'a> Choice<'a> {
         self.fix(entry.root, &program.result);
     }
 
-    /// A call of a library takes operands as it says, and returns results as it says.
+    /// Fixes the layouts of operands and results that a library call declares.
     fn fix_library_calls(&mut self) {
         for id in sequential_instructions(self.module, self.graph) {
             let Some(constraints) = layouts_asked_for(self.module, id) else { continue };
@@ -273,7 +273,7 @@ impl<'a> Choice<'a> {
         }
     }
 
-    /// Arrays into which pieces of products are written lie as these, where kernels store them as they come.
+    /// Gives arrays into which pieces of products are written the layout of the products, where kernels store them directly.
     fn fix_updates(&mut self) {
         if !self.target.fusion.updates_lie_as_products {
             return;

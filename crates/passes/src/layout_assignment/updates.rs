@@ -1,4 +1,4 @@
-//! Arrays that products are written into piece by piece, such as caches of keys and values: they lie as the products do.
+//! Arrays that products are written into piece by piece, such as caches of keys and values: they get the layout of the products.
 //!
 //! ```text
 //!   k = bf16[8,2048]{1,0} dot(x, w)                 rows in sublanes, features in lanes
@@ -6,8 +6,8 @@
 //!   c = bf16[8,4096,16,128]{3,0,2,1} dynamic-update-slice(cache, u, ..)
 //! ```
 //!
-//! Dimensions along which pieces are put are outermost; where they are anyway, nothing changes. A parameter that lies otherwise is copied on its way in, a result
-//! on its way out.
+//! Dimensions along which pieces are put become outermost; where they are already, nothing changes. A parameter with another
+//! layout is copied at the beginning, a result at the end.
 
 use memplan_ir::{ArrayShape, Dimensions, InstructionId, Layout, Module, Names, Op, Users};
 use rustc_hash::FxHashMap;
@@ -41,7 +41,7 @@ pub(super) fn order_of_updated(
         pairs.all(|(whole, piece)| whole == piece || *piece == 1).then_some(())
     };
     covers(innermost)?;
-    // Pieces along outermost dimensions alone lie together in any order of the others.
+    // Pieces along outermost dimensions alone are contiguous in any order of the others.
     let (whole, written) = array(innermost).zip(piece(innermost))?;
     let mut inner = whole.dimensions.iter().zip(&written.dimensions).skip_while(|(_, piece)| **piece == 1);
     if inner.all(|(whole, piece)| whole == piece) {

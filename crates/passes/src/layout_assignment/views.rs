@@ -24,10 +24,10 @@ pub(super) fn order_of_operand(op: &Op, operand: &ArrayShape, result: &ArrayShap
     }
 }
 
-/// The order of `to` in which its elements, counted in row-major order, lie as those of `from` do.
+/// The order of `to` in which its elements, counted in row-major order, are stored as those of `from` are.
 ///
 /// Both lists of extents are cut into the shortest runs of equal product. A run of `to` can take the place of the one of
-/// `from` if that lies in one piece and in order. Extents of one are put outermost, where no tile covers them.
+/// `from` if that is contiguous and in order. Extents of one are put outermost, where no tile covers them.
 fn reshaped_order(from: &ArrayShape, to: &ArrayShape) -> Option<Dimensions> {
     if from.element_count()? == 0 {
         return None;

@@ -42,7 +42,7 @@ struct LoopBuilder<'a> {
     module: &'a mut Module,
     names: &'a mut Names,
     region: &'a Region,
-    /// Where the loop stands.
+    /// The computation that gets the loop.
     computation: ComputationId,
 }
 
@@ -54,13 +54,13 @@ struct Body {
     zero: InstructionId,
     /// The first element of a block, by the elements in one.
     starts: FxHashMap<i64, InstructionId>,
-    /// What stands for an operand, cut or whole.
+    /// What replaces an operand, cut or whole.
     operands: FxHashMap<(InstructionId, Option<Rows>), InstructionId>,
     copies: FxHashMap<InstructionId, InstructionId>,
 }
 
 impl LoopBuilder<'_> {
-    /// Adds the loop and says what stands for each result of the stage.
+    /// Adds the loop and says what replaces each result of the stage.
     fn build(
         mut self,
         stage: &Stage,
@@ -408,7 +408,7 @@ fn block_of(shape: &Shape, rows: Rows) -> Shape {
     }
 }
 
-/// Lets a computation use what stands for some of its instructions, and lists what it needs in an order in which operands
+/// Lets a computation use what replaces some of its instructions, and lists what it needs in an order in which operands
 /// precede users: that of the text, and what is new right before its first user. Linear.
 fn replace_in(
     module: &mut Module,

@@ -24,7 +24,7 @@ pub(super) fn smallest_worthwhile(
     Bytes(options.min_share.of(peak)).max(options.min_bytes)
 }
 
-/// Arrays of at least `smallest` bytes that lie in memory whole, the largest first. What loops over blocks compute is
+/// Arrays of at least `smallest` bytes that are in memory as a whole, the largest first. What loops over blocks compute is
 /// not looked at again.
 pub(super) fn seeds(program: Program<'_>, graph: &CallGraph, smallest: Bytes) -> Vec<InstructionId> {
     let module = program.module;
@@ -67,7 +67,7 @@ pub(super) fn choose(program: Program<'_>, seed: InstructionId, smallest: Bytes)
             };
             let Some((saved, is_exact)) = savings(program, &found) else { continue };
             let best = &mut best[usize::from(is_exact)];
-            // Blocks along an outer dimension lie in one piece.
+            // Blocks along an outer dimension are contiguous.
             if saved >= smallest.0
                 && best.as_ref().is_none_or(|(most, _)| saved - options.outer_preference.of(saved) > *most)
             {

@@ -86,10 +86,10 @@ pub(super) struct Program<'a> {
     pub(super) options: &'a RowBlocks,
 }
 
-/// Who uses what, and where it stands.
+/// Users and places of instructions.
 pub(super) struct Places {
     pub(super) users: Users,
-    /// Where each instruction stands in its computation.
+    /// The place of each instruction in its computation.
     positions: SecondaryMap<InstructionId, u32>,
 }
 
@@ -137,7 +137,7 @@ pub(super) fn is_inner_edge(
     made.is_some() && treatments.get(&reader).is_some_and(|treatment| treatment.operands[number] == made)
 }
 
-/// Whether an array has to lie in memory whole, whatever is fused: what no kernel but its own makes or reads.
+/// Whether an array has to be in memory as a whole, whatever is fused: what no kernel but its own makes or reads.
 pub(super) fn is_materialized(program: Program<'_>, id: InstructionId) -> bool {
     let is_fused = |id| {
         matches!(

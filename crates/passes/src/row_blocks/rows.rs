@@ -19,7 +19,7 @@ use memplan_ir::{
 };
 use smallvec::SmallVec;
 
-/// Where the rows of an array lie: `n` rows in a dimension of `n * unit` elements.
+/// Where the rows of an array are: `n` rows in a dimension of `n * unit` elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Rows {
     pub(super) dimension: usize,
@@ -29,7 +29,7 @@ pub(super) struct Rows {
 /// What becomes of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The result has rows, too. Those of a tuple lie the same way in each element.
+    /// The result has rows, too. Those of a tuple are along the same dimension of each element.
     Rows(Rows),
     /// The result is made of all rows by an operation whose order may change.
     Sum(BinaryOp),
@@ -364,7 +364,7 @@ fn parts_of_scatter(
     (is_whole && !is_target).then_some([Some(rows), None, at(update)])
 }
 
-/// Where a dimension stands in a list of them.
+/// The place of a dimension in a list of them.
 fn place_of(dimensions: &[i64], dimension: usize) -> Option<usize> {
     dimensions.iter().position(|&d| d == dimension as i64)
 }

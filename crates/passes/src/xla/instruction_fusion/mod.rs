@@ -1,14 +1,14 @@
 //! `instruction-fusion`: fusion as XLA's CPU compiler does it, edge by edge.
 //!
 //! ```text
-//!   e = exponential(x)     stands: expensive, and read twice
-//!   m = multiply(e, y)     stands: read by a dot
+//!   e = exponential(x)     is kept: expensive, and read twice
+//!   m = multiply(e, y)     is kept: read by a dot
 //!   a = add(m, z)       =>   a = fusion(e, y, z), calls={ m = multiply(e, y); ROOT a = add(m, z) }
 //!   d = dot(m, w)            d = dot(m, w)
 //! ```
 //!
 //! Consumers take in their operands, from the last instruction to the first. What is cheap goes into one consumer even if
-//! it has to stand for another, so that the arrays it is made from live on: that is what memplan's own fusion, in which all
+//! it is kept for another, so that the arrays it is made from live on: that is what memplan's own fusion, in which all
 //! consumers take an operand or none, would not do, and why this pass exists. Limits of code ([`indexing`]), and of reading
 //! more than before ([`unfusible`]), end it.
 //!
@@ -74,7 +74,7 @@ struct Fuser<'a> {
     users: &'a Users,
     root: InstructionId,
     order: Vec<InstructionId>,
-    /// Where an instruction stands in `order`.
+    /// The place of an instruction in `order`.
     positions: SecondaryMap<InstructionId, u32>,
     /// How many instructions and kernels read an array.
     n_users: SecondaryMap<InstructionId, u32>,

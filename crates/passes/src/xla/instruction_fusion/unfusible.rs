@@ -1,4 +1,4 @@
-//! What is not to be computed in some consumers while it stands for others.
+//! What is not to be computed in some consumers while others read it from memory.
 //!
 //! An operation that reads more than it makes, from two arrays or more, would have each consumer read all of that again. It
 //! is fused only where all consumers take it in, on all ways that lead there.
