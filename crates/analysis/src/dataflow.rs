@@ -14,21 +14,17 @@
 //!
 //! Values that meet in a phi must share a buffer; that is [`Buffers`](crate::Buffers).
 
-use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap, entity_impl, packed_option::PackedOption};
+use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap, packed_option::PackedOption};
 use memplan_ir::{
     ComputationId, Effect, InstructionId, Module, Op, OutputOperandAlias, PositionId, Positions, Role,
     ShapeIndex,
 };
+use memplan_program::ValueId;
 use petgraph::unionfind::UnionFind;
 
 use crate::CallGraph;
 
 /// A value: one definition, seen at many positions.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ValueId(u32);
-entity_impl!(ValueId, "value");
-
-/// One definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Value {
     /// Where it is defined: the position that stands for it in reports.

@@ -22,31 +22,11 @@
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{InstructionId, Module, Op, OutputOperandAlias, PositionId};
+use memplan_program::{LiveRange, Time, ValueId};
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
-use crate::{CallGraph, Dataflow, Time, Timeline, ValueId, ValueKind, given_parameters};
-
-/// Half-open range of instants.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LiveRange {
-    /// The instant that writes the value.
-    pub start: Time,
-    /// One past the last instant that reads it.
-    pub end: Time,
-}
-
-impl LiveRange {
-    /// Whether the value is live at an instant.
-    pub fn is_live_at(&self, time: Time) -> bool {
-        self.start <= time && time < self.end
-    }
-
-    /// Whether the two share an instant.
-    pub fn interferes(&self, other: &LiveRange) -> bool {
-        self.start < other.end && other.start < self.end
-    }
-}
+use crate::{CallGraph, Dataflow, Timeline, ValueKind, given_parameters};
 
 /// The live range of every value.
 #[derive(Clone, Debug)]

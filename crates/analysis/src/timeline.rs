@@ -10,11 +10,9 @@
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{ComputationId, InstructionId, Module, Op, Schedule};
+use memplan_program::Time;
 
 use crate::CallGraph;
-
-/// An instant of the flattened schedule.
-pub type Time = u32;
 
 /// When every instruction of a sequential computation runs.
 #[derive(Clone, Debug)]

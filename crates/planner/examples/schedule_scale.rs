@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         for (name, module) in [("chain", chain(n)), ("wide", wide(n))] {
             let start = Instant::now();
             let (_, report) = schedule(&module, &target, &ScheduleOptions::default())?;
-            let entry = report.computations.last().ok_or("a module has an entry")?;
+            let (_, entry) = report.computations.last().ok_or("a module has an entry")?;
             let textual = entry.candidates[0].1;
             println!(
                 "{name} {n}: {:.2?}, {} steps, peak {} (text {textual}), {}",

@@ -39,7 +39,7 @@ fn row(file: &str, target: &Target) -> Result<(), Box<dyn Error>> {
     let time = start.elapsed();
     order.apply(&mut module);
     let after = plan(&module, target, &Default::default())?;
-    let entry = report.computations.last().ok_or("a module has an entry")?;
+    let (_, entry) = report.computations.last().ok_or("a module has an entry")?;
     let mb = |bytes: u64| bytes as f64 / 1e6;
     let line = |planned: &Planned| {
         let totals = &planned.plan.totals;

@@ -11,6 +11,7 @@ mod holes;
 mod lifetimes;
 mod load;
 mod plan;
+mod regions;
 mod report;
 mod schedule;
 mod storage;
@@ -20,9 +21,8 @@ pub use cost::ProgramCost;
 pub use error::PlanError;
 pub use lifetimes::{Lifetime, lifetimes};
 pub use load::{Load, temp_load};
+pub use memplan_plan::{Effort, Method, RegionError, RegionReport, ScheduleOptions};
 pub use plan::{PlanOptions, Planned, assign_best, plan, schedules};
 pub use report::{KeptBy, PeakBuffer, PeakReport, peak_report};
-pub use schedule::{
-    ComputationReport, Method, Role, ScheduleError, ScheduleOptions, ScheduleReport, schedule,
-};
+pub use schedule::{ScheduleError, ScheduleReport, schedule};
 pub use storage::{Home, Storage, StorageId, Storages, TakeOver, storages};

@@ -2,10 +2,12 @@
 
 use memplan_analysis::Facts;
 use memplan_ir::{Module, Schedule, fingerprint};
-use memplan_memory::{Bytes, MemoryPlan, Target};
+use memplan_memory::{MemoryPlan, Target};
 
 use crate::assign::assign_below;
-use crate::{AssignOptions, PlanError, Role, ScheduleOptions, ScheduleReport, schedule};
+use crate::regions::Results;
+use crate::schedule::schedule_with;
+use crate::{AssignOptions, PlanError, ScheduleOptions, ScheduleReport, schedule};
 
 /// How to plan.
 #[derive(Clone, Debug, Default)]
@@ -66,8 +68,7 @@ pub fn schedules(
     options: &ScheduleOptions,
 ) -> Result<Vec<(Schedule, ScheduleReport)>, PlanError> {
     let lowest = schedule(module, target, options)?;
-    let free_results = |role: Role, bytes: Bytes| if role == Role::Output { Bytes::ZERO } else { bytes };
-    let other = schedule(module, target, &ScheduleOptions { weigh: free_results, ..options.clone() })?;
+    let other = schedule_with(module, target, options, Results::AreFree)?;
     Ok(if other.0 == lowest.0 { vec![lowest] } else { vec![lowest, other] })
 }
 

@@ -1,45 +1,81 @@
-//! The scheduling problem of each computation, read off the module.
+//! The regions that scheduling works on, one for each computation, read off the module.
 //!
 //! A node is an instruction that computes something. What only passes values on (tuple, get-tuple-element, bitcast,
 //! ...) takes no part in the search: it is put right before its first user afterwards. Where such an instruction
 //! gathers several nodes it becomes a node that touches nothing, so that the number of edges stays linear.
 //!
-//! A storage is what values of one must-alias buffer occupy while they follow one another without a gap: an operand
-//! and the result written into it, the initial state of a loop and the state after it. Values of one buffer with a
-//! gap between them, such as the old and the new state within a loop's body, are storages of their own. Either way
-//! the readers of one value must run before the next value of the buffer is written: these edges are what keeps
-//! every order legal for the buffers as they are.
+//! A buffer of a region is what values of one must-alias buffer occupy while they follow one another without a gap: an
+//! operand and the result written into it, the initial state of a loop and the state after it. Values with a gap between
+//! them, such as the old and the new state within a loop's body, are buffers of their own. Either way the readers of one
+//! value must run before the next value of the must-alias buffer is written: these edges keep every order legal for the
+//! must-alias buffers as they are.
 //!
 //! Each byte is counted by one computation: loop state that changes by the body, arguments of a call that nothing
 //! else reads by the callee, other arguments by the caller. Parameters that the caller of the program keeps, and
 //! constants, are there under every order and count nowhere.
 
+mod buffers;
 mod calls;
-mod storages;
 mod take_overs;
 mod values;
 
-use cranelift_entity::SecondaryMap;
-use memplan_analysis::{BufferId, Buffers, CallGraph, Dataflow, InPlace, ValueId, buffers, dataflow};
+use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap};
+use memplan_analysis::{Buffers, CallGraph, Dataflow, InPlace, buffers, dataflow};
 use memplan_ir::{ComputationId, InstructionId, Module, Op, Role};
-use memplan_memory::Target;
+use memplan_memory::{Bytes, Target};
+use memplan_program::{BufferId, NodeId, Region, RegionId, ValueId};
 use rustc_hash::FxHashSet;
 
-use self::calls::Call;
-use self::storages::{LocalValue, Neighbors};
+use self::buffers::{LocalValue, Neighbors};
 use self::values::value_bytes;
-use super::ScheduleOptions;
-use super::graph::{Graph, Node, Parts, StorageIndex};
 
-/// What the problems of all computations are built from.
-pub(crate) struct Source<'a> {
+/// Whether results count while they are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Results {
+    /// As any other value.
+    Count,
+    /// They do not: their allocations are there all the time, and are scratch until the results are written.
+    AreFree,
+}
+
+/// The region of a computation, and the instructions of its nodes.
+pub(crate) struct Nodes {
+    pub(crate) computation: ComputationId,
+    /// The instruction of each node.
+    pub(crate) instructions: PrimaryMap<NodeId, InstructionId>,
+}
+
+/// The regions of all sequential computations, callees before callers, with the instructions of their nodes.
+pub(crate) fn regions(
+    module: &Module,
+    graph: &CallGraph,
+    target: &Target,
+    results: Results,
+) -> (PrimaryMap<RegionId, Region>, PrimaryMap<RegionId, Nodes>) {
+    let mut source = Source::new(module, graph, target, results);
+    // A caller decides what its callees count.
+    let callers_first = graph.sequential().iter().rev();
+    let mut built: Vec<(Region, Nodes)> =
+        callers_first.map(|&computation| Build::new(&mut source, computation).build()).collect();
+    built.reverse();
+    let (mut regions, mut nodes) = (PrimaryMap::new(), PrimaryMap::new());
+    for (region, of_region) in built {
+        regions.push(region);
+        nodes.push(of_region);
+    }
+    (regions, nodes)
+}
+
+/// What the regions are built from.
+struct Source<'a> {
     module: &'a Module,
-    pub(crate) graph: &'a CallGraph,
+    graph: &'a CallGraph,
     flow: Dataflow,
     in_place: InPlace,
     buffers: Buffers,
-    /// Bytes of each value; zero for tables, tokens, constants, and parameters that the caller keeps.
-    bytes: SecondaryMap<ValueId, u64>,
+    /// Bytes of each value; zero for what counts nowhere.
+    bytes: SecondaryMap<ValueId, Bytes>,
+    region_of: SecondaryMap<ComputationId, RegionId>,
     /// Values that a callee counts, by callee.
     handed_over: SecondaryMap<ComputationId, FxHashSet<ValueId>>,
     /// Whether a computation has an instruction whose place among the others must not change.
@@ -48,22 +84,13 @@ pub(crate) struct Source<'a> {
     local: SecondaryMap<ValueId, Local>,
     /// What must have run before an instruction's result is there; for computations already built.
     after: SecondaryMap<InstructionId, Option<After>>,
-    /// Where the bytes of an asynchronous computation are counted, by the instructions of its chain.
-    scratch_of: SecondaryMap<InstructionId, Option<StorageIndex>>,
+    /// What an asynchronous computation keeps live, by the instructions of its chain.
+    in_flight: SecondaryMap<InstructionId, Option<BufferId>>,
     /// Tells the computation at hand from earlier ones.
     stamp: u32,
-    /// For each buffer, the local value that a node reads, and the ticket of the node.
-    read: SecondaryMap<BufferId, (u32, u32)>,
+    /// For each must-alias buffer, the local value that a node reads, and the ticket of the node.
+    read: SecondaryMap<memplan_analysis::BufferId, (u32, u32)>,
     ticket: u32,
-}
-
-/// What a caller has to know about a computation that has been scheduled.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Inner {
-    /// The most bytes live at once.
-    pub(crate) peak: u64,
-    /// Bytes of everything written, called computations included.
-    pub(crate) written: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -72,28 +99,16 @@ struct Local {
     index: u32,
 }
 
-/// The problem of one computation.
-pub(crate) struct Problem {
-    pub(crate) computation: ComputationId,
-    /// The instruction of each node.
-    pub(crate) instructions: Vec<InstructionId>,
-    pub(crate) parts: Parts,
-    calls: Vec<Call>,
-    /// Bytes of all storages that begin in this computation.
-    own_bytes: u64,
-}
-
 impl<'a> Source<'a> {
-    pub(crate) fn new(
-        module: &'a Module,
-        graph: &'a CallGraph,
-        target: &Target,
-        options: &ScheduleOptions,
-    ) -> Source<'a> {
+    fn new(module: &'a Module, graph: &'a CallGraph, target: &Target, results: Results) -> Source<'a> {
         let flow = dataflow(module, graph);
         let in_place = InPlace::new(module);
         let buffers = buffers(module, graph, &flow, &in_place);
-        let bytes = value_bytes(module, target, options, &flow);
+        let bytes = value_bytes(module, target, results, &flow);
+        let mut region_of = SecondaryMap::with_default(RegionId::from_u32(0));
+        for (number, &computation) in graph.sequential().iter().enumerate() {
+            region_of[computation] = RegionId::new(number);
+        }
         let mut source = Source {
             module,
             graph,
@@ -101,11 +116,12 @@ impl<'a> Source<'a> {
             in_place,
             buffers,
             bytes,
+            region_of,
             handed_over: SecondaryMap::new(),
             is_pinned: SecondaryMap::new(),
             local: SecondaryMap::new(),
             after: SecondaryMap::new(),
-            scratch_of: SecondaryMap::new(),
+            in_flight: SecondaryMap::new(),
             read: SecondaryMap::new(),
             stamp: 0,
             ticket: 0,
@@ -115,13 +131,6 @@ impl<'a> Source<'a> {
                 module.instructions_of(computation).any(|(id, _)| source.is_pinned(id));
         }
         source
-    }
-
-    /// The problems of all sequential computations, callers before callees.
-    pub(crate) fn problems(&mut self) -> Vec<Problem> {
-        // A caller decides what its callees count.
-        let computations = self.graph.sequential().iter().rev();
-        computations.map(|&computation| Build::new(self, computation).build()).collect()
     }
 
     /// Whether an instruction keeps its place among others of its kind: side effects, and the two ends of
@@ -148,18 +157,16 @@ impl<'a> Source<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum After {
     Nothing,
-    Node(Node),
+    Node(NodeId),
 }
 
 struct Build<'s, 'a> {
     source: &'s mut Source<'a>,
     computation: ComputationId,
-    instructions: Vec<InstructionId>,
+    instructions: PrimaryMap<NodeId, InstructionId>,
     values: Vec<LocalValue>,
-    parts: Parts,
-    calls: Vec<Call>,
-    /// By storage.
-    neighbors: Vec<Neighbors>,
+    region: Region,
+    neighbors: SecondaryMap<BufferId, Neighbors>,
 }
 
 impl<'s, 'a> Build<'s, 'a> {
@@ -168,41 +175,32 @@ impl<'s, 'a> Build<'s, 'a> {
         Build {
             source,
             computation,
-            instructions: Vec::new(),
+            instructions: PrimaryMap::new(),
             values: Vec::new(),
-            parts: Parts::default(),
-            calls: Vec::new(),
-            neighbors: Vec::new(),
+            region: Region::default(),
+            neighbors: SecondaryMap::new(),
         }
     }
 
-    fn build(mut self) -> Problem {
+    fn build(mut self) -> (Region, Nodes) {
         self.number_nodes();
         self.add_dependencies();
         self.find_values();
         self.find_readers();
-        self.form_storages();
+        self.form_buffers();
         self.order_versions();
         self.find_calls();
         self.find_take_overs();
-        let own = self.parts.storages.iter().filter(|s| !s.live_in);
-        let own_bytes = own.map(|s| s.bytes).sum();
-        Problem {
-            computation: self.computation,
-            instructions: self.instructions,
-            parts: self.parts,
-            calls: self.calls,
-            own_bytes,
-        }
+        (self.region, Nodes { computation: self.computation, instructions: self.instructions })
     }
 
     fn body(&self) -> &'a [InstructionId] {
         &self.source.module.computations[self.computation].instructions
     }
 
-    fn node(&self, id: InstructionId) -> Option<Node> {
+    fn node(&self, id: InstructionId) -> Option<NodeId> {
         match self.source.after[id] {
-            Some(After::Node(node)) if self.instructions[node as usize] == id => Some(node),
+            Some(After::Node(node)) if self.instructions[node] == id => Some(node),
             _ => None,
         }
     }
@@ -227,76 +225,45 @@ impl<'s, 'a> Build<'s, 'a> {
                 }
             }
             if is_node {
-                after = After::Node(self.instructions.len() as Node);
-                self.instructions.push(id);
+                after = After::Node(self.instructions.push(id));
             }
             self.source.after[id] = Some(after);
         }
-        self.parts.n_nodes = self.instructions.len();
+        self.region.n_nodes = self.instructions.len();
     }
 
     /// Edges for operands, control predecessors, and the order of side effects.
     fn add_dependencies(&mut self) {
         let module = self.source.module;
         let mut last_pinned = None;
-        for (node, &id) in self.instructions.iter().enumerate() {
-            let node = node as Node;
+        for (node, &id) in &self.instructions {
             let instruction = &module.instructions[id];
             for before in instruction.operands.iter().chain(&instruction.control_predecessors) {
                 if let Some(After::Node(before)) = self.source.after[*before] {
-                    self.parts.edges.push((before, node));
+                    self.region.dependencies.push((before, node));
                 }
             }
             if self.source.is_pinned(id) {
-                self.parts.edges.extend(last_pinned.replace(node).map(|last| (last, node)));
+                self.region.dependencies.extend(last_pinned.replace(node).map(|last| (last, node)));
             }
         }
     }
 }
 
-impl Problem {
-    /// Number of nodes.
-    pub(crate) fn len(&self) -> usize {
-        self.instructions.len()
-    }
-
-    /// The graph, once the callees are settled: `inner` gives their peak, and the sum of all they write.
-    pub(crate) fn graph(&mut self, inner: &SecondaryMap<ComputationId, Inner>) -> Graph {
-        for call in &self.calls {
-            match call.scratch {
-                Some((storage, results)) => {
-                    let written = inner[call.callees[0].0].written;
-                    self.parts.storages[storage as usize].bytes = written.saturating_sub(results);
-                }
-                None => {
-                    let peaks = call.callees.iter().map(|&(callee, beside)| inner[callee].peak + beside);
-                    let peak = peaks.max().unwrap_or_default();
-                    self.parts.calls.push((call.node, peak.saturating_sub(call.handed_over)));
-                }
-            }
-        }
-        Graph::new(std::mem::take(&mut self.parts))
-    }
-
-    /// What a caller has to know, given the peak of the order found.
-    pub(crate) fn inner(&self, inner: &SecondaryMap<ComputationId, Inner>, peak: u64) -> Inner {
-        let callees = self.calls.iter().flat_map(|call| &call.callees);
-        Inner { peak, written: self.own_bytes + callees.map(|&(c, _)| inner[c].written).sum::<u64>() }
-    }
-
+impl Nodes {
     /// All instructions, in the order of nodes, each of the others right before its first user.
     /// `is_placed` is false for all of them; it may serve several computations.
     pub(crate) fn sequence(
         &self,
         module: &Module,
-        order: &[Node],
+        order: &[NodeId],
         is_placed: &mut SecondaryMap<InstructionId, bool>,
     ) -> Vec<InstructionId> {
         let body = &module.computations[self.computation].instructions;
         let mut sequence = Vec::with_capacity(body.len());
         let mut open: Vec<InstructionId> = Vec::new();
         let parameters = module.computations[self.computation].parameters.iter().copied();
-        let nodes = order.iter().map(|&node| self.instructions[node as usize]);
+        let nodes = order.iter().map(|&node| self.instructions[node]);
         for id in parameters.chain(nodes).chain(body.iter().copied()) {
             open.push(id);
             while let Some(&id) = open.last() {
@@ -317,8 +284,8 @@ impl Problem {
     }
 
     /// The name of a node's instruction.
-    pub(crate) fn name(&self, module: &Module, node: Node) -> Box<str> {
-        module.instructions[self.instructions[node as usize]].name.clone()
+    pub(crate) fn name(&self, module: &Module, node: NodeId) -> Box<str> {
+        module.instructions[self.instructions[node]].name.clone()
     }
 }
 

@@ -26,7 +26,8 @@ use std::collections::BinaryHeap;
 
 use rustc_hash::FxHashMap;
 
-use super::graph::{Graph, Node, StorageIndex};
+use super::Effort;
+use super::graph::{BufferIndex, Graph, Node};
 
 /// Most nodes in a window.
 pub(crate) const MAX_WINDOW: usize = 128;
@@ -37,7 +38,7 @@ type Set = u128;
 /// A run of nodes whose order is sought; all others run before or after.
 pub(crate) struct Window {
     nodes: Vec<WindowNode>,
-    storages: Vec<WindowStorage>,
+    buffers: Vec<WindowBuffer>,
     /// Bytes live before the first node.
     start: u64,
 }
@@ -45,22 +46,22 @@ pub(crate) struct Window {
 struct WindowNode {
     predecessors: Set,
     successors: Set,
-    /// Storages of the window that it touches.
+    /// Buffers of the window that it touches.
     touches: Vec<u32>,
     defined: u64,
     needed: u64,
-    take_overs: Vec<WindowTakeOver>,
+    reuses: Vec<WindowReuse>,
 }
 
-struct WindowTakeOver {
+struct WindowReuse {
     bytes: u64,
     n_results: usize,
-    /// Storages that may die in the window.
+    /// Buffers that may die in the window.
     operands: Vec<u32>,
 }
 
-/// A storage that begins or ends in the window.
-struct WindowStorage {
+/// A buffer that begins or ends in the window.
+struct WindowBuffer {
     bytes: u64,
     /// Whether it begins in the window.
     begins: bool,
@@ -68,17 +69,6 @@ struct WindowStorage {
     touched_by: Set,
     /// Whether it is still live after the window.
     stays: bool,
-}
-
-/// How hard to search a window.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Effort {
-    /// Most states of the search that commits.
-    pub(crate) committing: usize,
-    /// Most states of the exact search.
-    pub(crate) exact: usize,
-    /// States per level of the beam search.
-    pub(crate) width: usize,
 }
 
 /// What a search of a window found.
@@ -109,48 +99,48 @@ struct State {
 const NONE: u32 = u32::MAX;
 
 impl Window {
-    /// The window of the nodes `order`, run when `live` bytes are live. `is_inside` tells, for a storage, whether
+    /// The window of the nodes `order`, run when `live` bytes are live. `is_inside` tells, for a buffer, whether
     /// its first and its last node are in the window; `place` is scratch space by node, all zero.
     pub(crate) fn new(
         graph: &Graph,
         order: &[Node],
         live: u64,
-        is_inside: impl Fn(StorageIndex) -> (bool, bool),
+        is_inside: impl Fn(BufferIndex) -> (bool, bool),
         place: &mut [u8],
     ) -> Window {
         debug_assert!(order.len() <= MAX_WINDOW);
-        let mut storages: Vec<WindowStorage> = Vec::new();
-        let mut index: FxHashMap<StorageIndex, u32> = FxHashMap::default();
+        let mut buffers: Vec<WindowBuffer> = Vec::new();
+        let mut index: FxHashMap<BufferIndex, u32> = FxHashMap::default();
         order.iter().zip(1..).for_each(|(&node, i)| place[node as usize] = i);
         let to_set = |row: &[Node], place: &[u8]| {
             let inside = row.iter().map(|&node| place[node as usize]).filter(|&i| i > 0);
             inside.fold(0, |set: Set, i| set | 1 << (i - 1))
         };
         for (i, &node) in order.iter().enumerate() {
-            for &storage in graph.touches.row(node) {
-                let (begins, ends) = is_inside(storage);
+            for &buffer in graph.touches.row(node) {
+                let (begins, ends) = is_inside(buffer);
                 if !begins && !ends {
                     continue;
                 }
-                let number = *index.entry(storage).or_insert_with(|| {
-                    let bytes = graph.storages[storage as usize].bytes;
-                    storages.push(WindowStorage { bytes, begins, touched_by: 0, stays: !ends });
-                    storages.len() as u32 - 1
+                let number = *index.entry(buffer).or_insert_with(|| {
+                    let bytes = graph.buffers[buffer as usize].bytes;
+                    buffers.push(WindowBuffer { bytes, begins, touched_by: 0, stays: !ends });
+                    buffers.len() as u32 - 1
                 });
-                storages[number as usize].touched_by |= 1 << i;
+                buffers[number as usize].touched_by |= 1 << i;
             }
         }
-        let locals = |row: &[StorageIndex]| row.iter().filter_map(|s| index.get(s).copied()).collect();
+        let locals = |row: &[BufferIndex]| row.iter().filter_map(|s| index.get(s).copied()).collect();
         let nodes = order.iter().map(|&node| WindowNode {
             predecessors: to_set(graph.predecessors.row(node), place),
             successors: to_set(graph.successors.row(node), place),
             touches: locals(graph.touches.row(node)),
             defined: graph.defined_bytes[node as usize],
             needed: graph.needed_bytes[node as usize],
-            take_overs: graph
-                .take_overs(node)
-                .map(|(result, n_results, operands)| WindowTakeOver {
-                    bytes: graph.storages[result as usize].bytes,
+            reuses: graph
+                .reuses(node)
+                .map(|(result, n_results, operands)| WindowReuse {
+                    bytes: graph.buffers[result as usize].bytes,
                     n_results,
                     operands: locals(operands),
                 })
@@ -158,7 +148,7 @@ impl Window {
         });
         let nodes = nodes.collect();
         order.iter().for_each(|&node| place[node as usize] = 0);
-        Window { nodes, storages, start: live }
+        Window { nodes, buffers, start: live }
     }
 
     /// Looks for an order with a peak below `limit`: committing, then, where `effort` says so, exactly, then with a
@@ -186,15 +176,15 @@ impl Window {
 
     /// A bound on the peak of every order: what is live across the window, and what one node touches.
     fn floor(&self) -> u64 {
-        let sum = |f: fn(&WindowStorage) -> bool| -> u64 {
-            self.storages.iter().filter(|s| f(s)).map(|s| s.bytes).sum()
+        let sum = |f: fn(&WindowBuffer) -> bool| -> u64 {
+            self.buffers.iter().filter(|s| f(s)).map(|s| s.bytes).sum()
         };
         let across = self.start - sum(|s| !s.begins && !s.stays);
         let end = across + sum(|s| s.begins && s.stays);
         let alone = self.nodes.iter().map(|node| {
-            let touched: u64 = node.touches.iter().map(|&s| self.storages[s as usize].bytes).sum();
+            let touched: u64 = node.touches.iter().map(|&s| self.buffers[s as usize].bytes).sum();
             let taken: u64 =
-                node.take_overs.iter().map(|t| t.bytes * t.operands.len().min(t.n_results) as u64).sum();
+                node.reuses.iter().map(|t| t.bytes * t.operands.len().min(t.n_results) as u64).sum();
             across + (touched - node.defined) + (node.needed - taken)
         });
         alone.max().unwrap_or_default().max(self.start).max(end)
@@ -204,22 +194,22 @@ impl Window {
         Set::MAX >> (MAX_WINDOW - self.nodes.len())
     }
 
-    /// Whether a storage is gone after a node, when `done` has run.
-    fn dies(&self, done: Set, node: usize, storage: u32) -> bool {
-        let storage = &self.storages[storage as usize];
-        !storage.stays && storage.touched_by & !done == 1 << node
+    /// Whether a buffer is gone after a node, when `done` has run.
+    fn dies(&self, done: Set, node: usize, buffer: u32) -> bool {
+        let buffer = &self.buffers[buffer as usize];
+        !buffer.stays && buffer.touched_by & !done == 1 << node
     }
 
     /// Bytes live while a node runs, and after it.
     fn levels(&self, done: Set, live: u64, node: usize) -> (u64, u64) {
         let n = &self.nodes[node];
         let mut taken = 0;
-        for t in &n.take_overs {
+        for t in &n.reuses {
             let dying = t.operands.iter().filter(|&&s| self.dies(done, node, s)).count();
             taken += t.bytes * dying.min(t.n_results) as u64;
         }
         let dying = n.touches.iter().filter(|&&s| self.dies(done, node, s));
-        let freed: u64 = dying.map(|&s| self.storages[s as usize].bytes).sum();
+        let freed: u64 = dying.map(|&s| self.buffers[s as usize].bytes).sum();
         (live + n.needed - taken, live + n.defined - freed)
     }
 }

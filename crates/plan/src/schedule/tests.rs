@@ -1,8 +1,12 @@
 //! Properties on random graphs, with all topological orders as the oracle.
 
-use super::graph::{Graph, Node, Parts, Storage, TakeOver};
+use cranelift_entity::EntityRef;
+use memplan_memory::Bytes;
+use memplan_program::{Buffer, BufferId, NodeId, Region, Reuse};
+
+use super::graph::{Graph, Node};
 use super::profile::Profile;
-use super::{ScheduleOptions, best_order, cut, search, starts};
+use super::{RegionSchedule, ScheduleOptions, best_order, cut, search, starts};
 
 /// A small generator of numbers (xorshift64*), so that cases are the same everywhere.
 struct Random(u64);
@@ -16,52 +20,53 @@ impl Random {
     }
 }
 
-/// A random graph: every node defines a storage or two, reads some earlier ones, and may write over one of them.
+/// A random region: every node defines a buffer or two, reads some earlier ones, and may write over one of them.
 fn random_graph(random: &mut Random, n: usize) -> Graph {
-    let mut parts = Parts { n_nodes: n, ..Parts::default() };
+    let mut region = Region::new(n);
+    let mut calls = Vec::new();
     for _ in 0..random.below(3) {
-        let bytes = 1 + random.below(6);
-        parts.storages.push(Storage { bytes, live_in: true, live_out: random.below(4) == 0 });
+        let bytes = Bytes(1 + random.below(6));
+        region.buffers.push(Buffer { bytes, live_in: true, live_out: random.below(4) == 0 });
     }
-    // For each storage, the node that defines it.
-    let mut defined_by: Vec<Option<Node>> = vec![None; parts.storages.len()];
-    for node in 0..n as Node {
+    // For each buffer, the node that defines it.
+    let mut defined_by: Vec<Option<NodeId>> = vec![None; region.buffers.len()];
+    for node in (0..n).map(NodeId::new) {
         let mut operands = Vec::new();
-        for _ in 0..random.below(4).min(parts.storages.len() as u64) {
-            let storage = random.below(parts.storages.len() as u64) as u32;
-            parts.touches.push((node, storage));
-            parts.edges.extend(defined_by[storage as usize].map(|before| (before, node)));
-            operands.push(storage);
+        for _ in 0..random.below(4).min(region.buffers.len() as u64) {
+            let buffer = BufferId::new(random.below(region.buffers.len() as u64) as usize);
+            region.touches.push((node, buffer));
+            region.dependencies.extend(defined_by[buffer.index()].map(|before| (before, node)));
+            operands.push(buffer);
         }
         operands.sort_unstable();
         operands.dedup();
         for _ in 0..random.below(3) {
-            let result = parts.storages.len() as u32;
-            let bytes = 1 + random.below(6);
-            parts.storages.push(Storage { bytes, live_in: false, live_out: random.below(8) == 0 });
+            let bytes = Bytes(1 + random.below(6));
+            let live_out = random.below(8) == 0;
+            let result = region.buffers.push(Buffer { bytes, live_in: false, live_out });
             defined_by.push(Some(node));
-            parts.touches.push((node, result));
-            parts.definitions.push((node, result));
-            let alike = operands.iter().copied().filter(|&s| parts.storages[s as usize].bytes == bytes);
-            let operands: Vec<u32> = alike.collect();
-            if random.below(2) == 0 && parts.take_overs.iter().all(|t| t.node != node) {
-                parts.take_overs.push(TakeOver { node, result, n_results: 1, operands });
+            region.touches.push((node, result));
+            region.definitions.push((node, result));
+            let alike = operands.iter().copied().filter(|&b| region.buffers[b].bytes == bytes);
+            let operands: Vec<BufferId> = alike.collect();
+            if random.below(2) == 0 && region.reuses.iter().all(|reuse| reuse.node != node) {
+                region.reuses.push(Reuse { node, result, n_results: 1, operands });
             }
         }
-        if random.below(6) == 0 && parts.take_overs.iter().all(|t| t.node != node) {
-            parts.calls.push((node, 12 + random.below(8)));
+        if random.below(6) == 0 && region.reuses.iter().all(|reuse| reuse.node != node) {
+            calls.push((node.as_u32(), 12 + random.below(8)));
         }
-        if node > 0 && random.below(10) == 0 {
-            parts.edges.push((random.below(node.into()) as Node, node));
+        if node.index() > 0 && random.below(10) == 0 {
+            region.dependencies.push((NodeId::new(random.below(node.index() as u64) as usize), node));
         }
     }
     // What nothing touches is not part of a problem.
-    for (i, storage) in parts.storages.iter_mut().enumerate() {
-        if parts.touches.iter().all(|t| t.1 as usize != i) && !storage.live_out {
-            storage.bytes = 0;
+    for (buffer, counted) in &mut region.buffers {
+        if region.touches.iter().all(|touch| touch.1 != buffer) && !counted.live_out {
+            counted.bytes = Bytes::ZERO;
         }
     }
-    Graph::new(parts)
+    Graph::new(region, &calls)
 }
 
 /// The lowest peak over all orders, by trying them all.
@@ -93,8 +98,9 @@ fn search_finds_the_lowest_peak_of_small_graphs() {
         let n = 1 + random.below(8) as usize;
         let graph = random_graph(&mut random, n);
         let lowest = lowest_peak(&graph);
-        let (order, report) = best_order(&graph, 1_000_000, &ScheduleOptions::default().methods)
+        let RegionSchedule { order, report } = best_order(&graph, 1_000_000, &ScheduleOptions::default())
             .expect("edges go from earlier to later nodes");
+        let order: Vec<Node> = order.into_iter().map(NodeId::as_u32).collect();
         assert!(graph.is_legal(&order), "case {case}");
         assert_eq!(report.peak.0, graph.peak(&order), "case {case}");
         assert_eq!(report.peak.0, lowest, "case {case}: {graph:?}");
@@ -136,7 +142,7 @@ fn improvement_never_raises_the_peak_and_keeps_orders_legal() {
         let graph = random_graph(&mut random, n);
         let textual = starts::textual(&graph).expect("edges go from earlier to later nodes");
         let before = graph.peak(&textual);
-        let improved = search::improve(&graph, textual, 50_000);
+        let improved = search::improve(&graph, textual, 50_000, &ScheduleOptions::default());
         assert!(graph.is_legal(&improved.order), "case {case}");
         assert_eq!(improved.peak, graph.peak(&improved.order), "case {case}");
         assert!(improved.peak <= before, "case {case}");

@@ -1,6 +1,6 @@
 //! Bytes live along an order, kept up to date while parts of the order change.
 
-use super::graph::{Graph, Node, StorageIndex};
+use super::graph::{BufferIndex, Graph, Node};
 
 /// An order with the bytes live at each place, and a tree of maxima over them.
 #[derive(Clone, Debug)]
@@ -8,14 +8,14 @@ pub(crate) struct Profile {
     pub(crate) order: Vec<Node>,
     /// Bytes live before each place.
     pub(crate) before: Vec<u64>,
-    /// First and last place that touches each storage; live-in ones begin before 0, live-out ones end past the end.
+    /// First and last place that touches each buffer; live-in ones begin before 0, live-out ones end past the end.
     lives: Vec<(u32, u32)>,
     /// A binary tree in heap order: entry 1 is the root, leaf `leaves + i` the bytes live while place `i` runs.
     most: Vec<u64>,
     leaves: usize,
 }
 
-/// Of a storage in [`Profile::lives`]: live before the first node, or after the last.
+/// Of a buffer in [`Profile::lives`]: live before the first node, or after the last.
 const OUTSIDE: u32 = u32::MAX;
 
 impl Profile {
@@ -26,7 +26,7 @@ impl Profile {
         let mut profile = Profile {
             order,
             before: vec![0; n + 1],
-            lives: vec![(OUTSIDE, 0); graph.storages.len()],
+            lives: vec![(OUTSIDE, 0); graph.buffers.len()],
             most: vec![0; 2 * leaves],
             leaves,
         };
@@ -35,15 +35,15 @@ impl Profile {
             let node = profile.order[place];
             profile.before[place] = state.live;
             profile.most[leaves + place] = graph.run(&mut state, node);
-            for &storage in graph.touches.row(node) {
-                let life = &mut profile.lives[storage as usize];
+            for &buffer in graph.touches.row(node) {
+                let life = &mut profile.lives[buffer as usize];
                 *life = (life.0.min(place as u32), place as u32);
             }
         }
         profile.before[n] = state.live;
-        for (life, storage) in profile.lives.iter_mut().zip(&graph.storages) {
-            life.0 = if storage.live_in { OUTSIDE } else { life.0 };
-            life.1 = if storage.live_out { OUTSIDE } else { life.1 };
+        for (life, buffer) in profile.lives.iter_mut().zip(&graph.buffers) {
+            life.0 = if buffer.live_in { OUTSIDE } else { life.0 };
+            life.1 = if buffer.live_out { OUTSIDE } else { life.1 };
         }
         (1..leaves).rev().for_each(|i| profile.pull(i));
         profile
@@ -63,9 +63,9 @@ impl Profile {
         at - self.leaves
     }
 
-    /// Whether the first and the last node that touch a storage have places in a range.
-    pub(crate) fn ends_inside(&self, storage: StorageIndex, range: &std::ops::Range<usize>) -> (bool, bool) {
-        let (first, last) = self.lives[storage as usize];
+    /// Whether the first and the last node that touch a buffer have places in a range.
+    pub(crate) fn ends_inside(&self, buffer: BufferIndex, range: &std::ops::Range<usize>) -> (bool, bool) {
+        let (first, last) = self.lives[buffer as usize];
         (range.contains(&(first as usize)), range.contains(&(last as usize)))
     }
 
@@ -81,10 +81,10 @@ impl Profile {
         let range = start..start + nodes.len();
         self.order[range.clone()].copy_from_slice(nodes);
         // Lives that begin or end here do so at another place now.
-        let mut touched: Vec<(StorageIndex, u32)> = Vec::new();
+        let mut touched: Vec<(BufferIndex, u32)> = Vec::new();
         for place in range.clone() {
             let row = graph.touches.row(self.order[place]);
-            touched.extend(row.iter().map(|&storage| (storage, place as u32)));
+            touched.extend(row.iter().map(|&buffer| (buffer, place as u32)));
         }
         touched.sort_unstable();
         for run in touched.chunk_by(|a, b| a.0 == b.0) {
@@ -96,7 +96,7 @@ impl Profile {
         let mut live = self.before[range.start];
         for place in range.clone() {
             let node = self.order[place];
-            let dies = |storage: StorageIndex| self.lives[storage as usize].1 == place as u32;
+            let dies = |buffer: BufferIndex| self.lives[buffer as usize].1 == place as u32;
             let (during, after) = graph.levels(live, node, dies);
             self.before[place] = live;
             self.most[self.leaves + place] = during;

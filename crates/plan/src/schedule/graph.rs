@@ -1,26 +1,29 @@
-//! The scheduling problem without the IR: nodes that must run in some order, and storages that they touch.
+//! A region as the search sees it: nodes that must run in some order, and buffers that they touch.
 //!
-//! A *storage* is bytes that are live from the first node that touches it to the last; one that is live in is there
+//! A *buffer* is bytes that are live from the first node that touches it to the last; one that is live in is there
 //! from the start, one that is live out stays to the end. While a node runs, everything it touches is live together,
 //! except that a result may take over the bytes of an operand that no later node touches.
 //!
 //! ```text
 //!   before(i)   bytes live before node i
 //!   during(i) = before(i) + bytes i needs - bytes it takes over
-//!   after(i)  = before(i) + bytes i defines - bytes of storages that i is the last to touch
+//!   after(i)  = before(i) + bytes i defines - bytes of buffers that i is the last to touch
 //!   peak      = max over i of during(i)
 //! ```
 //!
-//! A node needs the bytes it defines, or, where it runs other computations, what these need beyond its operands.
+//! A node needs the bytes it defines, or, where it runs other regions, what these need beyond its operands.
 //!
 //! The bytes live between nodes depend only on the set of nodes that have run, and running a node early never makes
 //! it free less than running it late: live bytes are a submodular function of that set. That is what makes the
 //! shortcuts in [`search`](super::search) exact.
 
-/// Index of a node.
+use cranelift_entity::EntityRef;
+use memplan_program::{Buffer, BufferId, NodeId, Region};
+
+/// Number of a [`NodeId`](memplan_program::NodeId), as tables hold it.
 pub(crate) type Node = u32;
-/// Index of a storage.
-pub(crate) type StorageIndex = u32;
+/// Number of a [`BufferId`](memplan_program::BufferId), as tables hold it.
+pub(crate) type BufferIndex = u32;
 
 /// Lists of numbers, one list per row, in one allocation.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,67 +32,39 @@ pub(crate) struct Table {
     entries: Vec<u32>,
 }
 
-/// Bytes that nodes touch.
+/// A buffer, as the search counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Storage {
+pub(crate) struct Counted {
     pub(crate) bytes: u64,
-    /// There before the first node runs.
     pub(crate) live_in: bool,
-    /// Still there after the last node.
     pub(crate) live_out: bool,
 }
 
-/// Nodes, the order among them that every schedule keeps, and what they touch.
+/// A region, indexed for the search: nodes, the order among them that every schedule keeps, and what they touch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Graph {
     pub(crate) predecessors: Table,
     pub(crate) successors: Table,
-    pub(crate) storages: Vec<Storage>,
-    /// For each node, the storages it touches, those it defines included; each once.
+    pub(crate) buffers: Vec<Counted>,
+    /// For each node, the buffers it touches, those it defines included; each once.
     pub(crate) touches: Table,
-    /// For each storage, the nodes that touch it.
+    /// For each buffer, the nodes that touch it.
     pub(crate) touched_by: Table,
-    /// For each node, bytes of the storages it defines.
+    /// For each node, bytes of the buffers it defines.
     pub(crate) defined_bytes: Vec<u64>,
     /// For each node, bytes needed while it runs beyond what is live before it and what it takes over.
     pub(crate) needed_bytes: Vec<u64>,
-    /// For each node, its [`TakeOver`]s: a result, how many like it, how many operands, the operands.
-    take_overs: Table,
+    /// For each node, its [`Reuse`](memplan_program::Reuse)s: a result, how many like it, how many operands, the
+    /// operands.
+    reuses: Table,
     /// Bytes live before anything runs.
     pub(crate) initial: u64,
-}
-
-/// What [`Graph::new`] makes a graph from.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Parts {
-    pub(crate) n_nodes: usize,
-    /// (before, after); may repeat.
-    pub(crate) edges: Vec<(Node, Node)>,
-    pub(crate) storages: Vec<Storage>,
-    /// (node, storage); may repeat.
-    pub(crate) touches: Vec<(Node, StorageIndex)>,
-    /// (node, storage): where a life begins.
-    pub(crate) definitions: Vec<(Node, StorageIndex)>,
-    /// (node, bytes needed while it runs beyond what is live before it), for nodes that run other computations; the
-    /// others need what they define.
-    pub(crate) calls: Vec<(Node, u64)>,
-    pub(crate) take_overs: Vec<TakeOver>,
-}
-
-/// Results of a node, alike in size, each of which may take over one of some operands.
-#[derive(Clone, Debug)]
-pub(crate) struct TakeOver {
-    pub(crate) node: Node,
-    /// One of the results.
-    pub(crate) result: StorageIndex,
-    pub(crate) n_results: u32,
-    pub(crate) operands: Vec<StorageIndex>,
 }
 
 /// A partly executed order.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
-    /// For each storage, how many nodes have still to touch it.
+    /// For each buffer, how many nodes have still to touch it.
     pub(crate) remaining: Vec<u32>,
     /// Bytes live now.
     pub(crate) live: u64,
@@ -98,7 +73,7 @@ pub(crate) struct State {
 }
 
 impl Table {
-    /// Sorts pairs (row, entry) into rows; entries keep their order, repeated pairs that stand together are kept.
+    /// Sorts pairs (row, entry) into rows; entries keep their order, repeated pairs are kept.
     pub(crate) fn new(n_rows: usize, pairs: impl Iterator<Item = (u32, u32)> + Clone) -> Table {
         let mut starts = vec![0u32; n_rows + 2];
         for (row, _) in pairs.clone() {
@@ -124,34 +99,44 @@ impl Table {
 }
 
 impl Graph {
-    pub(crate) fn new(mut parts: Parts) -> Graph {
-        parts.edges.sort_unstable();
-        parts.edges.dedup();
-        parts.edges.retain(|(before, after)| before != after);
-        parts.touches.sort_unstable();
-        parts.touches.dedup();
-        let (n, storages) = (parts.n_nodes, parts.storages);
+    /// The graph of a region. `calls` has the nodes that run other regions, each with the bytes it needs while it runs
+    /// beyond what is live before it; the others need what they define.
+    pub(crate) fn new(region: Region, calls: &[(Node, u64)]) -> Graph {
+        let n = region.n_nodes;
+        let numbers = |(a, b): (NodeId, NodeId)| (a.as_u32(), b.as_u32());
+        let mut edges: Vec<(Node, Node)> = region.dependencies.into_iter().map(numbers).collect();
+        edges.sort_unstable();
+        edges.dedup();
+        edges.retain(|(before, after)| before != after);
+        let numbers = |(node, buffer): (NodeId, BufferId)| (node.as_u32(), buffer.as_u32());
+        let mut touches: Vec<(Node, BufferIndex)> = region.touches.into_iter().map(numbers).collect();
+        touches.sort_unstable();
+        touches.dedup();
+        let count =
+            |&Buffer { bytes, live_in, live_out }: &Buffer| Counted { bytes: bytes.0, live_in, live_out };
+        let buffers: Vec<Counted> = region.buffers.values().map(count).collect();
         let swapped = |&(a, b): &(u32, u32)| (b, a);
         let mut defined_bytes = vec![0; n];
-        for &(node, storage) in &parts.definitions {
-            defined_bytes[node as usize] += storages[storage as usize].bytes;
+        for &(node, buffer) in &region.definitions {
+            defined_bytes[node.index()] += region.buffers[buffer].bytes.0;
         }
         let mut needed_bytes = defined_bytes.clone();
-        parts.calls.iter().for_each(|&(node, bytes)| needed_bytes[node as usize] = bytes);
-        let take_overs = parts.take_overs.iter().flat_map(|t| {
-            let head = [t.result, t.n_results, t.operands.len() as u32];
-            head.into_iter().chain(t.operands.iter().copied()).map(|entry| (t.node, entry))
+        calls.iter().for_each(|&(node, bytes)| needed_bytes[node as usize] = bytes);
+        let reuses = region.reuses.iter().flat_map(|reuse| {
+            let head = [reuse.result.as_u32(), reuse.n_results, reuse.operands.len() as u32];
+            let operands = reuse.operands.iter().map(|operand| operand.as_u32());
+            head.into_iter().chain(operands).map(|entry| (reuse.node.as_u32(), entry))
         });
         Graph {
-            predecessors: Table::new(n, parts.edges.iter().map(swapped)),
-            successors: Table::new(n, parts.edges.iter().copied()),
-            touches: Table::new(n, parts.touches.iter().copied()),
-            touched_by: Table::new(storages.len(), parts.touches.iter().map(swapped)),
+            predecessors: Table::new(n, edges.iter().map(swapped)),
+            successors: Table::new(n, edges.iter().copied()),
+            touches: Table::new(n, touches.iter().copied()),
+            touched_by: Table::new(buffers.len(), touches.iter().map(swapped)),
             defined_bytes,
             needed_bytes,
-            take_overs: Table::new(n, take_overs),
-            initial: storages.iter().filter(|s| s.live_in).map(|s| s.bytes).sum(),
-            storages,
+            reuses: Table::new(n, reuses),
+            initial: buffers.iter().filter(|s| s.live_in).map(|s| s.bytes).sum(),
+            buffers,
         }
     }
 
@@ -165,34 +150,34 @@ impl Graph {
 
     /// The state before anything has run.
     pub(crate) fn start(&self) -> State {
-        let remaining = (0..self.storages.len() as u32).map(|s| self.touched_by.row(s).len() as u32);
+        let remaining = (0..self.buffers.len() as u32).map(|s| self.touched_by.row(s).len() as u32);
         State { remaining: remaining.collect(), live: self.initial, peak: self.initial }
     }
 
     /// Bytes live while a node runs, and after it, when `live` are live before it and it is the last to touch the
-    /// storages for which `dies` holds.
-    pub(crate) fn levels(&self, live: u64, node: Node, dies: impl Fn(StorageIndex) -> bool) -> (u64, u64) {
+    /// buffers for which `dies` holds.
+    pub(crate) fn levels(&self, live: u64, node: Node, dies: impl Fn(BufferIndex) -> bool) -> (u64, u64) {
         let defined = self.defined_bytes[node as usize];
-        let taken = self.take_overs(node).map(|(result, n_results, operands)| {
-            let dying = operands.iter().filter(|&&storage| dies(storage)).count();
-            self.storages[result as usize].bytes * dying.min(n_results) as u64
+        let taken = self.reuses(node).map(|(result, n_results, operands)| {
+            let dying = operands.iter().filter(|&&buffer| dies(buffer)).count();
+            self.buffers[result as usize].bytes * dying.min(n_results) as u64
         });
         let needed = self.needed_bytes[node as usize] - taken.sum::<u64>();
-        let freed = self.touches.row(node).iter().filter(|&&storage| dies(storage));
-        let freed: u64 = freed.map(|&storage| self.storages[storage as usize].bytes).sum();
+        let freed = self.touches.row(node).iter().filter(|&&buffer| dies(buffer));
+        let freed: u64 = freed.map(|&buffer| self.buffers[buffer as usize].bytes).sum();
         (live + needed, live + defined - freed)
     }
 
-    /// Bytes of storages that a node, run next, would be the last to touch.
+    /// Bytes of buffers that a node, run next, would be the last to touch.
     pub(crate) fn freed(&self, remaining: &[u32], node: Node) -> u64 {
         let touches = self.touches.row(node).iter();
-        touches.filter(|&&s| self.dies(remaining, s)).map(|&s| self.storages[s as usize].bytes).sum()
+        touches.filter(|&&s| self.dies(remaining, s)).map(|&s| self.buffers[s as usize].bytes).sum()
     }
 
     /// Bytes that a node needs when it takes over all it can.
     pub(crate) fn least_needed(&self, node: Node) -> u64 {
-        let taken = self.take_overs(node).map(|(result, n_results, operands)| {
-            self.storages[result as usize].bytes * operands.len().min(n_results) as u64
+        let taken = self.reuses(node).map(|(result, n_results, operands)| {
+            self.buffers[result as usize].bytes * operands.len().min(n_results) as u64
         });
         self.needed_bytes[node as usize] - taken.sum::<u64>()
     }
@@ -202,8 +187,8 @@ impl Graph {
         let (during, after) = self.levels(state.live, node, |s| self.dies(&state.remaining, s));
         state.peak = state.peak.max(during);
         state.live = after;
-        for &storage in self.touches.row(node) {
-            state.remaining[storage as usize] -= 1;
+        for &buffer in self.touches.row(node) {
+            state.remaining[buffer as usize] -= 1;
         }
         during
     }
@@ -218,11 +203,8 @@ impl Graph {
     }
 
     /// The take-overs of a node: a result, how many are like it, and the operands they may take over.
-    pub(crate) fn take_overs(
-        &self,
-        node: Node,
-    ) -> impl Iterator<Item = (StorageIndex, usize, &[StorageIndex])> {
-        let mut row = self.take_overs.row(node);
+    pub(crate) fn reuses(&self, node: Node) -> impl Iterator<Item = (BufferIndex, usize, &[BufferIndex])> {
+        let mut row = self.reuses.row(node);
         std::iter::from_fn(move || {
             let [result, n_results, n_operands, rest @ ..] = row else { return None };
             let (operands, next) = rest.split_at(*n_operands as usize);
@@ -252,8 +234,8 @@ impl Graph {
         self.nodes().map(|node| self.predecessors.row(node).len() as u32).collect()
     }
 
-    /// Whether the next node that touches a storage is the last.
-    fn dies(&self, remaining: &[u32], storage: StorageIndex) -> bool {
-        remaining[storage as usize] == 1 && !self.storages[storage as usize].live_out
+    /// Whether the next node that touches a buffer is the last.
+    fn dies(&self, remaining: &[u32], buffer: BufferIndex) -> bool {
+        remaining[buffer as usize] == 1 && !self.buffers[buffer as usize].live_out
     }
 }

@@ -11,15 +11,8 @@ use rustc_hash::FxHashMap;
 use super::cut;
 use super::graph::{Graph, Node};
 use super::profile::Profile;
-use super::window::{Effort, MAX_WINDOW, Window};
-
-/// For a whole segment, where an exact search proves something: some ten milliseconds.
-const SEGMENT: Effort = Effort { committing: 1000, exact: 5000, width: 16 };
-/// For a window within a segment, one of many: a millisecond or two at first, then some ten.
-const WINDOW: [Effort; 2] =
-    [Effort { committing: 300, exact: 0, width: 6 }, Effort { committing: 2000, exact: 0, width: 24 }];
-/// How many places to either side of the peak nodes may be moved across it.
-const REACH: usize = 10_000;
+use super::window::{MAX_WINDOW, Window};
+use super::{Effort, ScheduleOptions};
 
 /// An order, and whether its peak is known to be the lowest.
 pub(crate) struct Improved {
@@ -31,9 +24,10 @@ pub(crate) struct Improved {
 }
 
 /// Lowers the peak of a legal order, looking at about `budget` moves.
-pub(crate) fn improve(graph: &Graph, order: Vec<Node>, budget: u64) -> Improved {
+pub(crate) fn improve(graph: &Graph, order: Vec<Node>, budget: u64, options: &ScheduleOptions) -> Improved {
     let mut search = Search {
         graph,
+        options,
         cuts: cuts(graph, &order),
         profile: Profile::new(graph, order),
         place: vec![0; graph.len()],
@@ -60,6 +54,7 @@ enum Step {
 
 struct Search<'a> {
     graph: &'a Graph,
+    options: &'a ScheduleOptions,
     profile: Profile,
     /// Places where every order has the same node, and one past the last; ascending.
     cuts: Vec<usize>,
@@ -80,11 +75,11 @@ impl Search<'_> {
         // The segment goes from one cut to the next; the cut itself leads it.
         let segment = after.checked_sub(1).map_or(0, |i| self.cuts[i])..self.cuts[after];
         if segment.len() <= MAX_WINDOW {
-            return self.try_window(segment, peak, SEGMENT);
+            return self.try_window(segment, peak, self.options.segment);
         }
-        for effort in WINDOW {
-            for size in [32, 96, MAX_WINDOW] {
-                // The peak stands in the middle, in the last quarter, or in the first.
+        for effort in self.options.windows {
+            for size in self.options.window_sizes.map(|size| size.clamp(1, MAX_WINDOW)) {
+                // The peak is in the middle, in the last quarter, or in the first.
                 for lead in [size / 2, size - size / 4, size / 4] {
                     let start = place.saturating_sub(lead).max(segment.start).min(segment.end - size);
                     if let Step::Lower = self.try_window(start..start + size, peak, effort) {
@@ -105,8 +100,8 @@ impl Search<'_> {
 
     /// Moves nodes across the place of the peak so that the least is live there, far as they may have to go.
     fn try_cut(&mut self, segment: std::ops::Range<usize>, place: usize) -> Step {
-        let start = place.saturating_sub(REACH).max(segment.start);
-        let range = start..(place + REACH).min(segment.end);
+        let start = place.saturating_sub(self.options.reach).max(segment.start);
+        let range = start..place.saturating_add(self.options.reach).max(place + 1).min(segment.end);
         let peak = self.profile.peak();
         let Some(cut) = cut::least_live(self.graph, &self.profile, place, range.clone()) else {
             return Step::Stuck;
@@ -144,7 +139,7 @@ impl Search<'_> {
 
     fn try_window(&mut self, range: std::ops::Range<usize>, limit: u64, effort: Effort) -> Step {
         let live = self.profile.before[range.start];
-        let is_inside = |storage| self.profile.ends_inside(storage, &range);
+        let is_inside = |buffer| self.profile.ends_inside(buffer, &range);
         let nodes = &self.profile.order[range.clone()];
         let window = Window::new(self.graph, nodes, live, is_inside, &mut self.place);
         let found = window.search(limit, effort);

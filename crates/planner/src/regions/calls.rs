@@ -2,36 +2,26 @@
 
 use memplan_analysis::ValueKind;
 use memplan_ir::{ComputationId, Op};
+use memplan_memory::Bytes;
+use memplan_program::{Buffer, Call, InFlight, NodeId};
 use rustc_hash::FxHashSet;
 
 use super::{Build, Neighbors};
-use crate::schedule::graph::{Node, Storage, StorageIndex};
-
-/// A node that runs other computations.
-pub(super) struct Call {
-    pub(super) node: Node,
-    /// The callees, each with the bytes that are live beside it but counted neither by it nor by the caller.
-    pub(super) callees: Vec<(ComputationId, u64)>,
-    /// Bytes of the operands that the callees count.
-    pub(super) handed_over: u64,
-    /// For an asynchronous call: where what is live until it is done is counted, and how much of it is results.
-    pub(super) scratch: Option<(StorageIndex, u64)>,
-}
 
 impl Build<'_, '_> {
     /// What runs within nodes, and which operands are counted there.
     pub(super) fn find_calls(&mut self) {
-        for node in 0..self.instructions.len() as Node {
-            let id = self.instructions[node as usize];
+        for node in self.instructions.keys() {
+            let id = self.instructions[node];
             let instruction = &self.source.module.instructions[id];
             let callees = instruction.called.iter().copied();
             let callees: Vec<ComputationId> =
                 callees.filter(|&callee| self.source.graph.caller(callee) == Some(id)).collect();
             let call = match &instruction.op {
                 Op::AsyncUpdate(_) | Op::AsyncDone(_) => {
-                    let scratch = self.source.scratch_of[instruction.operands[0]];
-                    self.source.scratch_of[id] = scratch;
-                    self.parts.touches.extend(scratch.map(|scratch| (node, scratch)));
+                    let in_flight = self.source.in_flight[instruction.operands[0]];
+                    self.source.in_flight[id] = in_flight;
+                    self.region.touches.extend(in_flight.map(|buffer| (node, buffer)));
                     continue;
                 }
                 _ if callees.is_empty() => continue,
@@ -39,12 +29,12 @@ impl Build<'_, '_> {
                 Op::AsyncStart(_) => self.async_call(node, callees[0]),
                 _ => self.plain_call(node, &callees),
             };
-            self.calls.push(call);
+            self.region.calls.push(call);
         }
     }
 
     /// State that changes is counted by the body. The condition runs while all of it is live.
-    fn loop_call(&self, node: Node, callees: &[ComputationId]) -> Call {
+    fn loop_call(&self, node: NodeId, callees: &[ComputationId]) -> Call {
         let body = callees[0];
         let state = self.source.module.computations[body].parameters[0];
         let source = &self.source;
@@ -55,20 +45,21 @@ impl Build<'_, '_> {
             (is_phi && source.flow.values[value].kind == ValueKind::LoopPhi && seen.insert(value))
                 .then(|| source.bytes[value])
         });
-        let changing: u64 = changing.sum();
-        let callees = callees.iter().map(|&c| (c, if c == body { 0 } else { changing })).collect();
-        Call { node, callees, handed_over: changing, scratch: None }
+        let changing: Bytes = changing.sum();
+        let beside = |c: ComputationId| if c == body { Bytes::ZERO } else { changing };
+        let callees = callees.iter().map(|&c| (source.region_of[c], beside(c))).collect();
+        Call { node, callees, handed_over: changing, in_flight: None }
     }
 
     /// An operand that nothing else reads is counted by the last callee that gets it: it may die there.
-    fn plain_call(&mut self, node: Node, callees: &[ComputationId]) -> Call {
-        let id = self.instructions[node as usize];
+    fn plain_call(&mut self, node: NodeId, callees: &[ComputationId]) -> Call {
+        let id = self.instructions[node];
         let instruction = &self.source.module.instructions[id];
         let is_conditional = instruction.op == Op::Conditional;
         let mut seen = FxHashSet::default();
-        let mut call = Call { node, callees: Vec::new(), handed_over: 0, scratch: None };
+        let mut call = Call { node, callees: Vec::new(), handed_over: Bytes::ZERO, in_flight: None };
         for (i, &callee) in callees.iter().enumerate().rev() {
-            call.callees.push((callee, call.handed_over));
+            call.callees.push((self.source.region_of[callee], call.handed_over));
             let operands = match is_conditional {
                 true => &instruction.operands[i + 1..i + 2],
                 false => &instruction.operands[..],
@@ -76,8 +67,8 @@ impl Build<'_, '_> {
             let locals: Vec<u32> = operands.iter().flat_map(|&operand| self.locals_of(operand)).collect();
             for local in locals {
                 let value = &self.values[local as usize];
-                let bytes = self.parts.storages[value.storage as usize].bytes;
-                if bytes > 0 && value.readers == [node] && !value.returned && seen.insert(local) {
+                let bytes = self.region.buffers[value.buffer].bytes;
+                if bytes > Bytes::ZERO && value.readers == [node] && !value.returned && seen.insert(local) {
                     self.source.handed_over[callee].insert(value.value);
                     call.handed_over += bytes;
                 }
@@ -87,15 +78,15 @@ impl Build<'_, '_> {
     }
 
     /// Whatever an asynchronous computation writes is there until the operation is done.
-    fn async_call(&mut self, node: Node, callee: ComputationId) -> Call {
-        let scratch = self.parts.storages.len() as StorageIndex;
-        self.parts.storages.push(Storage::default());
-        self.neighbors.push(Neighbors::default());
-        let results = self.parts.definitions.iter().filter(|d| d.0 == node);
-        let results = results.map(|d| self.parts.storages[d.1 as usize].bytes).sum();
-        self.parts.definitions.push((node, scratch));
-        self.parts.touches.push((node, scratch));
-        self.source.scratch_of[self.instructions[node as usize]] = Some(scratch);
-        Call { node, callees: vec![(callee, 0)], handed_over: 0, scratch: Some((scratch, results)) }
+    fn async_call(&mut self, node: NodeId, callee: ComputationId) -> Call {
+        let buffer = self.region.buffers.push(Buffer::default());
+        self.neighbors[buffer] = Neighbors::default();
+        let results = self.region.definitions.iter().filter(|d| d.0 == node);
+        let results = results.map(|d| self.region.buffers[d.1].bytes).sum();
+        self.region.definitions.push((node, buffer));
+        self.region.touches.push((node, buffer));
+        self.source.in_flight[self.instructions[node]] = Some(buffer);
+        let callees = vec![(self.source.region_of[callee], Bytes::ZERO)];
+        Call { node, callees, handed_over: Bytes::ZERO, in_flight: Some(InFlight { buffer, results }) }
     }
 }

@@ -36,7 +36,7 @@ pub(crate) fn list(graph: &Graph) -> Vec<Node> {
     let mut state = graph.start();
     let mut is_done = vec![false; graph.len()];
     let key = |remaining: &[u32], node: Node| {
-        // What touches no memory only stands in the way of its users.
+        // What touches no memory only delays its users.
         let is_idle = graph.touches.row(node).is_empty() && graph.needed_bytes[node as usize] == 0;
         let gain = graph.freed(remaining, node) as i64 - graph.defined_bytes[node as usize] as i64;
         (is_idle, gain, graph.successors.row(node).len(), Reverse(node))
@@ -51,9 +51,9 @@ pub(crate) fn list(graph: &Graph) -> Vec<Node> {
         }
         order.push(node);
         graph.run(&mut state, node);
-        for &storage in graph.touches.row(node) {
-            if state.remaining[storage as usize] == 1 {
-                let touched_by = graph.touched_by.row(storage).iter().copied();
+        for &buffer in graph.touches.row(node) {
+            if state.remaining[buffer as usize] == 1 {
+                let touched_by = graph.touched_by.row(buffer).iter().copied();
                 let last = touched_by.filter(|&other| !is_done[other as usize]);
                 heap.extend(
                     last.filter(|&other| waiting[other as usize] == 0)
@@ -115,10 +115,10 @@ pub(crate) fn reverse(graph: &Graph) -> Vec<Node> {
     let out_degrees = graph.nodes().map(|node| graph.successors.row(node).len() as u32);
     let mut waiting: Vec<u32> = out_degrees.collect();
     let mut is_done = vec![false; graph.len()];
-    let mut is_live: Vec<bool> = graph.storages.iter().map(|s| s.live_out).collect();
+    let mut is_live: Vec<bool> = graph.buffers.iter().map(|s| s.live_out).collect();
     let key = |is_live: &[bool], node: Node| {
         let touches = graph.touches.row(node).iter();
-        let new = touches.filter(|&&s| !is_live[s as usize]).map(|&s| graph.storages[s as usize].bytes);
+        let new = touches.filter(|&&s| !is_live[s as usize]).map(|&s| graph.buffers[s as usize].bytes);
         let gain = graph.defined_bytes[node as usize] as i64 - new.sum::<u64>() as i64;
         let is_idle = graph.touches.row(node).is_empty() && graph.needed_bytes[node as usize] == 0;
         (is_idle, gain, node)
@@ -131,11 +131,11 @@ pub(crate) fn reverse(graph: &Graph) -> Vec<Node> {
             continue;
         }
         order.push(node);
-        for &storage in graph.touches.row(node) {
-            if std::mem::replace(&mut is_live[storage as usize], true) {
+        for &buffer in graph.touches.row(node) {
+            if std::mem::replace(&mut is_live[buffer as usize], true) {
                 continue;
             }
-            let others = graph.touched_by.row(storage).iter().copied();
+            let others = graph.touched_by.row(buffer).iter().copied();
             let ready = others.filter(|&other| !is_done[other as usize] && waiting[other as usize] == 0);
             heap.extend(ready.map(|other| key(&is_live, other)));
         }

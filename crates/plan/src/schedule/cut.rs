@@ -1,12 +1,12 @@
 //! The least that can be live when a given node runs, and a set of earlier nodes that attains it: a minimum cut.
 //!
 //! Before node `p`, everything that `p` depends on must have run, and nothing that depends on `p`; every other node may
-//! have run or not. A storage costs its bytes when the node that defines it has run and one that touches it has not.
+//! have run or not. A buffer costs its bytes when the node that defines it has run and one that touches it has not.
 //!
 //! ```text
 //!   has run                    has not
 //!   source -> ancestors(p)     p, descendants(p) -> sink
-//!   defining node --bytes--> storage --inf--> each node that touches it
+//!   defining node --bytes--> buffer --inf--> each node that touches it
 //!   node --inf--> each of its predecessors
 //! ```
 //!
@@ -27,7 +27,7 @@ const SINK: u32 = 1;
 pub(crate) struct Cut {
     /// For each place of the range, whether its node should run before the one in question.
     pub(crate) runs_before: Vec<bool>,
-    /// Bytes of the storages across the cut. All that is live, when the range is the whole order.
+    /// Bytes of the buffers across the cut. All that is live, when the range is the whole order.
     pub(crate) bytes: u64,
     /// Edges looked at.
     pub(crate) steps: u64,
@@ -53,19 +53,19 @@ pub(crate) fn least_live(graph: &Graph, profile: &Profile, place: usize, range: 
     };
     let mut network = Network::with_nodes(range.len() + 2);
     // What nothing touches is there from the start to the end.
-    let untouched = graph.storages.iter().zip(0..).filter(|&(_, i)| graph.touched_by.row(i).is_empty());
+    let untouched = graph.buffers.iter().zip(0..).filter(|&(_, i)| graph.touched_by.row(i).is_empty());
     let mut bytes: u64 = untouched.filter(|(s, _)| s.live_in).map(|(s, _)| s.bytes).sum();
-    let mut is_seen = vec![false; graph.storages.len()];
+    let mut is_seen = vec![false; graph.buffers.len()];
     for &node in &profile.order[range.clone()] {
         for &before in graph.predecessors.row(node) {
             add(&mut network, vertex(node), vertex(before), UNCUTTABLE);
         }
-        for &storage in graph.touches.row(node) {
-            if std::mem::replace(&mut is_seen[storage as usize], true) {
+        for &buffer in graph.touches.row(node) {
+            if std::mem::replace(&mut is_seen[buffer as usize], true) {
                 continue;
             }
-            let facts = graph.storages[storage as usize];
-            let touched_by = graph.touched_by.row(storage);
+            let facts = graph.buffers[buffer as usize];
+            let touched_by = graph.touched_by.row(buffer);
             let first = touched_by.iter().copied().min_by_key(|&node| place_of[node as usize]);
             let from = if facts.live_in { SOURCE } else { first.map_or(SOURCE, vertex) };
             let ends = facts.live_out || touched_by.iter().any(|&node| vertex(node) == SINK);

@@ -1,26 +1,28 @@
-//! The values of a computation, and the storages that they form.
+//! The values of a computation, and the buffers of its region that they form.
 
-use memplan_analysis::{ValueId, ValueKind};
+use cranelift_entity::SecondaryMap;
+use memplan_analysis::ValueKind;
 use memplan_ir::{InstructionId, Op};
+use memplan_memory::Bytes;
+use memplan_program::{Buffer, BufferId, NodeId, ValueId};
 
 use super::{Build, Local, passes_on};
-use crate::schedule::graph::{Node, Storage, StorageIndex, Table};
 
 /// A value within one computation.
 pub(super) struct LocalValue {
     pub(super) value: ValueId,
     /// The node that defines it; `None` for what comes in through a parameter.
-    pub(super) node: Option<Node>,
-    pub(super) readers: Vec<Node>,
+    pub(super) node: Option<NodeId>,
+    pub(super) readers: Vec<NodeId>,
     pub(super) returned: bool,
-    pub(super) storage: StorageIndex,
+    pub(super) buffer: BufferId,
 }
 
-/// The storages that come before and after one in its buffer.
+/// The buffers that hold the values of the same must-alias buffer before and after one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Neighbors {
-    pub(super) previous: Option<StorageIndex>,
-    pub(super) next: Option<StorageIndex>,
+    pub(super) previous: Option<BufferId>,
+    pub(super) next: Option<BufferId>,
 }
 
 impl Build<'_, '_> {
@@ -40,7 +42,7 @@ impl Build<'_, '_> {
                         node,
                         readers: vec![],
                         returned: false,
-                        storage: 0,
+                        buffer: BufferId::from_u32(0),
                     });
                 }
             }
@@ -57,7 +59,7 @@ impl Build<'_, '_> {
     /// Every node reads all parts of its operands, unless it only passes them on.
     pub(super) fn find_readers(&mut self) {
         let module = self.source.module;
-        for (node, &id) in self.instructions.iter().enumerate() {
+        for (node, &id) in &self.instructions {
             let instruction = &module.instructions[id];
             if passes_on(&instruction.op) {
                 continue;
@@ -65,8 +67,8 @@ impl Build<'_, '_> {
             for &operand in &instruction.operands {
                 for value in self.locals_of(operand) {
                     let readers = &mut self.values[value as usize].readers;
-                    if readers.last() != Some(&(node as Node)) {
-                        readers.push(node as Node);
+                    if readers.last() != Some(&node) {
+                        readers.push(node);
                     }
                 }
             }
@@ -76,57 +78,60 @@ impl Build<'_, '_> {
         }
     }
 
-    /// Gives each value a storage: that of the value it is written over, or a new one.
-    pub(super) fn form_storages(&mut self) {
-        let reads = self.values.iter().zip(0..);
-        let reads: Vec<(Node, u32)> =
-            reads.flat_map(|(v, i)| v.readers.iter().map(move |&node| (node, i))).collect();
-        let reads = Table::new(self.instructions.len(), reads.iter().copied());
+    /// Gives each value a buffer: that of the value it is written over, or a new one.
+    pub(super) fn form_buffers(&mut self) {
+        // The values that each node reads, by node.
+        let mut reads: Vec<(NodeId, u32)> = Vec::new();
+        for (value, i) in self.values.iter().zip(0..) {
+            reads.extend(value.readers.iter().map(|&node| (node, i)));
+        }
+        reads.sort_by_key(|&(node, _)| node);
         let mut last_node = None;
         for i in 0..self.values.len() {
             let LocalValue { value, node, .. } = self.values[i];
             if let Some(node) = node.filter(|_| node != last_node) {
                 self.source.ticket += 1;
-                for &read in reads.row(node) {
-                    let buffer = self.source.buffers.of(self.values[read as usize].value);
-                    self.source.read[buffer] = (self.source.ticket, read);
+                let first = reads.partition_point(|&(reader, _)| reader < node);
+                for &(_, read) in reads[first..].iter().take_while(|&&(reader, _)| reader == node) {
+                    let class = self.source.buffers.of(self.values[read as usize].value);
+                    self.source.read[class] = (self.source.ticket, read);
                 }
             }
             last_node = node;
             let (ticket, overwritten) = self.source.read[self.source.buffers.of(value)];
-            self.values[i].storage = if node.is_some() && ticket == self.source.ticket {
-                self.values[overwritten as usize].storage
+            self.values[i].buffer = if node.is_some() && ticket == self.source.ticket {
+                self.values[overwritten as usize].buffer
             } else {
-                self.add_storage(value, node)
+                self.add_buffer(value, node)
             };
         }
         for value in &self.values {
-            let storage = &mut self.parts.storages[value.storage as usize];
-            storage.live_out |= value.returned;
-            if storage.bytes > 0 {
+            let buffer = &mut self.region.buffers[value.buffer];
+            buffer.live_out |= value.returned;
+            if buffer.bytes > Bytes::ZERO {
                 let nodes = value.node.iter().chain(&value.readers);
-                self.parts.touches.extend(nodes.map(|&node| (node, value.storage)));
+                self.region.touches.extend(nodes.map(|&node| (node, value.buffer)));
             }
         }
         self.forget_unused();
     }
 
-    pub(super) fn add_storage(&mut self, value: ValueId, node: Option<Node>) -> StorageIndex {
-        let index = self.parts.storages.len() as StorageIndex;
+    fn add_buffer(&mut self, value: ValueId, node: Option<NodeId>) -> BufferId {
         let live_in = node.is_none();
-        let bytes = if live_in && !self.counts(value) { 0 } else { self.source.bytes[value] };
-        self.parts.storages.push(Storage { bytes, live_in, live_out: false });
-        self.parts.definitions.extend(node.map(|node| (node, index)));
-        index
+        let bytes = if live_in && !self.counts(value) { Bytes::ZERO } else { self.source.bytes[value] };
+        let buffer = self.region.buffers.push(Buffer { bytes, live_in, live_out: false });
+        self.region.definitions.extend(node.map(|node| (node, buffer)));
+        buffer
     }
 
     /// What comes in and is neither touched nor returned is dead from the start.
     fn forget_unused(&mut self) {
-        let mut is_touched = vec![false; self.parts.storages.len()];
-        self.parts.touches.iter().for_each(|&(_, storage)| is_touched[storage as usize] = true);
-        for (storage, is_touched) in self.parts.storages.iter_mut().zip(is_touched) {
-            if !is_touched && !storage.live_out {
-                storage.bytes = 0;
+        let mut is_touched: SecondaryMap<BufferId, bool> = SecondaryMap::new();
+        is_touched.resize(self.region.buffers.len());
+        self.region.touches.iter().for_each(|&(_, buffer)| is_touched[buffer] = true);
+        for (id, buffer) in &mut self.region.buffers {
+            if !is_touched[id] && !buffer.live_out {
+                buffer.bytes = Bytes::ZERO;
             }
         }
     }
@@ -145,7 +150,7 @@ impl Build<'_, '_> {
 
     /// Readers of each value before the writer of the next value in its buffer.
     pub(super) fn order_versions(&mut self) {
-        self.neighbors = vec![Neighbors::default(); self.parts.storages.len()];
+        self.neighbors.resize(self.region.buffers.len());
         let key = |&i: &usize| {
             let value = &self.values[i];
             let place = if value.node.is_none() { 0 } else { 1 + u32::from(value.returned) };
@@ -158,10 +163,10 @@ impl Build<'_, '_> {
             let buffer_of = |value: &LocalValue| self.source.buffers.of(value.value);
             let Some(writer) = new.node.filter(|_| buffer_of(old) == buffer_of(new)) else { continue };
             let earlier = old.node.iter().chain(&old.readers);
-            self.parts.edges.extend(earlier.map(|&node| (node, writer)));
-            if old.storage != new.storage {
-                self.neighbors[old.storage as usize].next = Some(new.storage);
-                self.neighbors[new.storage as usize].previous = Some(old.storage);
+            self.region.dependencies.extend(earlier.map(|&node| (node, writer)));
+            if old.buffer != new.buffer {
+                self.neighbors[old.buffer].next = Some(new.buffer);
+                self.neighbors[new.buffer].previous = Some(old.buffer);
             }
         }
     }

@@ -1,0 +1,90 @@
+//! An order of execution with a low peak for a module.
+//!
+//! Each sequential computation becomes a region ([`regions`](crate::regions)), which
+//! [`memplan_plan`] schedules without knowing what an operation is. Take-overs that involve must-alias buffers of several
+//! values are judged by the order of the text.
+
+use cranelift_entity::SecondaryMap;
+use memplan_analysis::{CallGraph, CallGraphError};
+use memplan_ir::{ComputationId, Module, Schedule};
+use memplan_memory::{Bytes, Target};
+use memplan_plan::{RegionError, RegionReport, ScheduleOptions};
+
+use crate::regions::{Results, regions};
+
+/// What each way of scheduling found.
+#[derive(Clone, Debug, Default)]
+pub struct ScheduleReport {
+    /// The most bytes live at once under the schedule found, less what is there under every schedule: constants, and
+    /// parameters that the caller keeps.
+    pub peak: Bytes,
+    /// What was found for each sequential computation, callees first: nodes are instructions that compute.
+    pub computations: Vec<(ComputationId, RegionReport)>,
+}
+
+/// Why no schedule was made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScheduleError {
+    /// The call graph is not one that memory can be planned for.
+    #[error(transparent)]
+    CallGraph(#[from] CallGraphError),
+    /// Values that must share storage cannot.
+    #[error(
+        "instruction `{instruction}` in computation `{computation}` would have to run before what it depends on: \
+         values that must share storage are needed at the same time; copies must be inserted first (pass \
+         `copy-insertion`)"
+    )]
+    Cycle {
+        /// The computation.
+        computation: Box<str>,
+        /// An instruction that cannot be placed.
+        instruction: Box<str>,
+    },
+    /// The region of a computation is none that can be scheduled.
+    #[error(transparent)]
+    Region(RegionError),
+}
+
+/// Finds an order for every computation of a module, those of called computations included.
+///
+/// The call graph must be flat, and copies inserted where values that must share storage would interfere. Where the
+/// module has a schedule, that is one of the orders tried.
+///
+/// # Errors
+/// See [`ScheduleError`].
+pub fn schedule(
+    module: &Module,
+    target: &Target,
+    options: &ScheduleOptions,
+) -> Result<(Schedule, ScheduleReport), ScheduleError> {
+    schedule_with(module, target, options, Results::Count)
+}
+
+/// Schedules like [`schedule`], for the peak that counts results or does not.
+pub(crate) fn schedule_with(
+    module: &Module,
+    target: &Target,
+    options: &ScheduleOptions,
+    results: Results,
+) -> Result<(Schedule, ScheduleReport), ScheduleError> {
+    let calls = CallGraph::new(module)?;
+    calls.require_flat(module)?;
+    let (regions, nodes) = regions(module, &calls, target, results);
+    let found = memplan_plan::schedule(regions, options).map_err(|error| match error {
+        RegionError::Cycle { region, node } => ScheduleError::Cycle {
+            computation: module.computations[nodes[region].computation].name.clone(),
+            instruction: nodes[region].name(module, node),
+        },
+        other => ScheduleError::Region(other),
+    })?;
+    let mut schedule = Schedule::in_textual_order(module);
+    let mut report = ScheduleReport::default();
+    let mut is_placed = SecondaryMap::new();
+    for ((_, found), nodes) in found.into_iter().zip(nodes.values()) {
+        schedule.set(nodes.computation, nodes.sequence(module, &found.order, &mut is_placed));
+        report.peak = found.report.peak;
+        report.computations.push((nodes.computation, found.report));
+    }
+    Ok((schedule, report))
+}

@@ -1,0 +1,34 @@
+//! What a memory planner asks of a program of any IR, and what it answers.
+//!
+//! Nothing here decides anything, and nothing knows an operation. A compiler describes its program twice, each time as
+//! far as the question goes:
+//!
+//! * before there is an order, as [`Region`]s: nodes, what depends on what, and the bytes that they touch.
+//!   `memplan_plan::schedule` finds an order with a low peak for each.
+//! * in that order, as a [`Program`]: values with bytes and live ranges, and who may share with whom.
+//!   `memplan_plan::place` answers with a [`Placement`], which `memplan_check::check_placement` proves.
+//!
+//! `memplan-planner` does this for HLO; `examples/plan_other_ir.rs` for a graph of another kind, on one page.
+//!
+//! | word | meaning |
+//! |---|---|
+//! | instant | a step of the run: one operation |
+//! | value | bytes with one definition |
+//! | group | values that must have the same place |
+//! | take over | to write a result over an operand that dies |
+//! | argument | a value that the caller gives; writable if the caller gave its memory up |
+//! | scratch | working memory of one instant |
+//! | region | a part of the program that is scheduled by itself: a body of a function or loop |
+//! | buffer | in a region: bytes that are live from the first node that touches them to the last |
+
+mod placement;
+mod program;
+mod region;
+mod time;
+mod value;
+
+pub use placement::{Allocation, AllocationKind, Placement};
+pub use program::Program;
+pub use region::{Buffer, BufferId, Call, InFlight, NodeId, Region, RegionId, Reuse};
+pub use time::{LiveRange, Time};
+pub use value::{Origin, Scratch, Value, ValueId};

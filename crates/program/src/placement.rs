@@ -1,0 +1,49 @@
+//! Where everything is: what a planner answers.
+
+use cranelift_entity::{PrimaryMap, SecondaryMap};
+use memplan_memory::{Alignment, AllocationId, Bytes, MemorySpaceId, Slice, SpaceTotals, Totals};
+
+use crate::{Time, ValueId};
+
+/// A place for every value of a program.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Placement {
+    /// The allocations: arguments in their order, results and constants, then one arena for each memory space.
+    pub allocations: PrimaryMap<AllocationId, Allocation>,
+    /// The bytes of each value; `None` for a value of none.
+    pub slices: SecondaryMap<ValueId, Option<Slice>>,
+    /// The working memory of instants, by memory space and time.
+    pub scratch: Vec<(Time, Slice)>,
+    /// Totals; nothing is known of padding.
+    pub totals: Totals,
+    /// Totals of each memory space that is used.
+    pub spaces: Vec<SpaceTotals>,
+}
+
+/// A contiguous region of one memory space, held for the whole run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// What it is for.
+    pub kind: AllocationKind,
+    /// Where it is.
+    pub space: MemorySpaceId,
+    /// How large it is.
+    pub size: Bytes,
+    /// What its address is a multiple of.
+    pub alignment: Alignment,
+    /// Whether a result of the program is in it at the end.
+    pub live_out: bool,
+}
+
+/// What an allocation is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AllocationKind {
+    /// This argument, given by the caller.
+    Argument(ValueId),
+    /// A result that is not in an argument.
+    Output,
+    /// Constant data.
+    Constant,
+    /// The arena for everything else in one memory space.
+    Temp,
+}

@@ -1,0 +1,60 @@
+//! The questions that assignment asks.
+
+use crate::{Scratch, Time, Value, ValueId};
+
+/// A program in the order in which it runs, as a memory planner sees it: values with bytes and live ranges, and which of
+/// them may or must share. A compiler answers from tables it has; every question is asked a bounded number of times for
+/// each instant, value, or pair of an operand and a result.
+pub trait Program {
+    /// How many instants the run has.
+    fn end(&self) -> Time;
+
+    /// How many values there are: their ids count from zero.
+    fn n_values(&self) -> usize;
+
+    /// What is to be known of a value.
+    fn value(&self, value: ValueId) -> Value;
+
+    /// The first of the values that must have the same place as this one, for the program to mean what it says: loop
+    /// state before and after a step, an array before and after an update in place. Itself where there is none before it.
+    fn group(&self, value: ValueId) -> ValueId {
+        value
+    }
+
+    /// Whether a result of this instant could be written over an operand. The next three questions are asked only where
+    /// this is so.
+    fn may_reuse(&self, time: Time) -> bool {
+        let _ = time;
+        false
+    }
+
+    /// The values that an instant reads, in the order in which results try to take over their bytes.
+    fn reads(&self, time: Time) -> impl Iterator<Item = ValueId> {
+        let _ = time;
+        std::iter::empty()
+    }
+
+    /// The values that an instant writes, in the order in which they try to take over bytes.
+    fn writes(&self, time: Time) -> impl Iterator<Item = ValueId> {
+        let _ = time;
+        std::iter::empty()
+    }
+
+    /// Whether an instant may write a result over an operand that is not needed afterwards: each byte is read before, and
+    /// only for, the one that replaces it.
+    fn may_overwrite(&self, time: Time, operand: ValueId, result: ValueId) -> bool {
+        let _ = (time, operand, result);
+        false
+    }
+
+    /// Whether an operand and a result have one shape. XLA's CPU compiler reuses only such; nobody else asks.
+    fn is_same_shape(&self, operand: ValueId, result: ValueId) -> bool {
+        self.value(operand).size == self.value(result).size
+    }
+
+    /// Working memory of single instants, in any order; where an instant has several entries for a memory space, the
+    /// largest counts.
+    fn scratch(&self) -> impl Iterator<Item = Scratch> {
+        std::iter::empty()
+    }
+}

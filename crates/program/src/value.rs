@@ -1,0 +1,71 @@
+//! Values: what is given a place.
+
+use cranelift_entity::entity_impl;
+use memplan_memory::{Alignment, Bytes, MemorySpaceId};
+
+use crate::{LiveRange, Time};
+
+/// A value: bytes with one definition.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ValueId(u32);
+entity_impl!(ValueId, "value");
+
+/// What a planner has to know of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Value {
+    /// Bytes; a value of none gets no place.
+    pub size: Bytes,
+    /// What its address is a multiple of, where it needs more than the target asks for in its memory space.
+    pub alignment: Alignment,
+    /// The memory it is in.
+    pub space: MemorySpaceId,
+    /// From the instant that writes it to one past the last that needs it. The operands and results of an operation are
+    /// live together, so that they share bytes only where [`Program::may_overwrite`](crate::Program::may_overwrite)
+    /// allows it.
+    pub live: LiveRange,
+    /// Where its bytes come from.
+    pub origin: Origin,
+    /// Whether the caller receives it.
+    pub is_result: bool,
+}
+
+impl Value {
+    /// A value in main memory that an operation computes.
+    pub fn computed(size: Bytes, live: LiveRange) -> Value {
+        Value {
+            size,
+            alignment: Alignment::ONE,
+            space: MemorySpaceId::MAIN,
+            live,
+            origin: Origin::Computed,
+            is_result: false,
+        }
+    }
+}
+
+/// Where the bytes of a value come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The caller gives them, in an allocation of its own.
+    Argument {
+        /// Which of the arguments it is: allocations are made in this order.
+        number: u32,
+        /// Whether the caller gave the memory up, so that the program may write into it.
+        writable: bool,
+    },
+    /// They are constant data, which nothing may write.
+    Constant,
+    /// An operation writes them.
+    Computed,
+}
+
+/// Working memory that the operation of one instant needs while it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scratch {
+    /// The instant.
+    pub time: Time,
+    /// The memory.
+    pub space: MemorySpaceId,
+    /// How many bytes.
+    pub size: Bytes,
+}
