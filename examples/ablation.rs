@@ -18,7 +18,7 @@ use memplan::driver::{FastMemoryUse, FirstGuess, Rewrite};
 use memplan::ir::Module;
 use memplan::memory::{Compiler, Target};
 use memplan::passes::Fusion;
-use memplan::plan::{AssignOptions, Sharing, TakeOver};
+use memplan::plan::{PlaceOptions, Sharing, TakeOver};
 use memplan::{CompileOptions, RewriteOptions, compile, hlo, rewrite};
 
 /// The machines to compile for.
@@ -123,15 +123,15 @@ const TECHNIQUES: &[Technique] = &[
     Technique { name: "search for a schedule", turn_off: |options| options.schedule.budget = 0 },
     Technique {
         name: "holes in results and arguments",
-        turn_off: |options| options.assign.sharing = Sharing::AsXla(TakeOver::Any),
+        turn_off: |options| options.assign.place.sharing = Sharing::AsXla(TakeOver::Any),
     },
     Technique {
         name: "taking over operands of other shapes, too",
-        turn_off: |options| options.assign.sharing = Sharing::AsXla(TakeOver::SameShapes),
+        turn_off: |options| options.assign.place.sharing = Sharing::AsXla(TakeOver::SameShapes),
     },
     Technique {
         name: "search in packing",
-        turn_off: |options| options.assign.pack = AssignOptions::quick().pack,
+        turn_off: |options| options.assign.place.pack = PlaceOptions::quick().pack,
     },
     Technique { name: "fast memory", turn_off: |options| options.fast_memory = FastMemoryUse::Unused },
 ];

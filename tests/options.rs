@@ -106,7 +106,7 @@ fn storage_is_shared_as_the_caller_says() {
         programs().iter().map(totals).collect()
     };
     let before = of(&options);
-    options.assign.sharing = Sharing::AsXla(TakeOver::SameShapes);
+    options.assign.place.sharing = Sharing::AsXla(TakeOver::SameShapes);
     let after = of(&options);
     let first = |totals: &[Vec<Option<u64>>]| totals.iter().map(|of| of[0]).collect::<Vec<_>>();
     let last = |totals: &[Vec<Option<u64>>]| totals.iter().map(|of| of[of.len() - 1]).collect::<Vec<_>>();

@@ -57,7 +57,7 @@ impl PackOptions {
     pub(crate) fn assign_options(&self) -> AssignOptions {
         let mut options = AssignOptions::default();
         if let Some(time) = self.pack_time {
-            options.pack = pack::Options::within(time);
+            options.place.pack = pack::Options::within(time);
         }
         options
     }

@@ -14,8 +14,8 @@ use memplan_passes as passes;
 use memplan_passes::{Context, PassError, Pipeline, RunOptions};
 use memplan_planner as plan;
 use memplan_planner::{
-    AssignOptions, Method, PeakReport, PlanError, PlanOptions, Planned, ProgramCost, ScheduleOptions,
-    Sharing, TakeOver,
+    AssignOptions, Method, PeakReport, PlaceOptions, PlanError, PlanOptions, Planned, ProgramCost,
+    ScheduleOptions, Sharing, TakeOver,
 };
 
 /// What a compiler will need for a program.
@@ -136,8 +136,11 @@ fn plan_options(compiler: &Compiler) -> PlanOptions {
         reschedule: false,
         schedule: ScheduleOptions { budget: 0, methods, ..ScheduleOptions::default() },
         assign: AssignOptions {
-            pack: pack::Options::as_xla(),
-            sharing: Sharing::AsXla(take_over),
+            place: PlaceOptions {
+                pack: pack::Options::as_xla(),
+                sharing: Sharing::AsXla(take_over),
+                ..PlaceOptions::default()
+            },
             ..AssignOptions::default()
         },
     }

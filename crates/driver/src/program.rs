@@ -13,7 +13,7 @@ use memplan_memory::{Bytes, Target};
 use memplan_passes as passes;
 use memplan_passes::{Context, Fusion, Pass, PassRun, Pipeline, RunOptions};
 use memplan_planner as plan;
-use memplan_planner::{AssignOptions, PlanError, PlanOptions, Planned, ScheduleOptions};
+use memplan_planner::{AssignOptions, PlaceOptions, PlanError, PlanOptions, Planned, ScheduleOptions};
 
 /// How much of a search scheduling is.
 #[derive(Clone, Copy)]
@@ -155,7 +155,9 @@ impl<'a> Program<'a> {
 
     /// Assignment as it is asked for, but that packing is no search.
     fn quick_assign(&self) -> AssignOptions {
-        AssignOptions { pack: AssignOptions::quick().pack, ..self.options.assign.clone() }
+        let mut assign = self.options.assign.clone();
+        assign.place.pack = PlaceOptions::quick().pack;
+        assign
     }
 
     fn last_stage(&mut self) -> &mut Stage {

@@ -6,7 +6,7 @@ use memplan_fast_memory::FastMemoryReport;
 use memplan_ir::Module;
 use memplan_memory::Bytes;
 use memplan_passes::PassRun;
-use memplan_planner::{ComputationReport, ScheduleReport};
+use memplan_planner::{RegionReport, ScheduleReport};
 
 use crate::FirstGuess;
 
@@ -46,15 +46,15 @@ pub struct TriedSchedule {
     /// The most bytes live at once, by the weights of this schedule's objective.
     pub peak: Bytes,
     /// Each sequential computation with what each way of scheduling it found, callees first.
-    pub computations: Vec<(Box<str>, ComputationReport)>,
+    pub computations: Vec<(Box<str>, RegionReport)>,
     /// Whether the plan is made under this schedule.
     pub is_chosen: bool,
 }
 
 impl TriedSchedule {
     pub(crate) fn new(module: &Module, report: ScheduleReport) -> TriedSchedule {
-        let name = |of: &ComputationReport| module.computations[of.computation].name.clone();
-        let computations = report.computations.into_iter().map(|of| (name(&of), of)).collect();
+        let computations = report.computations.into_iter();
+        let computations = computations.map(|(id, of)| (module.computations[id].name.clone(), of)).collect();
         TriedSchedule { peak: report.peak, computations, is_chosen: false }
     }
 }

@@ -5,7 +5,7 @@ use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl, packed_option::Pac
 use memplan_analysis::{Costs, Facts, LiveRange, Time, ValueId, ValueKind};
 use memplan_ir::{ArrayShape, Module, Shape};
 use memplan_memory::{Bytes, Target};
-use memplan_planner::{Home, PlanError, Storage, StorageId, TakeOver, storages};
+use memplan_planner::{Home, PlanError, Storage, StorageId, Storages, TakeOver, storages};
 
 /// A tensor: values that share storage.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -131,12 +131,12 @@ impl Tensors {
         let mut of_storage: SecondaryMap<StorageId, PackedOption<TensorId>> = SecondaryMap::new();
         for (id, storage) in storages.all.iter() {
             if storage.size > Bytes::ZERO && storage.home != Home::Nowhere {
-                let largest = largest_value(storage, &storages.sizes);
+                let largest = largest_value(storage, &storages);
                 of_storage[id] = tensors.all.push(tensor(module, facts, storage, largest)).into();
             }
         }
         for value in facts.flow.values.keys() {
-            tensors.of_value[value] = match storages.sizes[value] {
+            tensors.of_value[value] = match storages.values[value].size {
                 Bytes::ZERO => None.into(),
                 _ => of_storage[storages.of(value)],
             };
@@ -203,9 +203,11 @@ impl Tensors {
 }
 
 /// The largest value of a storage, the first of equals.
-fn largest_value(storage: &Storage, sizes: &SecondaryMap<ValueId, Bytes>) -> ValueId {
+fn largest_value(storage: &Storage, storages: &Storages) -> ValueId {
     let values = storage.values.iter().copied();
-    values.max_by_key(|&v| (sizes[v], std::cmp::Reverse(v))).expect("a storage with bytes has values")
+    values
+        .max_by_key(|&v| (storages.values[v].size, std::cmp::Reverse(v)))
+        .expect("a storage with bytes has values")
 }
 
 fn tensor(module: &Module, facts: &Facts, storage: &Storage, value: ValueId) -> Tensor {
@@ -225,13 +227,13 @@ fn tensor(module: &Module, facts: &Facts, storage: &Storage, value: ValueId) -> 
         element_bytes,
         dimensions: array.map_or_else(Vec::new, |array: &ArrayShape| array.dimensions.to_vec()),
         role: match storage.home {
-            Home::Argument(..) => Role::Argument,
+            Home::Argument => Role::Argument,
             Home::Constant => Role::Constant,
             Home::Output => Role::Output,
             Home::Temp | Home::Nowhere => Role::Temp,
         },
         busy: match storage.home {
-            Home::Argument(..) | Home::Constant => vec![LiveRange { start: 0, end: facts.line.end() }],
+            Home::Argument | Home::Constant => vec![LiveRange { start: 0, end: facts.line.end() }],
             _ => storage.busy.clone(),
         },
         touches: Vec::new(),

@@ -2,8 +2,9 @@
 
 use memplan_analysis::CallGraphError;
 use memplan_memory::MemorySpaceId;
+use memplan_plan::PlaceError;
 
-use crate::ScheduleError;
+use crate::{HloProgram, ScheduleError};
 
 /// Why no plan was made.
 #[derive(Debug, thiserror::Error)]
@@ -42,4 +43,21 @@ pub enum PlanError {
         /// The memory space.
         space: MemorySpaceId,
     },
+    /// The module is none that values can be placed for.
+    #[error(transparent)]
+    Place(PlaceError),
+}
+
+impl PlanError {
+    /// The error of a placement, with the names of instructions.
+    pub(crate) fn of_place(program: &HloProgram<'_>, error: PlaceError) -> PlanError {
+        match error {
+            PlaceError::Merged { first, second } => {
+                PlanError::Merged { first: program.name(first), second: program.name(second) }
+            }
+            PlaceError::ReadOnly { constant } => PlanError::ReadOnly { constant: program.name(constant) },
+            PlaceError::TooLarge { space } => PlanError::TooLarge { space },
+            other => PlanError::Place(other),
+        }
+    }
 }

@@ -7,22 +7,22 @@
 mod assign;
 mod cost;
 mod error;
-mod holes;
 mod lifetimes;
-mod load;
 mod plan;
+mod program;
 mod regions;
 mod report;
 mod schedule;
-mod storage;
 
-pub use assign::{AssignOptions, Sharing, SpacePlan, assign, assign_space};
+pub use assign::{AssignOptions, SpacePlan, assign, assign_space, storages};
 pub use cost::ProgramCost;
 pub use error::PlanError;
 pub use lifetimes::{Lifetime, lifetimes};
-pub use load::{Load, temp_load};
-pub use memplan_plan::{Effort, Method, RegionError, RegionReport, ScheduleOptions};
+pub use memplan_plan::{
+    Effort, HoleOptions, Home, Load, Method, PlaceError, PlaceOptions, RegionError, RegionReport,
+    ScheduleOptions, Sharing, Storage, StorageId, Storages, TakeOver,
+};
 pub use plan::{PlanOptions, Planned, assign_best, plan, schedules};
+pub use program::HloProgram;
 pub use report::{KeptBy, PeakBuffer, PeakReport, peak_report};
 pub use schedule::{ScheduleError, ScheduleReport, schedule};
-pub use storage::{Home, Storage, StorageId, Storages, TakeOver, storages};

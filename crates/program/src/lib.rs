@@ -30,5 +30,5 @@ mod value;
 pub use placement::{Allocation, AllocationKind, Placement};
 pub use program::Program;
 pub use region::{Buffer, BufferId, Call, InFlight, NodeId, Region, RegionId, Reuse};
-pub use time::{LiveRange, Time};
+pub use time::{LiveRange, Time, union_of_ranges};
 pub use value::{Origin, Scratch, Value, ValueId};

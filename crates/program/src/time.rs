@@ -24,3 +24,16 @@ impl LiveRange {
         self.start < other.end && other.start < self.end
     }
 }
+
+/// The union of ranges as disjoint, ascending ones. Takes time n log n.
+pub fn union_of_ranges(mut ranges: Vec<LiveRange>) -> Vec<LiveRange> {
+    ranges.sort_unstable();
+    ranges.dedup_by(|next, last| {
+        let joins = next.start <= last.end;
+        if joins {
+            last.end = last.end.max(next.end);
+        }
+        joins
+    });
+    ranges
+}

@@ -6,7 +6,7 @@ use memplan_memory::Bytes;
 use memplan_program::{Buffer, BufferId, NodeId, Reuse};
 
 use super::Build;
-use crate::storage::may_ever_take_over;
+use crate::program::may_ever_take_over;
 
 impl Build<'_, '_> {
     /// Which results may take over which operands.

@@ -12,8 +12,8 @@
 //! fits into some hole moves there, and the peak is looked for again, until nothing at the peak fits.
 
 use cranelift_entity::{PrimaryMap, entity_impl};
-use memplan_analysis::{LiveRange, Time};
 use memplan_memory::{Alignment, AllocationId, Bytes, MemorySpaceId};
+use memplan_program::{LiveRange, Time};
 
 /// An allocation with room in it.
 #[derive(Clone, Debug)]
@@ -31,6 +31,8 @@ pub(crate) struct Bin {
 pub(crate) struct Candidate<'a> {
     pub(crate) space: MemorySpaceId,
     pub(crate) size: Bytes,
+    /// What it asks for beyond the alignment of its space.
+    pub(crate) alignment: Alignment,
     /// When it is live: disjoint, ascending.
     pub(crate) busy: &'a [LiveRange],
 }
@@ -39,18 +41,29 @@ pub(crate) struct Candidate<'a> {
 pub(crate) struct BinId(u32);
 entity_impl!(BinId, "bin");
 
-/// Most temps to look at in all: each move looks for those live at the peak, and later moves bring ever less. About a
-/// tenth of a second.
-const MAX_LOOKS: usize = 20_000_000;
+/// How hard to look for room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HoleOptions {
+    /// Most temps to look at in all: each move looks for those live at the peak, and later moves save ever less. By
+    /// default about a tenth of a second.
+    pub looks: usize,
+    /// Most bins to try for one temp, and temps of one peak to compare: keeps one step from being quadratic in programs
+    /// with very many results.
+    pub tries: usize,
+}
 
-/// Most bins to try for one temp, and temps of one peak to compare: keeps one step from being quadratic in programs with very many results.
-const MAX_TRIES: usize = 1024;
+impl Default for HoleOptions {
+    fn default() -> HoleOptions {
+        HoleOptions { looks: 20_000_000, tries: 1024 }
+    }
+}
 
 /// Chooses temps for holes: (candidate, allocation, offset).
 pub(crate) fn place(
     bins: PrimaryMap<BinId, Bin>,
     candidates: &[Candidate<'_>],
     end: Time,
+    options: &HoleOptions,
 ) -> Vec<(usize, AllocationId, Bytes)> {
     let mut placed = Vec::new();
     let mut spaces: Vec<MemorySpaceId> = bins.values().map(|bin| bin.space).collect();
@@ -71,9 +84,9 @@ pub(crate) fn place(
             .collect();
         waiting.sort_by_key(|&i| std::cmp::Reverse(candidates[i].size));
         // What fits nowhere now fits nowhere later, since holes only fill up.
-        let mut is_settled = vec![false; candidates.len()];
+        let mut is_decided = vec![false; candidates.len()];
         let mut looks = 0;
-        while looks < MAX_LOOKS {
+        while looks < options.looks {
             looks += waiting.len();
             let peak = curve.peak();
             let mut best: Option<(u32, usize, Hole)> = None;
@@ -81,16 +94,16 @@ pub(crate) fn place(
             for &i in &waiting {
                 // The largest that fits moves; among equals, the one that is live at most of the instants at the peak.
                 if best.as_ref().is_some_and(|(_, b, _)| candidates[*b].size > candidates[i].size)
-                    || n_tried > MAX_TRIES
+                    || n_tried > options.tries
                 {
                     break;
                 }
-                if is_settled[i] || !is_live_at(candidates[i].busy, peak) {
+                if is_decided[i] || !is_live_at(candidates[i].busy, peak) {
                     continue;
                 }
                 n_tried += 1;
-                match find_hole(&bins, candidates, i) {
-                    None => is_settled[i] = true,
+                match find_hole(&bins, candidates, i, options.tries) {
+                    None => is_decided[i] = true,
                     Some(hole) => {
                         let n_peaks = curve.peaks_during(candidates[i].busy);
                         if best.as_ref().is_none_or(|(most, ..)| n_peaks > *most) {
@@ -100,12 +113,12 @@ pub(crate) fn place(
                 }
             }
             let Some((_, i, hole)) = best else { break };
-            is_settled[i] = true;
+            is_decided[i] = true;
             curve.remove(&candidates[i]);
             bins[hole.bin].guests.push((i, hole.offset, hole.offset + candidates[i].size));
             placed.push((i, bins[hole.bin].bin.allocation, hole.offset));
             if placed.len().is_multiple_of(64) {
-                waiting.retain(|&i| !is_settled[i]);
+                waiting.retain(|&i| !is_decided[i]);
             }
         }
     }
@@ -153,11 +166,11 @@ struct Hole {
 }
 
 /// Room in the smallest bin that has some for a candidate.
-fn find_hole(bins: &[Filled<'_>], candidates: &[Candidate<'_>], i: usize) -> Option<Hole> {
+fn find_hole(bins: &[Filled<'_>], candidates: &[Candidate<'_>], i: usize, tries: usize) -> Option<Hole> {
     let candidate = &candidates[i];
     let first = bins.partition_point(|filled| filled.bin.size < candidate.size);
-    bins[first..].iter().enumerate().take(MAX_TRIES).find_map(|(n, filled)| {
-        if interfere(&filled.bin.busy, candidate.busy) {
+    bins[first..].iter().enumerate().take(tries).find_map(|(n, filled)| {
+        if candidate.alignment > filled.bin.alignment || interfere(&filled.bin.busy, candidate.busy) {
             return None;
         }
         Some(Hole { bin: first + n, offset: filled.lowest_fit(candidates, candidate)? })

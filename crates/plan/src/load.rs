@@ -1,10 +1,7 @@
 //! Load: how many bytes are live at every instant.
 
-use memplan_analysis::{Facts, LiveRange, Time};
 use memplan_memory::Bytes;
-
-use crate::assign::occupancy;
-use crate::{Home, Storages};
+use memplan_program::{LiveRange, Time};
 
 /// Bytes live at every instant, as differences: linear to build, linear to read.
 #[derive(Clone, Debug)]
@@ -45,13 +42,4 @@ impl Load {
         }
         peak
     }
-}
-
-/// Bytes of temporaries at each instant, in whichever memory.
-pub fn temp_load(facts: &Facts, storages: &Storages) -> Vec<Bytes> {
-    let mut load = Load::new(facts.line.end());
-    for (id, _) in storages.all.iter().filter(|(_, storage)| storage.home == Home::Temp) {
-        occupancy(facts, storages, id).into_iter().for_each(|(range, bytes)| load.add(range, bytes));
-    }
-    load.curve().collect()
 }

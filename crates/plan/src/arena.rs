@@ -1,0 +1,168 @@
+//! An arena: what is to be packed into it, and what comes out.
+
+use memplan_memory::{Alignment, Bytes, MemorySpaceId, SpaceTotals, Target};
+use memplan_pack::{Item, Packing, Problem};
+use memplan_program::{LiveRange, Time};
+
+use crate::{Load, PlaceError, StorageId, Storages};
+
+/// What is to be packed into one arena.
+pub(crate) struct Arena {
+    pub(crate) space: MemorySpaceId,
+    pub(crate) alignment: Alignment,
+    pub(crate) temps: Vec<StorageId>,
+    /// The first item of each temp.
+    first_items: Vec<usize>,
+    /// When operations need working memory, and how much.
+    scratch: Vec<(Time, Bytes)>,
+    spans: Vec<Span>,
+    /// The first item of the spans.
+    first_scratch: usize,
+    pub(crate) problem: Problem,
+    /// What is live at every instant, scratch included.
+    pub(crate) load: Load,
+}
+
+impl Arena {
+    pub(crate) fn new(
+        storages: &Storages,
+        space: MemorySpaceId,
+        alignment: Alignment,
+        temps: Vec<StorageId>,
+        scratch: Vec<(Time, Bytes)>,
+    ) -> Arena {
+        let mut problem = Problem::new();
+        let mut load = Load::new(storages.end);
+        let mut first_items = Vec::with_capacity(temps.len());
+        let mut strictest = alignment;
+        for &id in &temps {
+            let storage = &storages.all[id];
+            let aligned = alignment.max(storage.alignment);
+            strictest = strictest.max(aligned);
+            let first = problem.items.len();
+            for (range, size) in storages.occupancy(id) {
+                load.add(range, size);
+                let live = u64::from(range.start)..u64::from(range.end);
+                problem.push(Item::new(size.0, live).aligned(aligned.bytes()));
+            }
+            if problem.items.len() - first > 1 {
+                problem.colocate(first..problem.items.len());
+            }
+            debug_assert!(problem.items.len() > first || storage.busy.is_empty());
+            first_items.push(first);
+        }
+        let first_scratch = problem.items.len();
+        let spans = spans(&scratch, &load);
+        for span in &spans {
+            let live = u64::from(span.range.start)..u64::from(span.range.end);
+            problem.push(Item::new(span.size.0, live).aligned(alignment.bytes()));
+        }
+        for &(time, size) in &scratch {
+            load.add(LiveRange { start: time, end: time + 1 }, size);
+        }
+        Arena {
+            space,
+            alignment: strictest,
+            temps,
+            first_items,
+            scratch,
+            spans,
+            first_scratch,
+            problem,
+            load,
+        }
+    }
+
+    /// An offset for everything.
+    pub(crate) fn pack(&mut self, options: &memplan_pack::Options) -> Result<Packing, PlaceError> {
+        let packing = match self.space {
+            MemorySpaceId::MAIN => memplan_pack::pack(&self.problem, options),
+            _ => self.pack_above_scratch(options),
+        };
+        packing.map_err(|_| PlaceError::TooLarge { space: self.space })
+    }
+
+    /// Packs with scratch below all values, where the kernels of libtpu have theirs, or anywhere, when that is lower and
+    /// the problem's capacity asks for it.
+    fn pack_above_scratch(
+        &mut self,
+        options: &memplan_pack::Options,
+    ) -> Result<Packing, memplan_pack::Error> {
+        let (first, load) = (self.first_scratch, self.load.peak().1);
+        let problem = &mut self.problem;
+        problem.items[first..].iter_mut().for_each(|item| item.fixed = Some(0));
+        let mut below = memplan_pack::pack(problem, options)?;
+        if first == problem.items.len() || below.height <= problem.capacity.unwrap_or(load.0) {
+            return Ok(below);
+        }
+        problem.items[first..].iter_mut().for_each(|item| item.fixed = None);
+        let anywhere = memplan_pack::pack(problem, options)?;
+        if anywhere.height < below.height {
+            return Ok(anywhere);
+        }
+        below.certificate.optimal = below.height == anywhere.certificate.lower_bound;
+        Ok(below)
+    }
+
+    /// The offset of each temp.
+    pub(crate) fn temp_offsets(&self, packing: &Packing) -> impl Iterator<Item = (StorageId, Bytes)> {
+        let temps = self.temps.iter().zip(&self.first_items);
+        temps.filter_map(|(&id, &first)| Some((id, Bytes(*packing.offsets.get(first)?))))
+    }
+
+    /// When operations have working memory, where, and how much.
+    pub(crate) fn scratch_offsets(&self, packing: &Packing) -> impl Iterator<Item = (Time, Bytes, Bytes)> {
+        let offsets = self.spans.iter().zip(&packing.offsets[self.first_scratch..]);
+        let offsets = offsets.flat_map(|(span, &offset)| std::iter::repeat_n(Bytes(offset), span.kernels));
+        self.scratch.iter().zip(offsets).map(|(&(time, size), offset)| (time, offset, size))
+    }
+
+    /// What is known of its memory space before sums are made.
+    pub(crate) fn totals(&self, packing: &Packing, target: &Target) -> SpaceTotals {
+        let description = target.space(self.space);
+        let temp = Bytes(packing.height);
+        let temp_lower_bound = self.load.peak().1;
+        SpaceTotals {
+            space: self.space,
+            name: description.map_or_else(|| self.space.to_string(), |d| d.name.clone()),
+            capacity: description.and_then(|d| d.capacity),
+            arguments: Bytes::ZERO,
+            outputs: Bytes::ZERO,
+            constants: Bytes::ZERO,
+            total: Bytes::ZERO,
+            temp,
+            temp_lower_bound,
+            // With kernels put together, only the load says that nothing is lower.
+            proved_minimal: temp == temp_lower_bound
+                || packing.certificate.optimal && self.spans.len() == self.scratch.len(),
+        }
+    }
+}
+
+/// Operations one after the other that use the same bytes as scratch.
+struct Span {
+    range: LiveRange,
+    size: Bytes,
+    kernels: usize,
+}
+
+/// Puts operations together that follow each other and need as much, as long as no more is live between them than while
+/// they run. Linear in instants.
+fn spans(scratch: &[(Time, Bytes)], values: &Load) -> Vec<Span> {
+    let live: Vec<Bytes> = values.curve().collect();
+    let mut spans: Vec<Span> = Vec::new();
+    for &(time, size) in scratch {
+        let most = |last: &Span| live[last.range.end as usize - 1].max(live[time as usize]);
+        match spans.last_mut() {
+            Some(last)
+                if last.size == size
+                    && live[last.range.end as usize..time as usize].iter().all(|&l| l <= most(last)) =>
+            {
+                last.range.end = time + 1;
+                last.kernels += 1;
+            }
+            _ => spans.push(Span { range: LiveRange { start: time, end: time + 1 }, size, kernels: 1 }),
+        }
+    }
+    spans
+}

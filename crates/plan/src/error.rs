@@ -1,0 +1,46 @@
+//! Why nothing was placed.
+
+use memplan_memory::MemorySpaceId;
+use memplan_program::ValueId;
+
+/// Why nothing was placed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlaceError {
+    /// Two arguments would have to share bytes.
+    #[error("{first} and {second} are arguments of one group, but each has memory of its own")]
+    Merged {
+        /// One argument.
+        first: ValueId,
+        /// The other.
+        second: ValueId,
+    },
+    /// A constant would be overwritten or handed to the caller.
+    #[error("{constant} is a constant in a group with others, or a result: it would have to be copied first")]
+    ReadOnly {
+        /// The constant.
+        constant: ValueId,
+    },
+    /// A value comes before the first one of its group.
+    #[error(
+        "{value} is in the group of {first}, which comes after it: groups have the name of their first value"
+    )]
+    Group {
+        /// The value.
+        value: ValueId,
+        /// What the program calls the first of its group.
+        first: ValueId,
+    },
+    /// A live range is empty, or goes on after the last instant.
+    #[error("the live range of {value} is empty, or goes on after the end")]
+    Range {
+        /// The value.
+        value: ValueId,
+    },
+    /// The sizes do not add up within 64 bits.
+    #[error("the values in {space} add up to more than 2^64 bytes")]
+    TooLarge {
+        /// The memory space.
+        space: MemorySpaceId,
+    },
+}

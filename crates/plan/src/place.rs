@@ -1,0 +1,160 @@
+//! Assignment: an allocation and an offset for every value.
+//!
+//! Arguments, results and constants get allocations of their own. Everything else shares one arena per memory
+//! space, after what fits has been placed into bytes of arguments and results that nobody needs yet, or any more
+//! ([`holes`](crate::holes)).
+
+use memplan_memory::{Bytes, MemorySpaceId, SpaceTotals, Target};
+use memplan_program::{Placement, Program, Scratch};
+
+use crate::assignment::Assignment;
+use crate::{HoleOptions, PlaceError, Storages, TakeOver};
+
+/// How to place values.
+#[derive(Clone, Debug)]
+pub struct PlaceOptions {
+    /// How hard to try to pack each arena.
+    pub pack: memplan_pack::Options,
+    /// Which bytes serve several values.
+    pub sharing: Sharing,
+    /// How hard to look for room in results and arguments.
+    pub holes: HoleOptions,
+}
+
+/// Which bytes serve several values by choice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// Whatever can: both ways of taking over operands, and results and donated arguments as scratch.
+    #[default]
+    Most,
+    /// What XLA lets share: groups of a single value take over operands, under a rule.
+    AsXla(TakeOver),
+}
+
+impl PlaceOptions {
+    /// Heuristics only: enough to compare programs, or to see what fits.
+    pub fn quick() -> PlaceOptions {
+        PlaceOptions { pack: memplan_pack::Options::quick(), ..PlaceOptions::default() }
+    }
+}
+
+impl Default for PlaceOptions {
+    /// Heuristics, and where they leave a gap a search of a fixed number of steps: a fraction of a second, and the same
+    /// answer on every machine.
+    fn default() -> PlaceOptions {
+        let pack = memplan_pack::Options {
+            node_limit: Some(20_000),
+            time_limit: None,
+            threads: 1,
+            ..memplan_pack::Options::default()
+        };
+        PlaceOptions { pack, sharing: Sharing::Most, holes: HoleOptions::default() }
+    }
+}
+
+/// What is known of one memory space.
+#[derive(Clone, Debug)]
+pub struct SpacePlacement {
+    /// The slices of everything that is in the space.
+    pub placement: Placement,
+    /// Bytes that its arena takes.
+    pub height: Bytes,
+    /// What the program takes of main memory, if that can be packed without loss.
+    pub total: Bytes,
+}
+
+/// Gives every value of a program an allocation and an offset. Where packing leaves a gap, a second way of sharing storage
+/// is tried, and the lower total is kept.
+///
+/// # Errors
+/// When values that must share storage cannot (see [`PlaceError`]), or sizes are beyond 64 bits.
+pub fn place(
+    program: &impl Program,
+    target: &Target,
+    options: &PlaceOptions,
+) -> Result<Placement, PlaceError> {
+    Ok(place_below(program, target, options, None)?.expect("there is no limit"))
+}
+
+/// Places like [`place`]; `None` where the total would be a limit or more, which is often clear before anything is
+/// packed.
+///
+/// # Errors
+/// As [`place`].
+pub fn place_below(
+    program: &impl Program,
+    target: &Target,
+    options: &PlaceOptions,
+    limit: Option<Bytes>,
+) -> Result<Option<Placement>, PlaceError> {
+    if let Sharing::AsXla(policy) = options.sharing {
+        return place_with(program, target, options, policy, limit);
+    }
+    let first = place_with(program, target, options, TakeOver::Any, limit)?;
+    if first.as_ref().is_some_and(|first| first.totals.fragmentation == Bytes::ZERO) {
+        return Ok(first);
+    }
+    let limit = first.as_ref().map(|first| first.totals.total).or(limit);
+    let other = place_with(program, target, options, TakeOver::SingleValues, limit)?;
+    let fits = |placement: &Placement| placement.spaces.iter().all(|arena| fits(target, arena));
+    Ok(match (first, other) {
+        // Less main memory is no reason to want more than there is near the cores.
+        (Some(first), Some(other)) if fits(&first) && !fits(&other) => Some(first),
+        (first, other) => other.or(first),
+    })
+}
+
+/// Whether the arena of a memory other than main memory has room there.
+fn fits(target: &Target, arena: &SpaceTotals) -> bool {
+    let usable = target.space(arena.space).and_then(|space| space.usable());
+    arena.space == MemorySpaceId::MAIN || usable.is_none_or(|usable| arena.temp <= usable)
+}
+
+/// Places what is in one memory space other than main memory, by heuristics that end as soon as everything fits a
+/// capacity; without one, the lowest arena they find.
+///
+/// # Errors
+/// As [`place`].
+pub fn place_space(
+    program: &impl Program,
+    target: &Target,
+    space: MemorySpaceId,
+    capacity: Option<u64>,
+) -> Result<SpacePlacement, PlaceError> {
+    let storages = Storages::new(program, TakeOver::Any)?;
+    let scratch: Vec<Scratch> = program.scratch().collect();
+    let options = PlaceOptions::quick();
+    let mut assignment = Assignment::new(&storages, target, &scratch);
+    let mut arenas = assignment.place_all_but_arenas(&options);
+    let total = assignment.least_total(&arenas);
+    let mut height = Bytes::ZERO;
+    if let Some(arena) = arenas.iter_mut().find(|arena| arena.space == space) {
+        arena.problem.capacity = capacity;
+        height = assignment.place_arena(arena, &options)?;
+    }
+    assignment.record_slices();
+    Ok(SpacePlacement { placement: assignment.placement, height, total })
+}
+
+fn place_with(
+    program: &impl Program,
+    target: &Target,
+    options: &PlaceOptions,
+    policy: TakeOver,
+    limit: Option<Bytes>,
+) -> Result<Option<Placement>, PlaceError> {
+    let storages = Storages::new(program, policy)?;
+    let scratch: Vec<Scratch> = program.scratch().collect();
+    let mut assignment = Assignment::new(&storages, target, &scratch);
+    let mut arenas = assignment.place_all_but_arenas(options);
+    if limit.is_some_and(|limit| assignment.least_total(&arenas) >= limit) {
+        return Ok(None);
+    }
+    for arena in &mut arenas {
+        assignment.place_arena(arena, options)?;
+    }
+    assignment.record_slices();
+    assignment.record_totals()?;
+    let placement = assignment.placement;
+    Ok(limit.is_none_or(|limit| placement.totals.total < limit).then_some(placement))
+}

@@ -1,0 +1,283 @@
+//! Storage: which values share bytes, by need and by choice, and what kind of memory they live in.
+//!
+//! Starts from the groups of values that must share. Then, in order of time, a result takes over the storage of an
+//! operand that dies where the operation reads each element before it writes it:
+//!
+//! ```text
+//!   a = exponential(p)      storage 1  [------)
+//!   b = negate(a)                         [------)   b takes over storage 1: a is read last here
+//! ```
+//!
+//! XLA lets only groups of one value take part, on both sides; here any two that are otherwise never live together.
+
+use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap, entity_impl};
+use memplan_memory::{Alignment, Bytes, MemorySpaceId};
+use memplan_program::{LiveRange, Origin, Program, Time, Value, ValueId, union_of_ranges};
+
+use crate::PlaceError;
+
+/// Values that live at one offset of one allocation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StorageId(u32);
+entity_impl!(StorageId, "storage");
+
+/// Values that live at one offset of one allocation.
+#[derive(Clone, Debug)]
+pub struct Storage {
+    /// The values.
+    pub values: Vec<ValueId>,
+    /// When any of them is live: disjoint, ascending.
+    pub busy: Vec<LiveRange>,
+    /// What kind of memory.
+    pub home: Home,
+    /// In which space.
+    pub space: MemorySpaceId,
+    /// The size of the largest.
+    pub size: Bytes,
+    /// The strictest alignment that one of them asks for.
+    pub alignment: Alignment,
+}
+
+/// The kind of memory that values live in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// They need no memory.
+    Nowhere,
+    /// An argument.
+    Argument,
+    /// A result.
+    Output,
+    /// Constant data.
+    Constant,
+    /// The arena.
+    Temp,
+}
+
+/// The partition of values into storages.
+#[derive(Clone, Debug)]
+pub struct Storages {
+    /// The storages. Those that were taken over are left empty.
+    pub all: PrimaryMap<StorageId, Storage>,
+    /// What the program says of each value.
+    pub values: PrimaryMap<ValueId, Value>,
+    /// How many instants there are.
+    pub end: Time,
+    of_value: SecondaryMap<ValueId, StorageId>,
+}
+
+/// Which storages may be taken over. Taking over lowers the bytes live at once, but a storage that is needed at many
+/// separate times is harder to pack, so that sometimes less is more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakeOver {
+    /// Any two that are otherwise never live together.
+    Any,
+    /// Only those whose groups have one value each, as XLA does it.
+    SingleValues,
+    /// Of these, only results of the same shape as the operand, as XLA does it on CPUs.
+    SameShapes,
+}
+
+impl Storages {
+    /// Decides which values of a program share storage. Close to linear in values and in what instants read and write.
+    ///
+    /// # Errors
+    /// When a group cannot exist, such as one of two arguments, or a constant that would be overwritten; when a live range
+    /// is none.
+    pub fn new(program: &impl Program, policy: TakeOver) -> Result<Storages, PlaceError> {
+        let storages = Storages::of_groups(program)?;
+        let mut build = Build { program, policy, is_alone: storages.lone_values(), storages };
+        let (mut reads, mut writes) = (Vec::new(), Vec::new());
+        for time in (0..program.end()).filter(|&time| program.may_reuse(time)) {
+            reads.extend(program.reads(time));
+            writes.extend(program.writes(time));
+            build.take_over_operands(time, &reads, &writes);
+            reads.clear();
+            writes.clear();
+        }
+        Ok(build.storages)
+    }
+
+    /// The storage of a value.
+    pub fn of(&self, value: ValueId) -> StorageId {
+        self.of_value[value]
+    }
+
+    /// One storage for each group, in the order of their first values.
+    fn of_groups(program: &impl Program) -> Result<Storages, PlaceError> {
+        let n = program.n_values();
+        let values: PrimaryMap<ValueId, Value> = (0..n).map(|i| program.value(ValueId::new(i))).collect();
+        let mut members: PrimaryMap<StorageId, Vec<ValueId>> = PrimaryMap::with_capacity(n);
+        let mut of_value = SecondaryMap::with_default(StorageId(0));
+        of_value.resize(n);
+        for (id, value) in &values {
+            let is_range = value.live.start < value.live.end && value.live.end <= program.end();
+            if value.size > Bytes::ZERO && !is_range {
+                return Err(PlaceError::Range { value: id });
+            }
+            let first = program.group(id);
+            if first > id {
+                return Err(PlaceError::Group { value: id, first });
+            }
+            let storage = if first == id { members.push(Vec::new()) } else { of_value[first] };
+            members[storage].push(id);
+            of_value[id] = storage;
+        }
+        let mut all = PrimaryMap::with_capacity(members.len());
+        for (_, members) in members {
+            let sized = members.iter().map(|&v| &values[v]).filter(|value| value.size > Bytes::ZERO);
+            all.push(Storage {
+                busy: union_of_ranges(sized.map(|value| value.live).collect()),
+                home: home(&values, &members)?,
+                space: values[members[0]].space,
+                size: members.iter().map(|&v| values[v].size).max().unwrap_or_default(),
+                alignment: members.iter().map(|&v| values[v].alignment).max().unwrap_or(Alignment::ONE),
+                values: members,
+            });
+        }
+        Ok(Storages { all, values, end: program.end(), of_value })
+    }
+
+    /// The values that are a group by themselves.
+    fn lone_values(&self) -> SecondaryMap<ValueId, bool> {
+        let mut is_alone = SecondaryMap::new();
+        is_alone.resize(self.values.len());
+        for storage in self.all.values() {
+            if let [value] = storage.values[..] {
+                is_alone[value] = true;
+            }
+        }
+        is_alone
+    }
+}
+
+struct Build<'a, P> {
+    program: &'a P,
+    policy: TakeOver,
+    storages: Storages,
+    /// Whether a value is a group by itself.
+    is_alone: SecondaryMap<ValueId, bool>,
+}
+
+impl<P: Program> Build<'_, P> {
+    /// Lets each result of an instant take over the storage of one operand that dies there.
+    fn take_over_operands(&mut self, time: Time, reads: &[ValueId], writes: &[ValueId]) {
+        for &result in writes {
+            if self.storages.values[result].size == Bytes::ZERO {
+                continue;
+            }
+            let mut best: Option<(bool, StorageId)> = None;
+            for &operand in reads {
+                let from = self.storages.of(operand);
+                let dies = self.storages.values[operand].live.end == time + 1;
+                let fits =
+                    self.policy != TakeOver::SameShapes || self.program.is_same_shape(time, operand, result);
+                if !dies || !fits || !self.may_overwrite(time, reads, from, result) {
+                    continue;
+                }
+                // Though nobody may read another result, it is written.
+                let holds_result = writes.iter().any(|&v| v != result && self.storages.of(v) == from);
+                if !holds_result && self.can_merge(from, self.storages.of(result), time) {
+                    // An operand in an argument or output leaves room in the arena, so it is the better one.
+                    let lives_outside = self.storages.all[from].home != Home::Temp;
+                    if best.is_none_or(|(outside, _)| lives_outside && !outside) {
+                        best = Some((lives_outside, from));
+                    }
+                }
+            }
+            if let Some((_, from)) = best {
+                self.merge(from, self.storages.of(result));
+            }
+        }
+    }
+
+    /// Whether an instant may write a result over a storage: everything that it reads there is read in step.
+    fn may_overwrite(&self, time: Time, reads: &[ValueId], storage: StorageId, result: ValueId) -> bool {
+        let mut held = reads.iter().filter(|&&value| self.storages.of(value) == storage);
+        held.all(|&value| self.program.may_overwrite(time, value, result))
+    }
+
+    /// Whether two storages may be one: kinds agree, and they are never live together but at `time`.
+    fn can_merge(&self, a: StorageId, b: StorageId, time: Time) -> bool {
+        let (a, b) = (&self.storages.all[a], &self.storages.all[b]);
+        if std::ptr::eq(a, b) || a.space != b.space {
+            return false;
+        }
+        let homes_agree = match (a.home, b.home) {
+            (Home::Temp, Home::Temp) => true,
+            (Home::Temp, Home::Argument | Home::Output) => a.size <= b.size,
+            (Home::Argument | Home::Output, Home::Temp) => b.size <= a.size,
+            _ => false,
+        };
+        homes_agree && self.policy_allows(a, b) && never_together_but_at(&a.busy, &b.busy, time)
+    }
+
+    fn policy_allows(&self, a: &Storage, b: &Storage) -> bool {
+        self.policy == TakeOver::Any || a.values.iter().chain(&b.values).all(|&value| self.is_alone[value])
+    }
+
+    fn merge(&mut self, a: StorageId, b: StorageId) {
+        let all = &mut self.storages.all;
+        // The one with fewer values moves, so that a long chain costs n log n.
+        let (kept, moved) = if all[a].values.len() >= all[b].values.len() { (a, b) } else { (b, a) };
+        let empty = Storage {
+            values: Vec::new(),
+            busy: Vec::new(),
+            home: Home::Nowhere,
+            space: all[moved].space,
+            size: all[moved].size,
+            alignment: all[moved].alignment,
+        };
+        let moved = std::mem::replace(&mut all[moved], empty);
+        moved.values.iter().for_each(|&value| self.storages.of_value[value] = kept);
+        let kept = &mut all[kept];
+        kept.values.extend(moved.values);
+        insert_ranges(&mut kept.busy, moved.busy);
+        kept.size = kept.size.max(moved.size);
+        kept.alignment = kept.alignment.max(moved.alignment);
+        if moved.home != Home::Temp {
+            kept.home = moved.home;
+        }
+    }
+}
+
+/// What kind of memory the values of a group live in.
+fn home(values: &PrimaryMap<ValueId, Value>, group: &[ValueId]) -> Result<Home, PlaceError> {
+    let is_argument = |&v: &ValueId| matches!(values[v].origin, Origin::Argument { .. });
+    let mut arguments = group.iter().copied().filter(is_argument);
+    if let Some(first) = arguments.next() {
+        return match arguments.next() {
+            Some(second) => Err(PlaceError::Merged { first, second }),
+            None => Ok(Home::Argument),
+        };
+    }
+    if group.iter().all(|&v| values[v].size == Bytes::ZERO) {
+        return Ok(Home::Nowhere);
+    }
+    let constant = group.iter().copied().find(|&v| values[v].origin == Origin::Constant);
+    let is_result = group.iter().any(|&v| values[v].is_result);
+    match constant {
+        Some(constant) if group.len() > 1 || is_result => Err(PlaceError::ReadOnly { constant }),
+        Some(_) => Ok(Home::Constant),
+        None if is_result => Ok(Home::Output),
+        None => Ok(Home::Temp),
+    }
+}
+
+/// Adds disjoint, ascending ranges to others.
+fn insert_ranges(into: &mut Vec<LiveRange>, more: Vec<LiveRange>) {
+    let mut all = std::mem::take(into);
+    all.extend(more);
+    *into = union_of_ranges(all);
+}
+
+/// Whether two lists of disjoint, ascending ranges share no instant but `time`.
+fn never_together_but_at(a: &[LiveRange], b: &[LiveRange], time: Time) -> bool {
+    let (few, many) = if a.len() <= b.len() { (a, b) } else { (b, a) };
+    few.iter().all(|range| {
+        let first = many.partition_point(|other| other.end <= range.start);
+        many[first..].iter().take_while(|other| other.start < range.end).all(|other| {
+            let (start, end) = (range.start.max(other.start), range.end.min(other.end));
+            start == time && end == time + 1
+        })
+    })
+}

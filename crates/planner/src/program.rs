@@ -1,0 +1,224 @@
+//! A scheduled module as a program that places can be found for.
+
+use cranelift_entity::SecondaryMap;
+use memplan_analysis::{BufferId, Facts, ValueKind, kernel_scratch};
+use memplan_ir::{InstructionId, Literal, Module, Op, PositionId, Shape};
+use memplan_memory::{Alignment, Bytes, MemorySpaceId, Target};
+use memplan_program::{Origin, Program, Scratch, Time, Value, ValueId};
+
+/// A module under a schedule: its values are those of the dataflow analysis, its instants those of the timeline.
+#[derive(Clone, Debug)]
+pub struct HloProgram<'a> {
+    module: &'a Module,
+    facts: &'a Facts,
+    /// Bytes of each value; zero for what needs no memory.
+    sizes: SecondaryMap<ValueId, Bytes>,
+    /// For parts of entry parameters, which of all parts they are.
+    arguments: SecondaryMap<ValueId, u32>,
+    scratch: Vec<Scratch>,
+}
+
+impl<'a> HloProgram<'a> {
+    /// Sizes everything for a target. `own_scratch` is main memory that the kernels of instructions need while they run,
+    /// beside what the target says they reserve ([`kernel_scratch`]). Linear in positions.
+    pub fn new(
+        module: &'a Module,
+        facts: &'a Facts,
+        target: &Target,
+        own_scratch: &SecondaryMap<InstructionId, Bytes>,
+    ) -> HloProgram<'a> {
+        let mut arguments = SecondaryMap::new();
+        let parameters = &module.entry_computation().parameters;
+        let parts = parameters.iter().flat_map(|&parameter| facts.flow.positions.of(parameter));
+        for (part, number) in parts.zip(0..) {
+            arguments[facts.flow.value_at(part).expect("the entry is sequential")] = number;
+        }
+        let line = &facts.line;
+        let own = line.instructions.iter().map(|&id| (id, MemorySpaceId::MAIN, own_scratch[id]));
+        let reserved = kernel_scratch(module, target);
+        let reserved = reserved.iter().map(|it| (it.instruction, it.space, it.size));
+        let needed = own.chain(reserved).filter(|&(_, _, size)| size > Bytes::ZERO);
+        let scratch = needed.map(|(id, space, size)| Scratch { time: line.time(id), space, size }).collect();
+        HloProgram { module, facts, sizes: value_sizes(module, facts, target), arguments, scratch }
+    }
+
+    /// The name of the instruction that defines a value.
+    pub(crate) fn name(&self, value: ValueId) -> Box<str> {
+        self.module.instructions[self.defined_by(value)].name.clone()
+    }
+
+    fn defined_by(&self, value: ValueId) -> InstructionId {
+        self.facts.flow.positions.instruction(self.facts.flow.values[value].definition)
+    }
+
+    /// Whether a value whose live range ends with an instruction is needed after it all the same: the instruction is the
+    /// last of its computation, which hands the value to whoever runs it.
+    fn is_needed_after(&self, id: InstructionId, value: ValueId) -> bool {
+        let (facts, computation) = (self.facts, self.module.instructions[id].parent);
+        if facts.line.range(computation).1 != facts.line.time(id) + 1 {
+            return false;
+        }
+        let root = self.module.computations[computation].root;
+        let is_returned = facts.flow.positions.of(root).any(|p| facts.flow.value_at(p) == Some(value));
+        let is_kept = match facts.flow.values[value].kind {
+            // The caller keeps it, unless it was given up.
+            ValueKind::Parameter => !facts.live.is_given(value),
+            // When the condition says no, this is what leaves the loop.
+            ValueKind::LoopPhi => facts.graph.caller(computation).is_some_and(|caller| {
+                let caller = &self.module.instructions[caller];
+                caller.op == Op::While && caller.called[1] == computation
+            }),
+            // The next call may look for it.
+            ValueKind::Written => facts.live.is_resident(value),
+            ValueKind::ExitPhi => false,
+        };
+        is_returned || is_kept
+    }
+
+    /// The operands that show a value, by number.
+    fn operands_with(
+        &self,
+        id: InstructionId,
+        value: ValueId,
+    ) -> impl Iterator<Item = (usize, InstructionId)> {
+        let flow = &self.facts.flow;
+        let operands = self.module.instructions[id].operands.iter().copied().enumerate();
+        operands.filter(move |&(_, o)| {
+            flow.positions.of(o).any(|position| flow.value_at(position) == Some(value))
+        })
+    }
+}
+
+impl Program for HloProgram<'_> {
+    fn end(&self) -> Time {
+        self.facts.line.end()
+    }
+
+    fn n_values(&self) -> usize {
+        self.facts.flow.values.len()
+    }
+
+    fn value(&self, value: ValueId) -> Value {
+        let (flow, live) = (&self.facts.flow, &self.facts.live);
+        let definition = flow.values[value].definition;
+        let instruction = self.defined_by(value);
+        let part = self.module.shape(instruction).subshape(flow.positions.shape_index(definition));
+        let space = part.and_then(Shape::as_array).map_or(0, |array| array.memory_space());
+        let origin = match &self.module.instructions[instruction].op {
+            _ if flow.values[value].kind == ValueKind::Parameter => {
+                Origin::Argument { number: self.arguments[value], writable: live.is_given(value) }
+            }
+            Op::Constant(_) => Origin::Constant,
+            _ => Origin::Computed,
+        };
+        Value {
+            size: self.sizes[value],
+            alignment: Alignment::ONE,
+            space: MemorySpaceId(u32::try_from(space).unwrap_or(0)),
+            live: live.of(value),
+            origin,
+            is_result: live.is_live_out(value),
+        }
+    }
+
+    fn group(&self, value: ValueId) -> ValueId {
+        self.facts.buffers.values[self.facts.buffers.of(value)][0]
+    }
+
+    fn may_reuse(&self, time: Time) -> bool {
+        let instruction = self.facts.line.instructions[time as usize];
+        may_ever_take_over(&self.module.instructions[instruction].op)
+    }
+
+    fn reads(&self, time: Time) -> impl Iterator<Item = ValueId> {
+        let flow = &self.facts.flow;
+        let instruction = &self.module.instructions[self.facts.line.instructions[time as usize]];
+        let positions = instruction.operands.iter().flat_map(|&operand| flow.positions.of(operand));
+        positions.filter_map(|position| flow.value_at(position))
+    }
+
+    fn writes(&self, time: Time) -> impl Iterator<Item = ValueId> {
+        let flow = &self.facts.flow;
+        let positions = flow.positions.of(self.facts.line.instructions[time as usize]);
+        let values = positions.map(|position| (position, flow.value_at(position)));
+        values.filter_map(|(position, value)| value.filter(|&v| flow.values[v].definition == position))
+    }
+
+    fn may_overwrite(&self, time: Time, operand: ValueId, result: ValueId) -> bool {
+        let id = self.facts.line.instructions[time as usize];
+        let output = self.facts.flow.positions.shape_index(self.facts.flow.values[result].definition);
+        let in_place = &self.facts.in_place;
+        self.operands_with(id, operand).all(|(n, _)| in_place.may_take_over(self.module, id, n, output))
+            && !self.is_needed_after(id, operand)
+    }
+
+    fn is_same_shape(&self, time: Time, operand: ValueId, result: ValueId) -> bool {
+        let id = self.facts.line.instructions[time as usize];
+        let output = self.facts.flow.positions.shape_index(self.facts.flow.values[result].definition);
+        let result = self.module.shape(id).subshape(output);
+        self.operands_with(id, operand).any(|(_, operand)| result == Some(self.module.shape(operand)))
+    }
+
+    fn scratch(&self) -> impl Iterator<Item = Scratch> {
+        self.scratch.iter().copied()
+    }
+}
+
+/// Operations that may overwrite an operand: a quick test before the exact one.
+pub(crate) fn may_ever_take_over(op: &Op) -> bool {
+    op.is_elementwise()
+        || matches!(
+            op,
+            Op::BitcastConvert | Op::Fusion(_) | Op::Sort { .. } | Op::AllReduce(_) | Op::TriangularSolve(_)
+        )
+}
+
+/// Bytes of every value: the largest its positions ask for. Tuple tables exist in parameters and results only, and where
+/// they share their buffer with those: a loop whose state is the result is handed the table that it returns.
+fn value_sizes(module: &Module, facts: &Facts, target: &Target) -> SecondaryMap<ValueId, Bytes> {
+    let flow = &facts.flow;
+    let part_sizes: Vec<Vec<Bytes>> = module
+        .shapes
+        .iter()
+        .map(|shape| {
+            let mut sizes = Vec::new();
+            shape.for_each_subshape(|_, part| sizes.push(target.size_of(part)));
+            sizes
+        })
+        .collect();
+    let buffers = &facts.buffers;
+    let returned: SecondaryMap<BufferId, bool> = {
+        let mut returned = SecondaryMap::new();
+        let out = flow.values.keys().filter(|&value| facts.live.is_live_out(value));
+        out.for_each(|value| returned[buffers.of(value)] = true);
+        returned
+    };
+    let mut sizes = SecondaryMap::new();
+    for (id, value) in flow.values.iter() {
+        let has_table = value.kind == ValueKind::Parameter || returned[buffers.of(id)];
+        let size_at = |&position: &PositionId| {
+            let instruction = flow.positions.instruction(position);
+            let shape = module.instructions[instruction].shape;
+            let preorder = flow.positions.preorder(position);
+            let is_tuple = !flow.positions.tree(instruction).children(preorder).is_empty();
+            if is_tuple && !has_table { Bytes::ZERO } else { part_sizes[shape.as_u32() as usize][preorder] }
+        };
+        sizes[id] = flow.positions_of(id).iter().map(size_at).max().unwrap_or_default();
+    }
+    for (id, value) in flow.values.iter() {
+        if is_immediate(module, facts, target, value.definition)
+            && buffers.values[buffers.of(id)].len() == 1
+            && !facts.live.is_live_out(id)
+        {
+            sizes[id] = Bytes::ZERO;
+        }
+    }
+    sizes
+}
+
+/// Whether a value is a constant small enough to be part of the code.
+fn is_immediate(module: &Module, facts: &Facts, target: &Target, definition: PositionId) -> bool {
+    let id = facts.flow.positions.instruction(definition);
+    matches!(module.instructions[id].op, Op::Constant(Literal::Array(_)))
+        && target.unpadded_size_of(module.shape(id)) <= target.embedded_constant_bytes
+}
