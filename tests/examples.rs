@@ -50,3 +50,11 @@ fn examples_need() {
     });
     assert!(count >= 8, "there are {count} examples");
 }
+
+#[path = "../examples/plan_other_ir.rs"]
+mod plan_other_ir;
+
+#[test]
+fn a_graph_that_is_not_hlo_is_planned() {
+    plan_other_ir::main().unwrap();
+}

@@ -70,6 +70,7 @@ mod in_place;
 mod kernel_scratch;
 mod lie;
 mod live;
+mod placement;
 mod structure;
 mod violation;
 mod walk;
@@ -80,6 +81,7 @@ use rustc_hash::FxHashMap;
 
 use bytes::Holder;
 use facts::{Facts, Report};
+pub use placement::{Misplacement, Tenant, check_order, check_placement};
 pub use violation::{Found, Place, Violation, Violations};
 use walk::Proving;
 

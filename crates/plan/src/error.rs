@@ -31,8 +31,11 @@ pub enum PlaceError {
         /// What the program calls the first of its group.
         first: ValueId,
     },
-    /// A live range is empty, or goes on after the last instant.
-    #[error("the live range of {value} is empty, or goes on after the end")]
+    /// A live range is empty, goes on after the last instant, or is too short for a result or for what the caller keeps.
+    #[error(
+        "the live range of {value} is empty, goes on after the end, or is not to the end as that of a result, or of an \
+         argument that the caller keeps"
+    )]
     Range {
         /// The value.
         value: ValueId,

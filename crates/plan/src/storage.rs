@@ -110,7 +110,11 @@ impl Storages {
         let mut of_value = SecondaryMap::with_default(StorageId(0));
         of_value.resize(n);
         for (id, value) in &values {
-            let is_range = value.live.start < value.live.end && value.live.end <= program.end();
+            let LiveRange { start, end } = value.live;
+            let is_kept = matches!(value.origin, Origin::Argument { writable: false, .. });
+            let is_range = start < end
+                && if is_kept || value.is_result { end == program.end() } else { end <= program.end() }
+                && (start == 0 || !is_kept);
             if value.size > Bytes::ZERO && !is_range {
                 return Err(PlaceError::Range { value: id });
             }

@@ -20,7 +20,8 @@ pub use error::PlanError;
 pub use lifetimes::{Lifetime, lifetimes};
 pub use memplan_plan::{
     Effort, HoleOptions, Home, Load, Method, PlaceError, PlaceOptions, RegionError, RegionReport,
-    ScheduleOptions, Sharing, Storage, StorageId, Storages, TakeOver,
+    RegionSchedule, ScheduleOptions, Sharing, Storage, StorageId, Storages, TakeOver, place, schedule_region,
+    schedule_regions,
 };
 pub use plan::{PlanOptions, Planned, assign_best, plan, schedules};
 pub use program::HloProgram;

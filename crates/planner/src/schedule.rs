@@ -71,7 +71,7 @@ pub(crate) fn schedule_with(
     let calls = CallGraph::new(module)?;
     calls.require_flat(module)?;
     let (regions, nodes) = regions(module, &calls, target, results);
-    let found = memplan_plan::schedule(regions, options).map_err(|error| match error {
+    let found = memplan_plan::schedule_regions(regions, options).map_err(|error| match error {
         RegionError::Cycle { region, node } => ScheduleError::Cycle {
             computation: module.computations[nodes[region].computation].name.clone(),
             instruction: nodes[region].name(module, node),

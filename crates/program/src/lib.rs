@@ -1,12 +1,12 @@
 //! What a memory planner asks of a program of any IR, and what it answers.
 //!
-//! Nothing here decides anything, and nothing knows an operation. A compiler describes its program twice, each time as
-//! far as the question goes:
+//! Nothing here decides anything, and nothing knows an operation.
 //!
-//! * before there is an order, as [`Region`]s: nodes, what depends on what, and the bytes that they touch.
-//!   `memplan_plan::schedule` finds an order with a low peak for each.
-//! * in that order, as a [`Program`]: values with bytes and live ranges, and who may share with whom.
-//!   `memplan_plan::place` answers with a [`Placement`], which `memplan_check::check_placement` proves.
+//! * In the order in which it runs, a program is a [`Program`]: values with bytes and live ranges, and who may share with
+//!   whom. `memplan_plan::place` answers with a [`Placement`], which `memplan_check::check_placement` proves.
+//! * Before there is an order, it is [`Region`]s: nodes, what depends on what, and the bytes that they touch.
+//!   `memplan_plan::schedule_regions` finds an order with a low peak for each. The region of a program without calls can be
+//!   read off the program in the order of its source ([`Region::of`]).
 //!
 //! `memplan-planner` does this for HLO; `examples/plan_other_ir.rs` for a graph of another kind, on one page.
 //!
@@ -24,6 +24,7 @@
 mod placement;
 mod program;
 mod region;
+mod straight;
 mod time;
 mod value;
 

@@ -21,30 +21,24 @@ pub trait Program {
         value
     }
 
-    /// Whether a result of this instant could be written over an operand. The next three questions are asked only where
-    /// this is so.
-    fn may_reuse(&self, time: Time) -> bool {
-        let _ = time;
-        false
-    }
-
     /// The values that an instant reads, in the order in which results try to take over their bytes.
-    fn reads(&self, time: Time) -> impl Iterator<Item = ValueId> {
-        let _ = time;
-        std::iter::empty()
-    }
+    fn reads(&self, time: Time) -> impl Iterator<Item = ValueId>;
 
     /// The values that an instant writes, in the order in which they try to take over bytes.
-    fn writes(&self, time: Time) -> impl Iterator<Item = ValueId> {
-        let _ = time;
-        std::iter::empty()
-    }
+    fn writes(&self, time: Time) -> impl Iterator<Item = ValueId>;
 
     /// Whether an instant may write a result over an operand that is not needed afterwards: each byte is read before, and
     /// only for, the one that replaces it.
     fn may_overwrite(&self, time: Time, operand: ValueId, result: ValueId) -> bool {
         let _ = (time, operand, result);
         false
+    }
+
+    /// Whether some result of an instant could be written over an operand. A quick no spares the questions above, which
+    /// matters where instants read and write very many values.
+    fn may_reuse(&self, time: Time) -> bool {
+        let _ = time;
+        true
     }
 
     /// Whether an operand and a result of an instant have one shape: asked by those who share as XLA's CPU compiler does,

@@ -91,22 +91,4 @@ impl Region {
     pub fn new(n_nodes: usize) -> Region {
         Region { n_nodes, ..Region::default() }
     }
-
-    /// Adds a value: a buffer that a node writes and others read, each of them after it. Without a writer it is live from
-    /// the start.
-    pub fn add_value(
-        &mut self,
-        bytes: Bytes,
-        writer: Option<NodeId>,
-        readers: impl IntoIterator<Item = NodeId>,
-    ) -> BufferId {
-        let buffer = self.buffers.push(Buffer { bytes, live_in: writer.is_none(), live_out: false });
-        self.definitions.extend(writer.map(|writer| (writer, buffer)));
-        self.touches.extend(writer.map(|writer| (writer, buffer)));
-        for reader in readers {
-            self.touches.push((reader, buffer));
-            self.dependencies.extend(writer.map(|writer| (writer, reader)));
-        }
-        buffer
-    }
 }

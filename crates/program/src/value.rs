@@ -19,7 +19,8 @@ pub struct Value {
     pub alignment: Alignment,
     /// The memory it is in.
     pub space: MemorySpaceId,
-    /// From the instant that writes it to one past the last that needs it. The operands and results of an operation are
+    /// From the instant that writes it to one past the last that needs it; to the end for results and for arguments that
+    /// the caller keeps. The operands and results of an operation are
     /// live together, so that they share bytes only where [`Program::may_overwrite`](crate::Program::may_overwrite)
     /// allows it.
     pub live: LiveRange,
@@ -40,6 +41,18 @@ impl Value {
             origin: Origin::Computed,
             is_result: false,
         }
+    }
+
+    /// An argument in main memory that the caller gave up, needed until some instant.
+    pub fn given(size: Bytes, number: u32, end: Time) -> Value {
+        let origin = Origin::Argument { number, writable: true };
+        Value { origin, ..Value::computed(size, LiveRange { start: 0, end }) }
+    }
+
+    /// An argument in main memory that the caller keeps, there during all `instants`.
+    pub fn kept(size: Bytes, number: u32, instants: Time) -> Value {
+        let origin = Origin::Argument { number, writable: false };
+        Value { origin, ..Value::computed(size, LiveRange { start: 0, end: instants }) }
     }
 }
 

@@ -92,6 +92,18 @@ struct Inner {
     written: u64,
 }
 
+/// Finds an order for a region that runs no others.
+///
+/// # Errors
+/// See [`RegionError`].
+///
+/// # Panics
+/// As [`schedule_regions`].
+pub fn schedule_region(region: Region, options: &ScheduleOptions) -> Result<RegionSchedule, RegionError> {
+    let found = schedule_regions(std::iter::once(region).collect(), options)?;
+    Ok(found.into_iter().next().expect("there is an order for each region").1)
+}
+
 /// Finds an order for every region of a program; callees come before callers.
 ///
 /// # Errors
@@ -99,7 +111,7 @@ struct Inner {
 ///
 /// # Panics
 /// When a region names a node or a buffer that it does not have.
-pub fn schedule(
+pub fn schedule_regions(
     regions: PrimaryMap<RegionId, Region>,
     options: &ScheduleOptions,
 ) -> Result<PrimaryMap<RegionId, RegionSchedule>, RegionError> {
