@@ -61,6 +61,8 @@
 //! pipelined loops): there each computation is checked as if the operation were not in flight.
 //!
 //! [`MemorySpace::scratch_of_kernel`]: memplan_memory::MemorySpace::scratch_of_kernel
+//!
+//! [`check_placement`] and [`check_order`] do the same, more simply, for places and orders of a program of any IR.
 
 mod bytes;
 mod calls;

@@ -41,7 +41,7 @@ impl Planned {
 
 /// Plans a module: keeps its schedule if it has one, and gives every value an address.
 ///
-/// The module must be legal as it stands: call graph flat, copies inserted where values that must share storage would
+/// The module must be legal: call graph flat, copies inserted where values that must share storage would
 /// interfere (`memplan-passes` does both for modules that have no schedule).
 ///
 /// # Errors

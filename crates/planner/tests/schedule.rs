@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use memplan_analysis::Facts;
-use memplan_ir::Module;
+use memplan_ir::{Module, SecondaryMap};
 use memplan_memory::Target;
-use memplan_planner::{Method, ScheduleOptions, ScheduleReport, plan, schedule};
+use memplan_planner::{
+    HloProgram, Method, PlaceOptions, ScheduleOptions, ScheduleReport, place, plan, schedule,
+};
 use memplan_testkit::{Program, corpus};
 
 fn workspace() -> PathBuf {
@@ -44,6 +46,9 @@ fn check(mut module: Module, target: &Target) -> (Module, ScheduleReport) {
     }
     let planned = plan(&module, target, &Default::default()).expect("there is a plan");
     memplan_check::check(&module, &planned.schedule, target, &planned.plan).expect("the plan is right");
+    let program = HloProgram::new(&module, &planned.facts, target, &SecondaryMap::new());
+    let placement = place(&program, target, &PlaceOptions::default()).expect("there are places");
+    memplan_check::check_placement(&program, target, &placement).expect("the placement is right");
     (module, report)
 }
 

@@ -56,7 +56,7 @@ pub struct Buffer {
 pub struct Reuse {
     /// The node.
     pub node: NodeId,
-    /// One of the results.
+    /// One of the results, which are buffers that begin with the node.
     pub result: BufferId,
     /// How many there are.
     pub n_results: u32,

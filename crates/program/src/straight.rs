@@ -54,6 +54,8 @@ struct Versions {
 #[derive(Clone)]
 struct Version {
     buffer: BufferId,
+    /// Whether the buffer begins with it.
+    is_first: bool,
     writer: Option<NodeId>,
     readers: Vec<NodeId>,
 }
@@ -78,6 +80,7 @@ impl Versions {
             region.dependencies.extend(earlier.map(|&node| (node, writer)));
             goes_on = (before.readers.last() == Some(&writer)).then_some(before.buffer);
         }
+        let is_first = goes_on.is_none();
         let buffer = goes_on.unwrap_or_else(|| {
             let counts = !matches!(facts.origin, Origin::Constant | Origin::Argument { writable: false, .. });
             let bytes = if counts { facts.size } else { Bytes::ZERO };
@@ -86,7 +89,7 @@ impl Versions {
             buffer
         });
         region.touches.extend(writer.map(|writer| (writer, buffer)));
-        self.of_value[value] = Some(Version { buffer, writer, readers: Vec::new() });
+        self.of_value[value] = Some(Version { buffer, is_first, writer, readers: Vec::new() });
     }
 
     fn read(&mut self, region: &mut Region, value: ValueId, node: NodeId) {
@@ -104,9 +107,11 @@ impl Versions {
         let buffer = |value: ValueId| self.of_value[value].as_ref().map(|version| version.buffer);
         let mut reuses: Vec<Reuse> = Vec::new();
         for result in program.writes(time) {
-            let Some(written) = buffer(result).filter(|&b| region.buffers[b].bytes > Bytes::ZERO) else {
+            let written = self.of_value[result].as_ref().filter(|version| version.is_first);
+            let Some(written) = written.map(|version| version.buffer) else { continue };
+            if region.buffers[written].bytes == Bytes::ZERO {
                 continue;
-            };
+            }
             let fits = |&&operand: &&ValueId| {
                 program.value(operand).size == program.value(result).size
                     && program.writes(time).all(|written| program.group(written) != program.group(operand))

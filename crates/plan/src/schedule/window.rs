@@ -92,7 +92,7 @@ struct State {
     parent: u32,
     /// The nodes run since: a range of `Search::moves`.
     moves: (u32, u32),
-    /// A state that makes the other continuations of this one pointless.
+    /// A state reached from this one that is no worse: other continuations of this one are given up.
     superseded_by: u32,
 }
 
@@ -222,7 +222,7 @@ struct Search<'w> {
     /// The state of each set of nodes.
     seen: FxHashMap<Set, u32>,
     moves: Vec<u8>,
-    /// Scratch space for the states on a way.
+    /// Scratch space for the states on the way to one.
     way: Vec<u32>,
     steps: u64,
 }
@@ -313,7 +313,7 @@ impl<'w> Search<'w> {
         Some(self.order(*best))
     }
 
-    /// Lowest peak first, then what has got furthest.
+    /// Lowest peak first, then the state with the most nodes run.
     fn key(&self, index: u32) -> (Reverse<u64>, u32, Reverse<u64>, Reverse<u32>) {
         let state = &self.states[index as usize];
         (Reverse(state.peak), state.done.count_ones(), Reverse(state.live), Reverse(index))
@@ -387,7 +387,7 @@ impl<'w> Search<'w> {
         }
     }
 
-    /// Marks the earliest state on the way here that held as much and that no higher peak lies behind.
+    /// Marks the earliest state on the way to this one that held as many bytes or more, with no higher peak since.
     fn commit(&mut self, index: u32) {
         let state = self.states[index as usize];
         let mut earliest = None;
@@ -403,7 +403,7 @@ impl<'w> Search<'w> {
         }
     }
 
-    /// Whether a state on the way here was superseded by one that is not.
+    /// Whether a state on the way to this one was superseded by one that is not on it.
     fn is_superseded(&mut self, index: u32) -> bool {
         let mut way = std::mem::take(&mut self.way);
         way.clear();

@@ -88,8 +88,8 @@ impl Build<'_, '_> {
         lives
     }
 
-    /// Whether a result and the operand whose bytes it would take get along with the other versions in their
-    /// buffers, judged by the textual order: this must be decided before there is a schedule.
+    /// Whether a result may take over an operand's bytes as far as the other values of their must-alias buffers are
+    /// concerned. Judged by the textual order, since it must be decided before there is a schedule.
     fn may_join(
         &self,
         lives: &SecondaryMap<BufferId, (u32, u32)>,
