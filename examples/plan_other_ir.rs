@@ -5,7 +5,7 @@ use memplan::check::{check_order, check_placement};
 use memplan::memory::{Bytes, Target};
 use memplan::plan::{PlaceOptions, ScheduleOptions, place, schedule_region};
 use memplan::program::{LiveRange, Program, Region, Time, Value, ValueId};
-use petgraph::{Direction::Incoming, graph::DiGraph};
+use petgraph::graph::{DiGraph, NodeIndex};
 
 enum Op {
     Input,
@@ -25,28 +25,28 @@ impl Program for Ordered<'_> {
     }
     fn value(&self, value: ValueId) -> Value {
         let time = |node: u32| self.1.iter().position(|&n| n == node).map_or(0, |time| time as Time);
-        let (op, bytes) = &self.0[value.as_u32().into()];
+        let (op, bytes) = &self.0[NodeIndex::from(value.as_u32())];
         let last = self.0.neighbors(value.as_u32().into()).map(|user| time(user.index() as u32)).max();
         let live = LiveRange { start: time(value.as_u32()), end: last.map_or(self.end(), |last| last + 1) };
         let computed = Value { is_result: last.is_none(), ..Value::computed(Bytes(*bytes), live) };
         if let Op::Input = op { Value::given(computed.size, value.as_u32(), live.end) } else { computed }
     }
     fn reads(&self, time: Time) -> impl Iterator<Item = ValueId> {
-        let operands = self.0.neighbors_directed(self.1[time as usize].into(), Incoming);
+        let operands = self.0.neighbors_directed(self.1[time as usize].into(), petgraph::Incoming);
         operands.map(|operand| ValueId::from_u32(operand.index() as u32))
     }
     fn writes(&self, time: Time) -> impl Iterator<Item = ValueId> {
         std::iter::once(ValueId::from_u32(self.1[time as usize]))
     }
     fn may_overwrite(&self, _: Time, _: ValueId, result: ValueId) -> bool {
-        matches!(self.0[result.as_u32().into()].0, Op::Relu)
+        matches!(self.0[NodeIndex::from(result.as_u32())].0, Op::Relu)
     }
 }
 
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut graph = DiGraph::new();
     [(Op::Input, 256), (Op::Dense, 4096), (Op::Relu, 4096), (Op::Dense, 64)].map(|node| graph.add_node(node));
-    graph.extend_with_edges([(0, 1), (1, 2), (2, 3), (0, 3)]);
+    [(0, 1), (1, 2), (2, 3), (0, 3)].map(|(a, b): (u32, u32)| graph.add_edge(a.into(), b.into(), ()));
     let region = Region::of(&Ordered(&graph, (0..4).collect()));
     let order = schedule_region(region.clone(), &ScheduleOptions::default())?.order;
     check_order(&region, &order)?;
