@@ -46,9 +46,7 @@ impl<'a> Footprint<'a> {
             }))
             .collect();
         for candidate in candidates {
-            let Candidate::Value(candidate) = candidate else {
-                continue;
-            };
+            let Candidate::Value(candidate) = candidate else { continue };
             let share = |range: &LiveRange| (sums[range.end as usize] - sums[range.start as usize]) / sum;
             let shares: f64 = candidate.live.iter().map(share).sum();
             candidate.main_price = self.options.peak_worth * candidate.bytes as f64 * shares;

@@ -54,12 +54,8 @@ fn view_of_resident<'m>(
     costs: &Costs,
     candidate: &'m Candidate,
 ) -> Option<&'m View> {
-    let Candidate::Value(candidate) = candidate else {
-        return None;
-    };
-    let (Some(value), [view]) = (candidate.single(), candidate.views.as_slice()) else {
-        return None;
-    };
+    let Candidate::Value(candidate) = candidate else { return None };
+    let (Some(value), [view]) = (candidate.single(), candidate.views.as_slice()) else { return None };
     let (flow, live) = (&facts.flow, &facts.live);
     let may_stay = flow.values[value].kind == ValueKind::Parameter
         && view.computation == module.entry

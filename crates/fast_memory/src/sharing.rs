@@ -38,12 +38,8 @@ impl Sharing {
             let operands = &module.instructions[id].operands;
             let mut results = Vec::new();
             for position in facts.flow.positions.of(id) {
-                let Some(value) = facts.flow.value_at(position) else {
-                    continue;
-                };
-                let Some(&result) = of_value.get(&value) else {
-                    continue;
-                };
+                let Some(value) = facts.flow.value_at(position) else { continue };
+                let Some(&result) = of_value.get(&value) else { continue };
                 if facts.flow.values[value].definition != position {
                     continue;
                 }
@@ -51,12 +47,8 @@ impl Sharing {
                 let takes = |k: usize| facts.in_place.may_take_over(module, id, k, output);
                 let mut partners: SmallVec<[usize; 2]> = SmallVec::new();
                 for &operand in operands {
-                    let Some(value) = facts.flow.value_of(operand) else {
-                        continue;
-                    };
-                    let Some(&partner) = of_value.get(&value) else {
-                        continue;
-                    };
+                    let Some(value) = facts.flow.value_of(operand) else { continue };
+                    let Some(&partner) = of_value.get(&value) else { continue };
                     let mut same =
                         (0..operands.len()).filter(|&k| facts.flow.value_of(operands[k]) == Some(value));
                     let is_same_size = candidates[partner].bytes() == candidates[result].bytes();

@@ -9,7 +9,7 @@ use super::{Collector, Context};
 use crate::candidate::{Evicted, EvictedResult, Pinned, PrefetchedInput, View};
 
 impl Collector<'_> {
-    /// What it takes that values are in fast memory all their live ranges; `None` when they cannot.
+    /// What it takes that values are in fast memory during their whole live ranges; `None` when they cannot be.
     pub(super) fn pinned(
         self,
         values: &[ValueId],

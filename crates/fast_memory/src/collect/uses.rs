@@ -106,18 +106,17 @@ impl Walk<'_> {
 
     /// A kernel reads its operands.
     fn read(&mut self, id: InstructionId) {
-        let (module, flow) = (self.context.module, &self.context.facts.flow);
-        let time = self.context.facts.line.time(id);
-        let in_place = self.context.facts.in_place.must_alias(module, id);
+        let Context { module, facts, .. } = self.context;
+        let flow = &facts.flow;
+        let time = facts.line.time(id);
+        let in_place = facts.in_place.must_alias(module, id);
         for (k, &operand) in module.instructions[id].operands.iter().enumerate() {
             if module.shape(operand).is_tuple() {
                 flow.positions.of(operand).filter_map(|p| flow.value_at(p)).for_each(|value| {
                     self.uses.unsplittable.insert(value);
                 });
             }
-            let Some(value) = flow.value_of(operand) else {
-                continue;
-            };
+            let Some(value) = flow.value_of(operand) else { continue };
             let it = Use { user: id, operand: k as u32 };
             let is_sliced = self.sliced.contains(&it);
             let cost = if is_sliced { 0.0 } else { self.context.benefit.of_operand(id, it.operand) };
@@ -134,7 +133,8 @@ impl Walk<'_> {
 
     /// Control flow passes its operands into computations.
     fn pass_in(&mut self, id: InstructionId) {
-        let (module, flow) = (self.context.module, &self.context.facts.flow);
+        let Context { module, facts, .. } = self.context;
+        let flow = &facts.flow;
         let instruction = &module.instructions[id];
         for (k, &operand) in instruction.operands.iter().enumerate() {
             if instruction.op == Op::Conditional && k == 0 {
@@ -149,21 +149,19 @@ impl Walk<'_> {
                 }
                 _ => Vec::new(),
             };
-            // Where no single operand shows a value, none can be exchanged.
-            let exchanged = edges.iter().filter(|(_, e)| module.shape(*e).as_array().is_some());
+            // A value can only be replaced where a single operand shows it.
+            let replaceable = edges.iter().filter(|(_, e)| module.shape(*e).as_array().is_some());
             let shown: FxHashSet<ValueId> =
-                exchanged.filter_map(|(_, element)| flow.value_of(*element)).collect();
+                replaceable.filter_map(|(_, element)| flow.value_of(*element)).collect();
             for value in flow.positions.of(operand).filter_map(|p| flow.value_at(p)) {
                 if !shown.contains(&value) {
                     self.uses.unsplittable.insert(value);
                 }
             }
-            let begin = self.context.facts.line.begin(id).min(self.context.facts.line.time(operand));
-            let range = LiveRange { start: begin, end: self.context.facts.line.time(id) + 1 };
+            let begin = facts.line.begin(id).min(facts.line.time(operand));
+            let range = LiveRange { start: begin, end: facts.line.time(id) + 1 };
             for (it, element) in edges {
-                let Some(value) = flow.value_of(element) else {
-                    continue;
-                };
+                let Some(value) = flow.value_of(element) else { continue };
                 if self.is_merged_by(id, k, it, value) {
                     self.uses.merging.entry(value).or_default().push(it);
                     self.add(value, id, Event::new(range, 0.0, None, it));
@@ -177,7 +175,8 @@ impl Walk<'_> {
     /// Whether control flow merges an operand with other values: the computation sees another value than comes in, or
     /// the value comes out merged.
     fn is_merged_by(&self, id: InstructionId, k: usize, it: Use, value: ValueId) -> bool {
-        let (module, flow) = (self.context.module, &self.context.facts.flow);
+        let Context { module, facts, .. } = self.context;
+        let flow = &facts.flow;
         let called = &module.instructions[id].called;
         let callee = match module.instructions[id].op {
             Op::While | Op::Call { .. } => called[0],
@@ -202,12 +201,13 @@ impl Walk<'_> {
     /// What the entry returns is in main memory at the end. What other computations return either merges with what
     /// their callers see, or is passed on as it is.
     fn return_from(&mut self, root: InstructionId) {
-        let (module, flow) = (self.context.module, &self.context.facts.flow);
+        let Context { module, facts, .. } = self.context;
+        let flow = &facts.flow;
         let computation = module.instructions[root].parent;
         let is_entry = computation == module.entry;
         let is_tuple = module.instructions[root].op == Op::Tuple;
         if !is_entry {
-            let caller = self.context.facts.graph.caller(computation);
+            let caller = facts.graph.caller(computation);
             if caller.is_some_and(|id| matches!(module.instructions[id].op, Op::Call { .. })) {
                 for value in flow.positions.of(root).filter_map(|p| flow.value_at(p)) {
                     self.uses.unsplittable.insert(value);
@@ -215,11 +215,9 @@ impl Walk<'_> {
             }
             return;
         }
-        let (time, end) = (self.context.facts.line.time(root), self.context.facts.line.end());
+        let (time, end) = (facts.line.time(root), facts.line.end());
         for position in flow.positions.of(root) {
-            let Some(value) = flow.value_at(position) else {
-                continue;
-            };
+            let Some(value) = flow.value_at(position) else { continue };
             match *flow.positions.shape_index(position).0.as_slice() {
                 [j] if is_tuple => {
                     let it = Use { user: root, operand: j };

@@ -89,9 +89,7 @@ pub(super) fn bytes_of(context: Context<'_>, value: ValueId) -> Option<u64> {
     for &position in flow.positions_of(value) {
         let id = flow.positions.instruction(position);
         let part = context.module.shape(id).subshape(flow.positions.shape_index(position))?;
-        let Shape::Array(array) = part else {
-            return None;
-        };
+        let Shape::Array(array) = part else { return None };
         if array.rank() == 0 || array.is_dynamic() || array.memory_space() != 0 || array.layout.is_none() {
             return None;
         }

@@ -25,9 +25,7 @@ pub(super) fn views(context: Context<'_>, uses: &mut Uses) -> FxHashMap<ValueId,
     keys.sort_unstable_by_key(|&(value, c)| (value, std::cmp::Reverse(depth[c]), c));
     let mut views: FxHashMap<ValueId, Vec<View>> = FxHashMap::default();
     for (value, computation) in keys {
-        let Some(bytes) = bytes_of(context, value) else {
-            continue;
-        };
+        let Some(bytes) = bytes_of(context, value) else { continue };
         let events = lists.remove(&(value, computation)).expect("each key is taken once");
         let view = view(context, value, computation, events, bytes);
         let definition = facts.flow.positions.instruction(facts.flow.values[value].definition);
@@ -71,7 +69,7 @@ fn view(
     for event in &mut events {
         event.start = idle.fetch_start(event.uses[0].user, earliest, bytes as f64);
         event.latest = idle.latest_start(event.uses[0].user, event.start);
-        // What has to be in main memory inside keeps the value there.
+        // A use inside that needs main memory keeps the value there.
         if event.inside.iter().any(|view| view.events.iter().any(|e| e.fast.is_none())) {
             event.fast = None;
         }

@@ -85,9 +85,7 @@ impl<'a> Builder<'a> {
         let Some(around) = TupleLoop::around(module, &facts.graph, users, key.computation) else {
             return ways;
         };
-        let Some(element) = around.element(module, shown) else {
-            return ways;
-        };
+        let Some(element) = around.element(module, shown) else { return ways };
         let given = module.instructions[around.init].operands[element as usize];
         if facts.flow.value_of(given) != Some(key.value) || sliced.offsets(module).is_empty() {
             return ways;

@@ -63,9 +63,7 @@ pub(crate) fn find(context: Context<'_>, fast: &EntitySet<ValueId>) -> Slices {
     let mut builder = Builder::new(context);
     for (key, uses) in sliced_uses(context, fast) {
         let sliced = SlicedOperand::of(context.module, context.users, uses[0]).expect("it was sliced before");
-        let Some(candidate) = builder.candidate(&key, &uses, &sliced) else {
-            continue;
-        };
+        let Some(candidate) = builder.candidate(&key, &uses, &sliced) else { continue };
         slices.candidates.push(candidate);
         slices.arrays.insert(key.value);
         slices.uses.extend(uses);
@@ -90,9 +88,7 @@ fn sliced_uses(context: Context<'_>, fast: &EntitySet<ValueId>) -> IndexMap<Key,
             let Some(value) = facts.flow.value_of(operand).filter(|&value| !fast.contains(value)) else {
                 continue;
             };
-            let Some(sliced) = SlicedOperand::of(module, users, it) else {
-                continue;
-            };
+            let Some(sliced) = SlicedOperand::of(module, users, it) else { continue };
             let scope = ScalarScope { facts, kernel: id, around: None };
             let offsets = sliced.offsets(module);
             let is_overwritten = in_place.iter().any(|pair| pair.operand == it.operand);
