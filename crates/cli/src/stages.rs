@@ -5,6 +5,7 @@ use std::fmt::{Display, Write as _};
 use comfy_table::{CellAlignment, Table, presets};
 use memplan::Compiled;
 use memplan::driver::{StageReport, TriedPrograms, TriedSchedule};
+use memplan::fast_memory::{FastMemoryEntry, FastMemoryReport, Residence};
 use memplan::memory::Bytes;
 use memplan::passes::{Conflict, CopyReport, FusionReport, MustShare, RematReport, Report, ResidualsReport};
 
@@ -60,7 +61,7 @@ pub(crate) fn explain(compiled: &Compiled) -> String {
             }
             StageReport::Schedules(tried) => tried.iter().map(of_schedule).collect(),
             StageReport::Programs(tried) => of_programs(tried),
-            StageReport::FastMemory(report) => format!("  {report:?}\n"),
+            StageReport::FastMemory(report) => fast_memory(report),
             _ => String::new(),
         };
         if !decided.is_empty() {
@@ -132,6 +133,29 @@ fn copies(report: &CopyReport) -> String {
         };
         format!("  `{}` copies `{}`, {}: {sharing}, but {conflict}", copy.copy, copy.source, copy.bytes)
     }))
+}
+
+fn fast_memory(report: &FastMemoryReport) -> String {
+    let described = |entry: &FastMemoryEntry| {
+        let index = if entry.index.0.is_empty() { String::new() } else { entry.index.to_string() };
+        let residence = match entry.residence {
+            Residence::Main => "is in main memory, and would save in fast memory",
+            Residence::Pinned => "is pinned, which saves",
+            Residence::Prefetched => "is prefetched, which saves",
+            Residence::Evicted => "is evicted, which saves",
+            Residence::Resident => "stays from call to call, which saves",
+            Residence::Slice => "has a slice prefetched, which saves",
+            Residence::PipelinedSlice => "has a slice prefetched one iteration ahead, which saves",
+            _ => "saves",
+        };
+        let FastMemoryEntry { name, bytes, saved, .. } = entry;
+        format!("  `{name}{index}`, {bytes}, {residence} a traffic of {saved:.0} bytes")
+    };
+    let copies = format!(
+        "  {} of fast memory, {} copies in, {} out; a traffic of {:.0} bytes, and of {:.0} at least",
+        report.height, report.prefetches, report.evictions, report.traffic, report.lower_bound
+    );
+    lines(std::iter::once(copies).chain(report.assigned.iter().chain(&report.refused).map(described)))
 }
 
 fn of_schedule(tried: &TriedSchedule) -> String {
