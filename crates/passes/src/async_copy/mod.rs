@@ -66,7 +66,7 @@ pub struct Placed {
 /// let value = Position { instruction: a, index: ShapeIndex::root() };
 /// let fast = Target::find("tpu-v5e")?.fast_memory.expect("it has fast memory");
 /// insert_async_copies(&mut module, &facts, fast, &[FastMemoryDecision::Pin { value }])?;
-/// assert!(memplan_hlo::print(&module).contains("a = f32[8]{0:S(1)} negate(p)"));
+/// assert!(memplan_hlo::print(&module).contains("%a = f32[8]{0:S(1)} negate(%p)"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn insert_async_copies(
