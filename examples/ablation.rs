@@ -57,7 +57,8 @@ pub(crate) fn document(corpus: &str, programs: &[Program]) -> Result<String, Box
          Each row turns one technique off and leaves all others on. A figure is what the {} programs of the corpus need then \
          (arguments, results and temporaries), over what they need with everything on: the geometric mean, and the program \
          that loses most. Below 1, a program needs fewer bytes without the technique: what is decided early is right on the \
-         whole, not each time. Bytes are the same on every machine; seconds are those that all programs took on the machine \
+         whole, not each time. On TPUs, a program without layout assignment stays untiled, so that its arrays take no \
+         padding: that figure is no saving. Bytes are the same on every machine; seconds are those that all programs took on the machine \
          that wrote this, and only show where time goes.\n",
         programs.len()
     );

@@ -1,5 +1,7 @@
 //! The whole of memplan on case files, on random modules and on real programs.
 
+#[path = "../examples/ablation.rs"]
+mod ablation;
 mod c_header;
 mod compile;
 mod corpus;

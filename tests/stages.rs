@@ -33,6 +33,15 @@ fn large_programs_stay_valid_and_settle() {
     }
 }
 
+/// `examples/ablation.rs`, which writes `docs/ablation.md`.
+#[test]
+fn techniques_are_turned_off_one_by_one() {
+    let mut programs = crate::ablation::programs(std::path::Path::new("tests/corpus")).unwrap();
+    programs.retain(|(name, _)| name == "branches");
+    let text = crate::ablation::document("tests/corpus", &programs).unwrap();
+    assert!(text.contains("| recomputation |") && !text.contains("not compiled"), "{text}");
+}
+
 /// Runs a pass and says whether the last one in it changed anything. The result is valid.
 fn run(module: &mut Module, pass: &dyn Pass, target: &str) -> bool {
     let target = Target::find(target).unwrap();
