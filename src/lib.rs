@@ -12,6 +12,7 @@
 //! | run a module, also inside its plan | [`interp`] |
 //! | run single passes, or your own | [`passes`] |
 //! | emit what a runtime loads | [`codegen`] |
+//! | plan a program of another IR | [`program`], and [`plan::place`] |
 //! | pack buffers of anything | [`pack`] |
 //! | know targets, bytes, the plan file | [`memory`] |
 //! | know what is live when, aliased, and what it costs | [`analysis`] |

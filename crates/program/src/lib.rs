@@ -20,6 +20,37 @@
 //! | scratch | working memory of one instant |
 //! | region | a part of the program that is scheduled by itself: a body of a function or loop |
 //! | buffer | in a region: bytes that are live from the first node that touches them to the last |
+//!
+//! ```
+//! use memplan_memory::Bytes;
+//! use memplan_program::{LiveRange, Program, Region, Time, Value, ValueId};
+//!
+//! /// Each instant reads the value before, and writes one of so many bytes.
+//! struct Chain([u64; 3]);
+//!
+//! impl Program for Chain {
+//!     fn end(&self) -> Time {
+//!         3
+//!     }
+//!     fn n_values(&self) -> usize {
+//!         3
+//!     }
+//!     fn value(&self, value: ValueId) -> Value {
+//!         let start = value.as_u32();
+//!         let live = LiveRange { start, end: (start + 2).min(3) };
+//!         Value { is_result: start == 2, ..Value::computed(Bytes(self.0[start as usize]), live) }
+//!     }
+//!     fn reads(&self, time: Time) -> impl Iterator<Item = ValueId> {
+//!         time.checked_sub(1).map(ValueId::from_u32).into_iter()
+//!     }
+//!     fn writes(&self, time: Time) -> impl Iterator<Item = ValueId> {
+//!         std::iter::once(ValueId::from_u32(time))
+//!     }
+//! }
+//!
+//! let region = Region::of(&Chain([4, 8, 2]));
+//! assert_eq!((region.n_nodes, region.buffers.len(), region.dependencies.len()), (3, 3, 2));
+//! ```
 
 mod placement;
 mod program;
