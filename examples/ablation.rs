@@ -147,10 +147,13 @@ fn hold_no_rows(options: &mut CompileOptions) {
     options.stages.fusions.iter_mut().for_each(|fusion: &mut Fusion| fusion.options.rows.max_kernels = 0);
 }
 
+/// What a program needs with some options.
+type Bytes<Options> = dyn Fn(&Options, &Module) -> Result<u64, Box<dyn Error>>;
+
 /// A row for each way to work, after one for the default.
 fn table<Options: Default>(
     programs: &[Program],
-    of: &dyn Fn(&Options, &Module) -> Result<u64, Box<dyn Error>>,
+    of: &Bytes<Options>,
     ways: impl Iterator<Item = (&'static str, Options)>,
 ) -> String {
     let run = |options: &Options| {

@@ -130,11 +130,13 @@ impl Pipeline {
     }
 
     /// The same without the passes of a name, also in pipelines within.
+    #[must_use]
     pub fn without(&self, name: &str) -> Pipeline {
         self.replacing(name, None)
     }
 
     /// The same with another pass for each of a name, also in pipelines within.
+    #[must_use]
     pub fn with(&self, name: &str, pass: impl Into<AnyPass>) -> Pipeline {
         self.replacing(name, Some(&pass.into()))
     }
