@@ -148,12 +148,12 @@ fn hold_no_rows(options: &mut CompileOptions) {
 }
 
 /// What a program needs with some options.
-type Bytes<Options> = dyn Fn(&Options, &Module) -> Result<u64, Box<dyn Error>>;
+type Bytes<'a, Options> = dyn Fn(&Options, &Module) -> Result<u64, Box<dyn Error>> + 'a;
 
 /// A row for each way to work, after one for the default.
 fn table<Options: Default>(
     programs: &[Program],
-    of: &Bytes<Options>,
+    of: &Bytes<'_, Options>,
     ways: impl Iterator<Item = (&'static str, Options)>,
 ) -> String {
     let run = |options: &Options| {
