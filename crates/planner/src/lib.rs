@@ -3,6 +3,29 @@
 //! [`plan`] is the whole of it: a schedule for modules that have none, the facts of liveness and aliasing, storage
 //! shared by need and by choice, and an offset for everything. What comes out is a
 //! [`MemoryPlan`](memplan_memory::MemoryPlan): plain data that `memplan-check` proves right.
+//!
+//! ```
+//! use memplan_memory::{Bytes, Target};
+//! use memplan_planner::{PlanOptions, plan};
+//!
+//! let module = memplan_hlo::parse(
+//!     "HloModule m, is_scheduled=true
+//!      ENTRY main {
+//!        p = f32[8]{0} parameter(0)
+//!        a = f32[8]{0} exponential(p)
+//!        b = f32[8]{0} reverse(a), dimensions={0}
+//!        ROOT r = f32[8]{0} multiply(a, b)
+//!      }",
+//! )?;
+//! let planned = plan(&module, &Target::find("cpu")?, &PlanOptions::default())?;
+//! // The parameter, the result, which takes over `a`, and `b`.
+//! assert_eq!(planned.plan.totals.temp, Bytes(32));
+//! for (position, slice) in &planned.plan.slices {
+//!     let name = &module.instructions[position.instruction].name;
+//!     println!("{name}: {} + {}", slice.allocation, slice.offset);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod assign;
 mod cost;
