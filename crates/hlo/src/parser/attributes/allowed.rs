@@ -4,12 +4,14 @@ use memplan_ir::{Arithmetic, Opcode};
 
 use super::{Attribute, Head};
 
-/// Whether an instruction takes an attribute. An async spelling like `slice-start` takes those of both.
+/// Whether an instruction takes an attribute. An async spelling like `slice-start` takes those of both, but for the
+/// computation of the start, which is made around the slice.
 pub(super) fn is_allowed(head: &Head, attribute: Attribute) -> bool {
-    allowed(head.opcode).contains(&attribute)
-        || head
-            .wrapped
-            .is_some_and(|wrapped| head.opcode == Opcode::AsyncStart && allowed(wrapped).contains(&attribute))
+    let own = allowed(head.opcode).contains(&attribute);
+    match head.wrapped.filter(|_| head.opcode == Opcode::AsyncStart) {
+        Some(wrapped) => allowed(wrapped).contains(&attribute) || own && attribute != Attribute::Calls,
+        None => own,
+    }
 }
 
 /// The attributes that an opcode takes beside those every instruction may have.
