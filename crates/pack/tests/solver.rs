@@ -112,3 +112,17 @@ fn problems_fit_where_they_are_known_to_and_no_less() {
         assert_eq!(refuted.certificate.status, Status::Infeasible, "{name}");
     }
 }
+
+/// `held` is live before and after, but not at the time of `x` and `y`: while its place is searched for, these do not count
+/// as something that it could rest on. (Found by fuzzing: 19 was called the least height.)
+#[test]
+fn what_waits_in_a_gap_holds_nothing_up() {
+    let mut problem = Problem::new();
+    let held = problem.push(Item::new(7, 3..8).with_gap(5..7));
+    let [_x, _y] = [Item::new(10, 6..7).aligned(3), Item::new(7, 6..7)].map(|item| problem.push(item));
+    problem.push(Item::new(3, 7..8).aligned(4).fixed_at(0));
+    problem.push(Item::new(3, 7..8).aligned(4));
+    problem.push(Item::new(3, 7..8).aligned(8));
+    let packing = minimize(&problem, &Options::default()).unwrap();
+    assert_eq!((packing.height, packing.offsets[held], packing.certificate.optimal), (18, 11, true));
+}

@@ -81,24 +81,31 @@ impl Search<'_> {
             return None;
         }
         let mut raised = u64::MAX;
-        let mut reach = (section, section + 1);
+        // Where blocks are live that could be at the floor: all these sections are at the floor, as this one is ready.
+        let mut beside: smallvec::SmallVec<[(u32, u32); 8]> = smallvec::SmallVec::new();
         for &block in self.live[section as usize].iter().filter(|&&block| self.is_waiting(block)) {
             if self.least[block as usize] > floor {
                 raised = raised.min(self.least[block as usize]);
             } else {
-                let data = &self.instance.blocks[block as usize];
-                reach = (reach.0.min(data.lower), reach.1.max(data.upper));
+                let pieces = self.instance.pieces(block as usize);
+                beside.extend(pieces.iter().map(|piece| (piece.lower, piece.upper)));
             }
         }
-        // One that could be at the floor but is not rests on something beside this section.
-        for beside in (reach.0..reach.1).filter(|&beside| beside != section) {
-            self.looked_at(self.live[beside as usize].len() as u32);
-            for &block in self.live[beside as usize].iter().filter(|&&block| self.is_waiting(block)) {
-                let end = self.least[block as usize] + self.scaled.smallest[block as usize];
-                if end < raised && !self.is_live(block, section) {
-                    raised = end;
+        // One that could be at the floor but is not rests on something beside this section. What waits in its gaps
+        // cannot hold it up.
+        beside.sort_unstable();
+        let mut next = 0;
+        for (lower, upper) in beside {
+            for beside in (lower.max(next)..upper).filter(|&beside| beside != section) {
+                self.looked_at(self.live[beside as usize].len() as u32);
+                for &block in self.live[beside as usize].iter().filter(|&&block| self.is_waiting(block)) {
+                    let end = self.least[block as usize] + self.scaled.smallest[block as usize];
+                    if end < raised && !self.is_live(block, section) {
+                        raised = end;
+                    }
                 }
             }
+            next = next.max(upper);
         }
         (raised > floor && raised - floor <= slack).then_some(raised)
     }
