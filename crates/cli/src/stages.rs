@@ -112,7 +112,8 @@ fn residuals(report: &ResidualsReport) -> String {
 }
 
 fn copies(report: &CopyReport) -> String {
-    lines(report.copies.iter().map(|copy| {
+    let more = (report.unlisted > 0).then(|| format!("and {} more copies", report.unlisted));
+    let listed = report.copies.iter().map(|copy| {
         let sharing = match &copy.because.sharing {
             MustShare::Update { by, operand } => format!("`{by}` overwrites operand {operand}"),
             MustShare::LoopState { of, index } => format!("`{of}` overwrites element {index} of its state"),
@@ -132,7 +133,8 @@ fn copies(report: &CopyReport) -> String {
             other => format!("{other:?}"),
         };
         format!("  `{}` copies `{}`, {}: {sharing}, but {conflict}", copy.copy, copy.source, copy.bytes)
-    }))
+    });
+    lines(listed.chain(more))
 }
 
 fn fast_memory(report: &FastMemoryReport) -> String {

@@ -86,13 +86,11 @@ fn insert_copies(module: &mut Module, target: &Target, report: &mut CopyReport) 
     let facts =
         Facts { target, graph: &graph, flow: &flow, in_place: &in_place, readers: &readers, given: &given };
     for &computation in graph.sequential() {
-        let mut separate = Separate::new(module, &mut names, facts, computation);
+        let mut separate = Separate::new(module, &mut names, facts, computation, report);
         separate.updates_in_place()?;
         separate.receives()?;
         separate.results()?;
-        let (has_changed, copies) = separate.finish();
-        changed |= has_changed;
-        report.copies.extend(copies);
+        changed |= separate.finish();
     }
     if changed {
         module.compact();
@@ -200,7 +198,7 @@ struct Separate<'a> {
     steps: usize,
     changed: bool,
     /// The copies so far.
-    copies: Vec<InsertedCopy>,
+    report: &'a mut CopyReport,
 }
 
 /// What is known of the module as a whole.
@@ -220,6 +218,7 @@ impl<'a> Separate<'a> {
         names: &'a mut Names,
         Facts { target, graph, flow, in_place, readers, given }: Facts<'a>,
         computation: ComputationId,
+        report: &'a mut CopyReport,
     ) -> Separate<'a> {
         let mut separate = Separate {
             module,
@@ -242,7 +241,7 @@ impl<'a> Separate<'a> {
             stamp: 0,
             steps: 0,
             changed: false,
-            copies: Vec::new(),
+            report,
         };
         separate.promised = separate.promised_by_start();
         separate.list_nodes();
@@ -354,11 +353,12 @@ impl<'a> Separate<'a> {
         let mut copy = Instruction::new(name, original.shape, Op::Copy, [source], self.computation);
         copy.metadata = original.metadata.clone();
         let copy = self.module.add_instruction(copy);
-        self.copies.push(InsertedCopy {
-            computation: self.module.computations[self.computation].name.clone(),
-            copy: self.name(copy),
-            source: self.name(source),
-            bytes: self.target.size_of(self.module.shape(source)),
+        let (module, target, computation) = (&*self.module, self.target, self.computation);
+        self.report.push(|| InsertedCopy {
+            computation: module.computations[computation].name.clone(),
+            copy: module.instructions[copy].name.clone(),
+            source: module.instructions[source].name.clone(),
+            bytes: target.size_of(module.shape(source)),
             because,
         });
         let from = self.node_of[&source];
@@ -383,11 +383,11 @@ impl<'a> Separate<'a> {
         self.module.instructions[id].name.clone()
     }
 
-    /// Puts the instructions into an order that keeps all dependencies. Returns whether anything changed, and the copies.
-    fn finish(self) -> (bool, Vec<InsertedCopy>) {
+    /// Puts the instructions into an order that keeps all dependencies. Returns whether anything changed.
+    fn finish(self) -> bool {
         if self.changed {
             sort_topologically(self.module, self.computation);
         }
-        (self.changed, self.copies)
+        self.changed
     }
 }

@@ -6,8 +6,22 @@ use memplan_memory::Bytes;
 /// The copies that `copy-insertion` added to a module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CopyReport {
-    /// The copies, callees before callers.
+    /// The copies, callees before callers: the first [`CopyReport::MAX_LISTED`].
     pub copies: Vec<InsertedCopy>,
+    /// How many copies are not listed.
+    pub unlisted: usize,
+}
+
+impl CopyReport {
+    /// Most copies that are listed, each of which takes some 200 bytes of memory.
+    pub const MAX_LISTED: usize = 10_000;
+
+    pub(super) fn push(&mut self, copy: impl FnOnce() -> InsertedCopy) {
+        match self.copies.len() < CopyReport::MAX_LISTED {
+            true => self.copies.push(copy()),
+            false => self.unlisted += 1,
+        }
+    }
 }
 
 /// One inserted copy.
