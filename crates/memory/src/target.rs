@@ -170,6 +170,9 @@ pub struct Target {
     /// Additions per second of the vector units, all element types alike; `None`: not known.
     #[serde(default)]
     pub vector_rate: Option<f64>,
+    /// Seconds from the end of one kernel to the begin of the next: launches, or what the cores take to get going.
+    #[serde(default)]
+    pub kernel_overhead: f64,
     /// The memory that values are moved to from main memory; `None`: no value is.
     #[serde(default)]
     pub fast_memory: Option<FastMemory>,
@@ -251,6 +254,10 @@ impl Target {
         }
         if self.vector_rate.is_some_and(|rate| !above_zero(rate)) {
             return invalid("vector_rate".into(), "the rate of the vector units must be above zero".into());
+        }
+        if !(self.kernel_overhead >= 0.0 && self.kernel_overhead.is_finite()) {
+            let message = "the overhead of a kernel must not be below zero".into();
+            return invalid("kernel_overhead".into(), message);
         }
         if let Some(fast) = &self.fast_memory {
             let capacity = self.space(fast.space).and_then(|space| space.capacity);

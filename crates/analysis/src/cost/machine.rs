@@ -22,8 +22,17 @@ impl Machine<'_> {
     /// Seconds that the cores compute. Matrix and vector units work at the same time, so the slower one counts; a unit
     /// whose rate the target does not give counts as infinitely fast.
     pub fn compute_seconds(&self, work: &Work) -> f64 {
-        let matrix: f64 = work.matrix.iter().map(|&(t, operations)| operations / self.matrix_rate(t)).sum();
-        matrix.max(work.vector / self.target.vector_rate.unwrap_or(f64::INFINITY))
+        self.matrix_seconds(work).max(self.vector_seconds(work))
+    }
+
+    /// Seconds that the matrix units compute.
+    pub fn matrix_seconds(&self, work: &Work) -> f64 {
+        work.matrix.iter().map(|&(t, operations)| operations / self.matrix_rate(t)).sum()
+    }
+
+    /// Seconds that the vector units compute.
+    pub fn vector_seconds(&self, work: &Work) -> f64 {
+        work.vector / self.target.vector_rate.unwrap_or(f64::INFINITY)
     }
 
     /// Seconds that bytes take between a memory and the cores; none for a memory whose bandwidth is not known.

@@ -55,6 +55,8 @@ pub struct Work {
     pub matrix: SmallVec<[(ElementType, f64); 1]>,
     /// Operations of the vector units, each worth one addition.
     pub vector: f64,
+    /// Seconds before anything of that begins: launches of kernels, or what the cores take to get going.
+    pub overhead: f64,
     /// What it reads and writes: operands in order, then results. Nothing is listed that moves no bytes.
     pub accesses: SmallVec<[Access; 4]>,
 }
@@ -145,7 +147,7 @@ impl Costing<'_> {
         let leaves = leaves_of(module, id);
         let is_in_place: Vec<bool> =
             leaves.iter().map(|(index, _)| pairs.iter().any(|pair| pair.output_index == *index)).collect();
-        let mut work = Work::default();
+        let mut work = Work { overhead: self.target.kernel_overhead, ..Work::default() };
         let (reads, writes) = match instruction.op {
             Op::Fusion(_) => {
                 let interior = self.interior(instruction.called[0], is_in_place);

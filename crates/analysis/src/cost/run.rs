@@ -1,6 +1,6 @@
 //! A run of a scheduled program: how many bytes move between main memory and the cores, and how long it takes.
 //!
-//! An operation takes `max(compute, Σ bytes(space) / bandwidth(space))`. Transfers between memories start in order and
+//! An operation takes `overhead + max(compute, Σ bytes(space) / bandwidth(space))`. Transfers between memories start in order and
 //! proceed one after the other, as fast as main memory has time: an operation that takes `t` and itself moves main
 //! memory bytes for `b` of it leaves `t - b` to transfers. Waiting for a transfer lets those before it finish first.
 //!
@@ -31,7 +31,15 @@ pub struct RunEstimate {
     pub resident_bytes: f64,
     /// Seconds from begin to end.
     pub seconds: f64,
-    /// Seconds of these that the cores wait for transfers.
+    /// Seconds of these that matrix products and convolutions take, where nothing else of their kernel takes longer.
+    pub matrix_seconds: f64,
+    /// Seconds that other arithmetic takes, likewise.
+    pub vector_seconds: f64,
+    /// Seconds that memory takes, likewise.
+    pub memory_seconds: f64,
+    /// Seconds in which kernels are launched, or get going.
+    pub overhead: f64,
+    /// Seconds that the cores wait for transfers. These five make up the whole.
     pub waiting: f64,
     /// Operations of matrix products and convolutions, of all types.
     pub matrix_operations: f64,
@@ -121,6 +129,10 @@ struct Run {
     transferred: f64,
     resident: f64,
     seconds: f64,
+    matrix_seconds: f64,
+    vector_seconds: f64,
+    memory_seconds: f64,
+    overhead: f64,
     waiting: f64,
     /// Seconds that main memory is busy.
     busy: f64,
@@ -136,6 +148,10 @@ impl From<&Run> for RunEstimate {
             transferred_bytes: run.transferred,
             resident_bytes: run.resident,
             seconds: run.seconds,
+            matrix_seconds: run.matrix_seconds,
+            vector_seconds: run.vector_seconds,
+            memory_seconds: run.memory_seconds,
+            overhead: run.overhead,
             waiting: run.waiting,
             matrix_operations: run.matrix,
             vector_operations: run.vector,
@@ -149,6 +165,10 @@ impl Run {
         self.transferred += times * other.transferred;
         self.resident += times * other.resident;
         self.seconds += times * other.seconds;
+        self.matrix_seconds += times * other.matrix_seconds;
+        self.vector_seconds += times * other.vector_seconds;
+        self.memory_seconds += times * other.memory_seconds;
+        self.overhead += times * other.overhead;
         self.waiting += times * other.waiting;
         self.busy += times * other.busy;
         self.matrix += times * other.matrix;
@@ -236,7 +256,17 @@ impl Follow<'_> {
                 run.busy += seconds;
             }
         }
-        run.seconds = memory.max(self.machine.compute_seconds(work));
+        let (matrix, vector) = (self.machine.matrix_seconds(work), self.machine.vector_seconds(work));
+        let longest = memory.max(matrix).max(vector);
+        // What takes longest is what the kernel's time goes to.
+        let part = match longest {
+            longest if longest == memory => &mut run.memory_seconds,
+            longest if longest == matrix => &mut run.matrix_seconds,
+            _ => &mut run.vector_seconds,
+        };
+        *part = longest;
+        run.overhead = work.overhead;
+        run.seconds = longest + work.overhead;
         run
     }
 
