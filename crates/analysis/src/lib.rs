@@ -41,7 +41,9 @@ mod trip_count;
 
 pub use buffers::{BufferId, Buffers, aliased_values, buffers, given_parameters, in_place_values};
 pub use call_graph::{CallGraph, CallGraphError, Context};
-pub use cost::{Access, Costs, Durations, KernelCosts, Machine, RunEstimate, Work, operations};
+pub use cost::{
+    Access, Costs, Durations, KernelCosts, Machine, Products, Registers, RunEstimate, Work, operations,
+};
 pub use dataflow::{Dataflow, Value, ValueKind, dataflow};
 pub use facts::Facts;
 pub use in_place::{InPlace, InPlacePair};

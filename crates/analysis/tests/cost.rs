@@ -1,6 +1,6 @@
 //! What instructions compute, read and write, on programs small enough to count by hand.
 
-use memplan_analysis::{CallGraph, Costs, InPlace, RunEstimate, Work};
+use memplan_analysis::{CallGraph, Costs, InPlace, KernelCosts, Products, Registers, RunEstimate, Work};
 use memplan_hlo::parse;
 use memplan_ir::{ElementType, InstructionId, Module};
 use memplan_memory::{Bytes, FastMemory, MemorySpace, MemorySpaceId, Target, Transfer};
@@ -67,7 +67,9 @@ fn kernels_read_operands_and_write_results() {
         "d",
         "0:512 1:256 >{}:128",
     );
-    assert_eq!(work.matrix.as_slice(), [(ElementType::F32, 2.0 * 8.0 * 4.0 * 16.0)]);
+    let operations = 2.0 * 8.0 * 4.0 * 16.0;
+    let products = Products { element_type: ElementType::F32, operations, padded: operations };
+    assert_eq!(work.matrix.as_slice(), [products]);
 }
 
 #[test]
@@ -225,4 +227,66 @@ fn transfers_hide_behind_compute() {
     check_run(&format!("{START} a = f32[100]{{0:S(1)}} negate(x) ROOT {DONE}"), 400.0, 300.0, 400.0);
     // One that writes main memory takes 400 ns, none of them idle.
     check_run(&format!("{START} a = f32[100]{{0}} negate(x) ROOT {DONE}"), 800.0, 400.0, 800.0);
+}
+
+/// What a kernel of a program for a TPU passes through its units.
+fn on_a_tpu(body: &str) -> (Work, RunEstimate) {
+    let text = format!(
+        "HloModule m, is_scheduled=true
+         sum {{ a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = f32[] add(a, b) }}
+         scaled_sum {{
+           p = f32[8,2048]{{1,0:T(8,128)}} parameter(0)
+           s = f32[8,2048]{{1,0:T(8,128)}} multiply(p, p)
+           z = f32[] constant(0)
+           ROOT r = f32[8]{{0:T(128)}} reduce(s, z), dimensions={{1}}, to_apply=sum
+         }}
+         ENTRY e {{
+           x = f32[8,2048]{{1,0:T(8,128)}} parameter(0)
+           y = pred[32,1024]{{1,0:T(32,128)}} parameter(1)
+           w = bf16[64,10]{{1,0:T(8,128)(2,1)}} parameter(2)
+           v = bf16[10,64]{{1,0:T(8,128)(2,1)}} parameter(3)
+           n = s32[] parameter(4)
+           ROOT k = {body}
+         }}"
+    );
+    let (module, target) = (parse(&text).unwrap(), Target::find("tpu-v5e").unwrap());
+    let (graph, costs) = costs(&module, &target);
+    let kernel = named(&module, "k");
+    let run = *KernelCosts::new(&module, &graph, &costs, &target).of(kernel);
+    (costs.work(kernel).clone(), run)
+}
+
+#[test]
+fn kernels_pass_registers_through_the_vector_unit() {
+    let registers = |body: &str| on_a_tpu(body).0.registers;
+    let two_dimensional = "f32[8,2048]{1,0:T(8,128)}";
+    assert_eq!(
+        registers(&format!("{two_dimensional} negate(x)")),
+        Registers { evaluated: 16.0, accessed: 32.0, is_move: false }
+    );
+    // What is reduced counts, and not the few sums that come of it.
+    let sum = registers("f32[8]{0:T(128)} fusion(x), kind=kLoop, calls=scaled_sum");
+    assert_eq!((sum.evaluated, sum.accessed), (16.0, 16.125));
+    // Each truth value is a byte in memory, and a word in a register.
+    let not = registers("pred[32,1024]{1,0:T(32,128)} not(y)");
+    assert_eq!((not.evaluated, not.accessed), (32.0, 16.0));
+    assert!(registers(&format!("{two_dimensional} copy(x)")).is_move);
+    assert!(!registers("f32[8,2048]{0,1:T(8,128)} copy(x)").is_move);
+}
+
+#[test]
+fn matrix_units_work_on_whole_tiles() {
+    let dot = "bf16[64,64]{1,0:T(8,128)(2,1)} dot(w, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}";
+    let [products] = on_a_tpu(dot).0.matrix[..] else { panic!("a product is one") };
+    assert_eq!(
+        (products.operations, products.padded),
+        (2.0 * 64.0 * 64.0 * 10.0, 2.0 * 64.0 * 128.0 * 128.0)
+    );
+}
+
+#[test]
+fn scalars_need_no_kernel() {
+    assert_eq!(on_a_tpu("s32[] add(n, n)").1.overhead, 0.0);
+    let target = Target::find("tpu-v5e").unwrap();
+    assert_eq!(on_a_tpu("f32[8,2048]{1,0:T(8,128)} negate(x)").1.overhead, target.kernel_overhead);
 }

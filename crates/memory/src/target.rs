@@ -74,6 +74,9 @@ pub struct MemorySpace {
     /// Bytes per second between this memory and the cores.
     #[serde(default)]
     pub bandwidth: Option<f64>,
+    /// Share of the bandwidth that kernels reach.
+    #[serde(default = "whole")]
+    pub kernel_share: f64,
 }
 
 impl MemorySpace {
@@ -127,6 +130,25 @@ impl TryFrom<f64> for Rate {
     }
 }
 
+/// What a vector unit takes beside its arithmetic: a kernel is a loop over registers.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct VectorUnit {
+    /// Elements of a register, each in a word of 32 bits.
+    pub register_elements: u64,
+    /// Seconds for each register of the largest value that a kernel evaluates.
+    pub evaluation_seconds: f64,
+    /// Seconds for each register that a kernel reads or writes.
+    pub access_seconds: f64,
+    /// Like `evaluation_seconds`, in kernels with matrix products, whose results come tile by tile.
+    pub epilogue_seconds: f64,
+    /// Like `access_seconds`, in kernels with matrix products.
+    pub operand_seconds: f64,
+    /// Seconds for each register that is read or written by what only moves or fills whole registers.
+    pub move_seconds: f64,
+}
+
 /// The memory near the cores that whole values are kept in while they are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -170,6 +192,12 @@ pub struct Target {
     /// Additions per second of the vector units, all element types alike; `None`: not known.
     #[serde(default)]
     pub vector_rate: Option<f64>,
+    /// Rows and columns of the matrix unit, which works on whole tiles of that size; `None`: no padding is counted.
+    #[serde(default)]
+    pub matrix_unit: Option<u64>,
+    /// What the vector units take to pass registers through; `None`: only their arithmetic counts.
+    #[serde(default)]
+    pub vector_unit: Option<VectorUnit>,
     /// Seconds from the end of one kernel to the begin of the next: launches, or what the cores take to get going.
     #[serde(default)]
     pub kernel_overhead: f64,
@@ -215,6 +243,10 @@ impl Target {
             if space.bandwidth.is_some_and(|bandwidth| !above_zero(bandwidth)) {
                 return invalid(field("bandwidth"), format!("the bandwidth of `{name}` must be above zero"));
             }
+            if !(space.kernel_share > 0.0 && space.kernel_share <= 1.0) {
+                let message = "kernels reach a share of the bandwidth above 0 and up to 1".into();
+                return invalid(field("kernel_share"), message);
+            }
             if space.capacity.is_some_and(|capacity| capacity < space.reserved) {
                 return invalid(field("reserved"), format!("`{name}` reserves more than it has"));
             }
@@ -254,6 +286,26 @@ impl Target {
         }
         if self.vector_rate.is_some_and(|rate| !above_zero(rate)) {
             return invalid("vector_rate".into(), "the rate of the vector units must be above zero".into());
+        }
+        if self.matrix_unit == Some(0) {
+            return invalid("matrix_unit".into(), "a matrix unit has at least one row".into());
+        }
+        if let Some(unit) = &self.vector_unit {
+            let seconds = [
+                ("evaluation", unit.evaluation_seconds),
+                ("access", unit.access_seconds),
+                ("epilogue", unit.epilogue_seconds),
+                ("operand", unit.operand_seconds),
+                ("move", unit.move_seconds),
+            ];
+            if let Some((name, _)) = seconds.iter().find(|(_, s)| !(*s >= 0.0 && s.is_finite())) {
+                let message = "what a register takes must not be below zero".into();
+                return invalid(format!("vector_unit.{name}_seconds"), message);
+            }
+            if unit.register_elements == 0 {
+                let message = "a register has at least one element".into();
+                return invalid("vector_unit.register_elements".into(), message);
+            }
         }
         if !(self.kernel_overhead >= 0.0 && self.kernel_overhead.is_finite()) {
             let message = "the overhead of a kernel must not be below zero".into();
@@ -383,6 +435,10 @@ fn storage_bytes(array: &ArrayShape, count: u128) -> u64 {
         packed => u128::try_from(packed).unwrap_or(0),
     };
     u64::try_from(count.saturating_mul(bits).div_ceil(8)).unwrap_or(u64::MAX)
+}
+
+fn whole() -> f64 {
+    1.0
 }
 
 fn one_byte() -> Alignment {

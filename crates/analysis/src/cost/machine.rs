@@ -3,7 +3,7 @@
 use memplan_ir::ElementType;
 use memplan_memory::{MemorySpaceId, Target};
 
-use crate::Work;
+use crate::{Registers, Work};
 
 /// How fast a target works, with what its description leaves out filled in.
 #[derive(Clone, Debug)]
@@ -19,26 +19,35 @@ impl Machine<'_> {
         Machine { target, main }
     }
 
-    /// Seconds that the cores compute. Matrix and vector units work at the same time, so the slower one counts; a unit
-    /// whose rate the target does not give counts as infinitely fast.
+    /// Seconds that the cores compute. Matrix and vector units work at the same time, so the slower one counts; but what
+    /// leaves the matrix units goes through vector registers. A unit whose rate the target does not give counts as
+    /// infinitely fast.
     pub fn compute_seconds(&self, work: &Work) -> f64 {
-        self.matrix_seconds(work).max(self.vector_seconds(work))
+        let arithmetic = work.vector / self.target.vector_rate.unwrap_or(f64::INFINITY);
+        (self.matrix_seconds(work) + self.register_seconds(work)).max(arithmetic)
     }
 
     /// Seconds that the matrix units compute.
     pub fn matrix_seconds(&self, work: &Work) -> f64 {
-        work.matrix.iter().map(|&(t, operations)| operations / self.matrix_rate(t)).sum()
+        work.matrix.iter().map(|products| products.padded / self.matrix_rate(products.element_type)).sum()
     }
 
-    /// Seconds that the vector units compute.
-    pub fn vector_seconds(&self, work: &Work) -> f64 {
-        work.vector / self.target.vector_rate.unwrap_or(f64::INFINITY)
+    /// Seconds that vector registers take on their way through the vector units.
+    fn register_seconds(&self, work: &Work) -> f64 {
+        let Some(unit) = self.target.vector_unit else { return 0.0 };
+        let Registers { evaluated, accessed, is_move } = work.registers;
+        match work.matrix.is_empty() {
+            _ if is_move => unit.move_seconds * accessed,
+            true => unit.evaluation_seconds * evaluated + unit.access_seconds * accessed,
+            false => unit.epilogue_seconds * evaluated + unit.operand_seconds * accessed,
+        }
     }
 
-    /// Seconds that bytes take between a memory and the cores; none for a memory whose bandwidth is not known.
+    /// Seconds that a kernel takes to move bytes between a memory and the cores; none for a memory whose bandwidth is not
+    /// known.
     pub fn memory_seconds(&self, space: MemorySpaceId, bytes: f64) -> f64 {
-        let bandwidth = self.target.space(space).and_then(|space| space.bandwidth);
-        bytes / bandwidth.unwrap_or(f64::INFINITY)
+        let rate = self.target.space(space).and_then(|space| Some(space.bandwidth? * space.kernel_share));
+        bytes / rate.unwrap_or(f64::INFINITY)
     }
 
     /// Seconds that a transfer between two memories takes when nothing else uses them: at the rate of the transfer, or

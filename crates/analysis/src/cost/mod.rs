@@ -13,12 +13,13 @@
 //! Scalars have no accesses: they are in registers or scalar memory when they are needed. Instructions that only pass
 //! values on cost nothing, and the work of a loop is that of its body; [`Costs::frequency`] says how often that is.
 //!
-//! Bytes are padded bytes, counted once however often a kernel reads them: what tile sizes make of a matrix product
-//! is the backend's business, and the same wherever operands are.
+//! Bytes are padded bytes, counted once however often a kernel reads them.
 
 mod machine;
+mod matrix_unit;
 mod operations;
 mod reads;
+mod registers;
 mod run;
 
 use cranelift_entity::SecondaryMap;
@@ -31,6 +32,7 @@ use crate::{CallGraph, InPlace, trip_count};
 
 pub use machine::Machine;
 use reads::Interior;
+pub use registers::Registers;
 pub use run::{Durations, KernelCosts, RunEstimate};
 
 /// Runs of a loop whose number of iterations is not known. XLA's memory planner weighs a level of loops by 5; a loop
@@ -48,27 +50,53 @@ pub struct Access {
     pub bytes: Bytes,
 }
 
+/// Matrix products or convolutions of one element type.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Products {
+    /// The type of what is multiplied.
+    pub element_type: ElementType,
+    /// Operations; a multiplication with its addition counts two.
+    pub operations: f64,
+    /// Operations that the matrix unit makes of them, which works on whole tiles.
+    pub padded: f64,
+}
+
+impl Products {
+    /// A part of them, or several.
+    fn times(self, n: f64) -> Products {
+        Products { operations: n * self.operations, padded: n * self.padded, ..self }
+    }
+}
+
 /// What one run of an instruction does.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Work {
-    /// Operations of the matrix units by element type; a multiplication with its addition counts two.
-    pub matrix: SmallVec<[(ElementType, f64); 1]>,
+    /// What the matrix units do, by element type.
+    pub matrix: SmallVec<[Products; 1]>,
     /// Operations of the vector units, each worth one addition.
     pub vector: f64,
+    /// Vector registers that go through the vector units.
+    pub registers: Registers,
     /// Seconds before anything of that begins: launches of kernels, or what the cores take to get going.
     pub overhead: f64,
     /// What it reads and writes: operands in order, then results. Nothing is listed that moves no bytes.
     pub accesses: SmallVec<[Access; 4]>,
 }
 
-/// The operations of an instruction that is no fusion. Nothing is said of what it reads and writes.
+/// The operations of an instruction that is no fusion, on any machine: nothing is said of tiles and registers, nor of
+/// what it reads and writes.
 pub fn operations(module: &Module, id: InstructionId) -> Work {
     let mut work = Work::default();
-    operations::add(module, id, 1.0, &mut work.matrix, &mut work.vector);
+    operations::add(module, None, id, 1.0, &mut work.matrix, &mut work.vector);
     work
 }
 
 impl Work {
+    /// Operations of matrix products and convolutions, of all types.
+    pub fn matrix_operations(&self) -> f64 {
+        self.matrix.iter().map(|products| products.operations).sum()
+    }
+
     /// The read of an operand that is an array; `None` where nothing is read of it, or it is a tuple.
     pub fn read_of(&self, operand: u32) -> Option<&Access> {
         self.accesses.iter().find(|access| access.operand == Some(operand) && access.index.is_root())
@@ -153,10 +181,12 @@ impl Costing<'_> {
                 let interior = self.interior(instruction.called[0], is_in_place);
                 work.matrix = interior.matrix.iter().copied().collect();
                 work.vector = interior.vector;
+                work.registers.evaluated = interior.evaluated;
                 (interior.reads.clone(), interior.writes.clone())
             }
             _ => {
-                operations::add(module, id, 1.0, &mut work.matrix, &mut work.vector);
+                operations::add(module, self.target.matrix_unit, id, 1.0, &mut work.matrix, &mut work.vector);
+                work.registers = registers::of_kernel(module, self.target, id);
                 let in_place = is_in_place.first().copied().unwrap_or(false);
                 let reads = reads::operand_shares(module, self.target, id, 1.0, in_place);
                 let writes = reads::written_shares(module, self.target, id, leaves.len(), in_place);
@@ -171,6 +201,12 @@ impl Costing<'_> {
         }
         for (i, (index, leaf)) in leaves.into_iter().enumerate() {
             self.add_access(&mut work, None, index, leaf, writes[i]);
+        }
+        let bytes: f64 = work.accesses.iter().map(|access| access.bytes.0 as f64).sum();
+        work.registers.accessed = registers::of_bytes(self.target, bytes);
+        if work.accesses.is_empty() && self.target.vector_unit.is_some() {
+            // Such a machine computes scalars in a unit of their own, between kernels.
+            work.overhead = 0.0;
         }
         work
     }

@@ -1,9 +1,12 @@
 //! How many operations an instruction takes.
 
 use memplan_ir::{
-    Arithmetic, ArrayShape, Convolution, ElementType, Instruction, InstructionId, Module, Op, Role, Shape,
+    Arithmetic, ArrayShape, Convolution, DotDimensions, Instruction, InstructionId, Module, Op, Role, Shape,
     WindowDimension,
 };
+
+use super::Products;
+use super::matrix_unit::MatrixProduct;
 
 /// Vector operations of a function that is evaluated by a polynomial or a table: the order of magnitude of the code
 /// that compilers emit for exp, log, tanh and the like.
@@ -15,42 +18,77 @@ const DIVISION: f64 = 4.0;
 /// Vector operations of one random number: the rounds of a counter-based generator.
 const RANDOM: f64 = 16.0;
 
-/// Adds the operations of `share` of an instruction's result to the counts.
+/// Adds the operations of `share` of an instruction's result to the counts. `unit` is the number of rows and columns of
+/// the matrix unit.
 pub(super) fn add(
     module: &Module,
+    unit: Option<u64>,
     id: InstructionId,
     share: f64,
-    matrix: &mut impl Extend<(ElementType, f64)>,
+    matrix: &mut impl Extend<Products>,
     vector: &mut f64,
 ) {
     let instruction = &module.instructions[id];
     let operand = |i: usize| instruction.operands.get(i).and_then(|&o| module.shape(o).as_array());
-    let elements = |shape: Option<&ArrayShape>| shape.and_then(ArrayShape::element_count).unwrap_or(0) as f64;
-    let result = elements(first_array(module.shape(id)));
-    let mut matrix_operations = |operations: f64| {
-        if let Some(array) = operand(0) {
-            matrix.extend([(array.element_type, share * operations)]);
-        }
-    };
-    match &instruction.op {
-        Op::Dot(dot) | Op::ScaledDot(dot) => {
-            let contracted = dot.dimensions.lhs_contracting.iter().map(|&d| extent(operand(0), d));
-            matrix_operations(2.0 * result * contracted.product::<f64>());
-        }
+    let product = match &instruction.op {
+        Op::Dot(dot) | Op::ScaledDot(dot) => Some(dot_product(&dot.dimensions, operand(0), operand(1))),
         Op::RaggedDot(dot) => {
+            // Every row is multiplied with the matrix of one group.
             let contracted = dot.dimensions.lhs_contracting.iter().map(|&d| extent(operand(0), d));
-            matrix_operations(2.0 * result * contracted.product::<f64>());
+            let contracted: f64 = contracted.product();
+            let result = elements(first_array(module.shape(id)));
+            let columns = extent(operand(1), operand(1).map_or(0, |a| a.rank() as i64) - 1);
+            Some(MatrixProduct {
+                batch: 1.0,
+                rows: result / columns.max(1.0),
+                columns,
+                contracted,
+                taps: 1.0,
+            })
         }
         Op::Convolution(convolution) => {
-            matrix_operations(2.0 * multiplications(convolution, operand(0), operand(1), module.shape(id)));
+            Some(convolution_product(convolution, operand(0), operand(1), module.shape(id)))
         }
-        _ => *vector += share * vector_operations(module, instruction, result, elements(operand(0))),
+        _ => None,
+    };
+    match (product, operand(0)) {
+        (Some(product), Some(array)) => {
+            let operations = 2.0 * share * product.multiplications();
+            let padded =
+                2.0 * share * unit.map_or(product.multiplications(), |unit| product.padded(unit as f64));
+            matrix.extend([Products { element_type: array.element_type, operations, padded }]);
+        }
+        (Some(_), None) => {}
+        (None, first) => {
+            let result = elements(first_array(module.shape(id)));
+            *vector += share * vector_operations(module, instruction, result, elements(first));
+        }
     }
 }
 
+fn dot_product(
+    dimensions: &DotDimensions,
+    lhs: Option<&ArrayShape>,
+    rhs: Option<&ArrayShape>,
+) -> MatrixProduct {
+    let product = |array, dimensions: &[i64]| dimensions.iter().map(|&d| extent(array, d)).product::<f64>();
+    let batch = product(lhs, &dimensions.lhs_batch);
+    let contracted = product(lhs, &dimensions.lhs_contracting);
+    let others = |array| elements(array) / (batch * contracted).max(1.0);
+    MatrixProduct { batch, rows: others(lhs), columns: others(rhs), contracted, taps: 1.0 }
+}
+
+fn elements(shape: Option<&ArrayShape>) -> f64 {
+    shape.and_then(ArrayShape::element_count).unwrap_or(0) as f64
+}
+
 fn vector_operations(module: &Module, instruction: &Instruction, result: f64, operand: f64) -> f64 {
-    let window = |dimensions: &[WindowDimension]| dimensions.iter().map(|d| d.size as f64).product::<f64>();
     let log2 = |n: f64| n.max(2.0).log2();
+    // Windows are reduced one dimension after the other, wide ones by doubling.
+    let window = |dimensions: &[WindowDimension]| {
+        let steps = |size: f64| if size > 2.0 { (size - 1.0).min(2.0 * log2(size)) } else { size - 1.0 };
+        dimensions.iter().map(|d| steps(d.size as f64)).sum::<f64>().max(1.0)
+    };
     match &instruction.op {
         op @ (Op::Unary(_) | Op::Binary(_)) => result * per_element(op),
         Op::Reduce { .. } | Op::Map { .. } | Op::TopK { .. } | Op::Scan(_) => {
@@ -99,28 +137,45 @@ fn per_element(op: &Op) -> f64 {
     }
 }
 
-/// Multiplications of a convolution that are not with padding, or with the holes of a dilated base.
-fn multiplications(
+/// A convolution as a matrix product: a row for each position of the result, a column for each feature of it, and a sum
+/// over the features of the base and the elements of the window. Multiplications with padding, or with the holes of a
+/// dilated base, are left out.
+fn convolution_product(
     convolution: &Convolution,
     base: Option<&ArrayShape>,
     kernel: Option<&ArrayShape>,
     result: &Shape,
-) -> f64 {
+) -> MatrixProduct {
     let labels = &convolution.dimensions;
     let result = first_array(result);
-    let pairs = |i: usize, window: &WindowDimension| {
+    // The kernel's input features are those of one group already; batch groups share the batch among them.
+    let groups = convolution.batch_group_count.max(1) as f64;
+    let mut product = MatrixProduct {
+        batch: 1.0,
+        rows: extent(base, labels.input_batch) / groups,
+        columns: extent(kernel, labels.kernel_output_feature),
+        contracted: extent(kernel, labels.kernel_input_feature),
+        taps: 1.0,
+    };
+    for (i, window) in convolution.window.dimensions.iter().enumerate() {
         let at = |labels: &[i64]| labels.get(i).copied().unwrap_or(-1);
         let (n, outputs) =
             (extent(base, at(&labels.input_spatial)), extent(result, at(&labels.output_spatial)));
-        valid_pairs(window, n as i64, outputs as i64)
-    };
-    let spatial: f64 = convolution.window.dimensions.iter().enumerate().map(|(i, w)| pairs(i, w)).product();
-    // The kernel's input features are those of one group already; batch groups share the batch among them.
-    let groups = convolution.batch_group_count.max(1) as f64;
-    extent(base, labels.input_batch) / groups
-        * extent(kernel, labels.kernel_input_feature)
-        * extent(kernel, labels.kernel_output_feature)
-        * spatial
+        let pairs = valid_pairs(window, n as i64, outputs as i64);
+        let per_output = pairs / outputs.max(1.0);
+        if window.size > 1 && per_output <= 1.0 {
+            // Each element of the window meets one of the base: as many products as there are elements.
+            product.batch *= pairs;
+        } else if per_output <= 1.0 {
+            product.rows *= pairs;
+        } else {
+            product.rows *= outputs;
+            // Only the taps of the innermost window are next to each other.
+            product.batch *= product.taps;
+            product.taps = per_output;
+        }
+    }
+    product
 }
 
 /// Positions of a window that are looked at one by one: the kernel of every real convolution has fewer in each

@@ -1,12 +1,12 @@
 //! Shares: which part of each operand an instruction reads, and of its result it writes, as numbers from 0 to 1.
 
 use cranelift_entity::SecondaryMap;
-use memplan_ir::{ComputationId, ElementType, InstructionId, Module, Op};
+use memplan_ir::{ComputationId, InstructionId, Module, Op};
 use memplan_memory::Target;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::{leaves_of, operations};
+use super::{Products, leaves_of, operations, registers};
 
 /// Shares of operands, by number.
 pub(super) type Shares = SmallVec<[f64; 4]>;
@@ -19,9 +19,11 @@ pub(super) struct Interior {
     /// The share of each leaf of the root that is written.
     pub(super) writes: Vec<f64>,
     /// Operations of the matrix units.
-    pub(super) matrix: Vec<(ElementType, f64)>,
+    pub(super) matrix: Vec<Products>,
     /// Operations of the vector units.
     pub(super) vector: f64,
+    /// Vector registers of the largest value that is evaluated.
+    pub(super) evaluated: f64,
 }
 
 impl Interior {
@@ -46,7 +48,7 @@ impl Interior {
             let is_in_place = in_place.get(i).copied().unwrap_or(false);
             writes.push(if is_in_place { mark_updates(module, target, leaf, &mut is_update) } else { 1.0 });
         }
-        let (mut matrix, mut vector) = (Vec::new(), 0.0);
+        let (mut matrix, mut vector, mut evaluated) = (Vec::<Products>::new(), 0.0, 0.0f64);
         for &id in computation.instructions.iter().rev() {
             let instruction = &module.instructions[id];
             let share = needed[id];
@@ -55,12 +57,15 @@ impl Interior {
             }
             let shares: Shares = match nested.get(&id) {
                 Some(inner) => {
-                    matrix.extend(inner.matrix.iter().map(|&(t, operations)| (t, share * operations)));
+                    matrix.extend(inner.matrix.iter().map(|products| products.times(share)));
                     vector += share * inner.vector;
+                    evaluated = evaluated.max(share * inner.evaluated);
                     inner.reads.iter().map(|read| read * share).collect()
                 }
                 None => {
-                    operations::add(module, id, share, &mut matrix, &mut vector);
+                    operations::add(module, target.matrix_unit, id, share, &mut matrix, &mut vector);
+                    let part = if is_update[id] { 1.0 } else { share };
+                    evaluated = evaluated.max(part * registers::evaluated(module, target, id));
                     operand_shares(module, target, id, share, is_update[id])
                 }
             };
@@ -69,7 +74,7 @@ impl Interior {
             }
         }
         let reads = computation.parameters.iter().map(|&parameter| needed[parameter]).collect();
-        Interior { reads, writes, matrix, vector }
+        Interior { reads, writes, matrix, vector, evaluated }
     }
 }
 

@@ -243,8 +243,7 @@ impl Follow<'_> {
 
     fn kernel(&self, id: InstructionId) -> Run {
         let work = self.costs.work(id);
-        let matrix = work.matrix.iter().fold(0.0, |sum, (_, operations)| sum + operations);
-        let mut run = Run { matrix, vector: work.vector, ..Run::default() };
+        let mut run = Run { matrix: work.matrix_operations(), vector: work.vector, ..Run::default() };
         let mut memory = 0.0;
         for access in &work.accesses {
             let at = access.operand.map_or(id, |k| self.module.instructions[id].operands[k as usize]);
@@ -256,15 +255,13 @@ impl Follow<'_> {
                 run.busy += seconds;
             }
         }
-        let (matrix, vector) = (self.machine.matrix_seconds(work), self.machine.vector_seconds(work));
-        let longest = memory.max(matrix).max(vector);
         // What takes longest is what the kernel's time goes to.
-        let part = match longest {
-            longest if longest == memory => &mut run.memory_seconds,
-            longest if longest == matrix => &mut run.matrix_seconds,
-            _ => &mut run.vector_seconds,
-        };
-        *part = longest;
+        let (matrix, compute) = (self.machine.matrix_seconds(work), self.machine.compute_seconds(work));
+        let longest = memory.max(compute);
+        match memory >= compute {
+            true => run.memory_seconds = memory,
+            false => (run.matrix_seconds, run.vector_seconds) = (matrix, compute - matrix),
+        }
         run.overhead = work.overhead;
         run.seconds = longest + work.overhead;
         run

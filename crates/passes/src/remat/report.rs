@@ -62,7 +62,7 @@ pub(super) fn recomputed(
             value: instruction.name.clone(),
             bytes: Bytes(cost::result_bytes(module, target, id)),
             uses: uses.get(&id).copied().unwrap_or(0),
-            operations: work.matrix.iter().map(|(_, n)| n).sum::<f64>() + work.vector,
+            operations: work.matrix_operations() + work.vector,
         }
     };
     listed().filter(|id| copies.contains(id)).map(recomputed).collect()
