@@ -12,7 +12,8 @@
 //! - *Updates* walk over the part that they write, in place; they read the array that they write into only there.
 //! - *Dots and convolutions* are library or generated kernels with tiles in fast memory. A prologue is computed when a
 //!   tile is loaded, so it must be known tile by tile (not reversed, not gathered but by whole rows), and it is computed
-//!   again for each tile that needs it. An epilogue is applied to a tile of the result before it is stored.
+//!   again for each tile that needs it. An epilogue is applied to a tile of the result before it is stored, and reductions
+//!   may add it up then ([`ContractionRules::reductions`]).
 //! - *Row kernels* hold a block of rows of an intermediate result on chip, from the dot or reduction that makes it to
 //!   everything that is made from it: fused attention, softmax, normalization, two dots in a row. A block is all
 //!   elements of [`FusionRules::rows_per_block`] rows, or of one where nothing is multiplied, of *every* result that is
@@ -95,6 +96,8 @@ pub struct ContractionRules {
     pub windows_outside_tiles: bool,
     /// Whether the result can be worked on before it is stored.
     pub epilogue: bool,
+    /// Whether reductions of the result share the kernel: they add up each tile before it is stored.
+    pub reductions: bool,
     /// How many bytes more an operation on the way in may read than it makes, and the kernel may store than it multiplies
     /// to; left out: any number.
     pub tolerance: Option<Bytes>,

@@ -42,6 +42,11 @@ pub struct SiblingOptions {
     /// Most edges that are followed to see whether two kernels would wait for each other. Siblings are near each other,
     /// and their results far from being read: most searches end after a few steps.
     pub max_steps: usize,
+    /// Most edges that are followed to see whether one kernel waits for what the other reads. What normalizations have
+    /// kept for the way back is as far away as the layers in between.
+    pub max_wait_steps: usize,
+    /// How many readers of an array, before one in the text, are tried as its siblings.
+    pub max_neighbors: usize,
     /// Most readers of an array that are looked at to see whether two kernels are the only ones.
     pub max_readers: usize,
     /// What takes at most so many bytes may be computed long before it is needed: a number, not an array.
@@ -58,6 +63,8 @@ impl FusionOptions {
         rows: RowTileOptions { max_kernels: 6, max_dots: 2, max_steps: 4096 },
         siblings: SiblingOptions {
             max_steps: 256,
+            max_wait_steps: 1024,
+            max_neighbors: 4,
             max_readers: 16,
             max_early_bytes: crate::NEGLIGIBLE_BYTES,
         },

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
 use super::{Grouper, Kernel, KernelId};
+use crate::cost::Hero;
 
 /// The parts of the text that kernels with several results span, from the first result to the last. Overlapping spans are
 /// one.
@@ -80,7 +81,10 @@ impl Grouper<'_> {
             }
             merged.operands.extend(kernel.operands.iter().copied());
             merged.held.extend(kernel.held.iter().copied());
-            merged.hero = merged.hero.or(kernel.hero);
+            // A kernel of products that also reduces is built around the products.
+            let is_reduction = matches!(merged.hero, Some((_, Hero::Reduction)));
+            merged.hero =
+                if is_reduction { kernel.hero.or(merged.hero) } else { merged.hero.or(kernel.hero) };
         }
         merged.members.sort_unstable_by_key(|&member| std::cmp::Reverse(self.positions[member]));
         merged.roots.sort_unstable_by_key(|&root| std::cmp::Reverse(self.positions[root]));
@@ -96,6 +100,38 @@ impl Grouper<'_> {
         };
         merged.roots.retain(|root| is_read_outside(root));
         merged
+    }
+
+    /// Whether one kernel can only run after an instruction, for another reason than that it waits for the other kernel.
+    /// `false` too where the search takes more than `max_steps` edges.
+    pub(super) fn waits_for(
+        &self,
+        [kernel, other]: [&Kernel; 2],
+        id: InstructionId,
+        max_steps: usize,
+    ) -> bool {
+        let mut open: Vec<InstructionId> = kernel.operands.iter().copied().collect();
+        open.retain(|operand| !other.usages.contains_key(operand));
+        // Whatever the order of the set: the search may end before it has seen everything.
+        open.sort_unstable_by_key(|&operand| self.positions[operand]);
+        let mut seen: FxHashSet<InstructionId> = open.iter().copied().collect();
+        let mut steps = 0;
+        while let Some(at) = open.pop() {
+            if at == id {
+                return true;
+            }
+            for &operand in &self.module.instructions[at].operands {
+                steps += 1;
+                if steps > max_steps {
+                    return false;
+                }
+                let is_before = self.positions[operand] < self.positions[id];
+                if !is_before && !other.usages.contains_key(&operand) && seen.insert(operand) {
+                    open.push(operand);
+                }
+            }
+        }
+        false
     }
 
     /// Whether a path out of one of these kernels leads, through others, back into one of them. `true` too where the search

@@ -14,7 +14,8 @@
 //! [`Siblings::JoinUpdates`], others may read an array that is replaced, as `p` above, if they come before in the text.
 //!
 //! Reductions are merged the same way, over the elements that they reduce: `sum(x)` and `sum(x*x)` of a normalization
-//! read `x` once. Elementwise results over the same elements may be merged with them.
+//! read `x` once. Elementwise results over the same elements may be merged with them; and where the target's kernels of
+//! products and convolutions can add up what they store, the sums of a convolution's result never read it at all.
 
 use memplan_ir::{Dimensions, InstructionId, Op};
 use rustc_hash::FxHashMap;
@@ -47,20 +48,22 @@ impl IterationSpace {
 }
 
 impl Grouper<'_> {
-    /// Merges siblings, array by array that they read. Every pair of neighbors among the readers is looked at once.
+    /// Merges siblings, array by array that they read. Every reader is looked at beside a few of those before it.
     pub(super) fn join_siblings(&mut self, siblings: Siblings) {
         for readers in self.readers() {
-            let mut current: Option<KernelId> = None;
+            let mut recent: Vec<KernelId> = Vec::new();
             for root in readers {
-                let kernel = self.kernels_of[root][0];
-                current = Some(match current {
-                    Some(current) if current == kernel => current,
-                    Some(current) => match self.rank_together(current, kernel, siblings) {
-                        Some(rank) => self.join_sibling(current, kernel, rank),
-                        None => kernel,
-                    },
-                    None => kernel,
-                });
+                let mut kernel = self.kernels_of[root][0];
+                recent.retain(|&other| other != kernel);
+                let ranks = |&other: &KernelId| Some((other, self.rank_together(other, kernel, siblings)?));
+                if let Some((other, rank)) = recent.iter().rev().find_map(ranks) {
+                    recent.retain(|&it| it != other);
+                    kernel = self.join_sibling(other, kernel, rank);
+                }
+                recent.push(kernel);
+                if recent.len() > self.options.siblings.max_neighbors {
+                    recent.remove(0);
+                }
             }
         }
         for (producer, consumer, verdict) in &mut self.grouping.decisions {
@@ -101,7 +104,7 @@ impl Grouper<'_> {
             None => true,
             // With an epilogue, the kernel iterates over the result a second time.
             Some((hero, Hero::Reduction)) => kernel.roots.contains(&hero),
-            _ => false,
+            Some((_, hero)) => self.adds_up(hero),
         };
         if !is_one_loop || !kernel.held.is_empty() {
             return None;
@@ -122,8 +125,10 @@ impl Grouper<'_> {
         let instruction = &self.module.instructions[root];
         let (iterated, reduced) = match &instruction.op {
             Op::Reduce { dimensions } => (instruction.operands[0], Some(dimensions.clone())),
-            _ if matches!(cost::class_of(self.module, root), CostClass::Hero(_)) => return None,
-            _ => (root, None),
+            _ => match cost::class_of(self.module, root) {
+                CostClass::Hero(hero) if !self.adds_up(hero) => return None,
+                _ => (root, None),
+            },
         };
         let array = self.module.shape(iterated).as_array()?;
         Some(IterationSpace {
@@ -133,11 +138,24 @@ impl Grouper<'_> {
         })
     }
 
+    /// Whether kernels around an operation can reduce its result before they store it.
+    fn adds_up(&self, hero: Hero) -> bool {
+        match hero {
+            Hero::Dot => self.target.fusion.dot.reductions,
+            Hero::Convolution => self.target.fusion.convolution.reductions,
+            Hero::Reduction | Hero::Update => false,
+        }
+    }
+
+    fn is_product(&self, kernel: &Kernel) -> bool {
+        matches!(kernel.hero, Some((_, Hero::Dot | Hero::Convolution)))
+    }
+
     /// When two kernels run if they are merged; `None` where they cannot be, or more bytes could be alive.
     fn rank_together(&self, a: KernelId, b: KernelId, siblings: Siblings) -> Option<Rank> {
         let [first, second] = [a, b].map(|kernel| &self.grouping.kernels[kernel]);
         let (Some(space), Some(other)) = (self.space(first), self.space(second)) else { return None };
-        if !space.agrees_with(&other) {
+        if !space.agrees_with(&other) || self.is_product(first) && self.is_product(second) {
             return None;
         }
         let runs_with =
@@ -172,14 +190,18 @@ impl Grouper<'_> {
         self.ranks[kernel.roots[0]]
     }
 
-    /// Whether both kernels read what they share at the same index, so that one load serves both, and neither overwrites in
-    /// place what the other has yet to read.
+    /// Whether both kernels read what they share at the same index, so that one load serves both, and neither could
+    /// overwrite in place what the other has yet to read. What is small, such as one number for each column, is loaded
+    /// twice, and gets no bytes back; and products load their operands for themselves.
     fn read_alike(&self, a: &Kernel, b: &Kernel) -> bool {
         let bytes = |id: InstructionId| cost::result_bytes(self.module, self.target, id);
+        let largest = a.operands.iter().chain(&a.roots).map(|&id| bytes(id)).max().unwrap_or(0);
+        let is_small = |id: InstructionId| bytes(id) <= self.options.slack.of(largest);
         let is_fine = |reader: &Kernel, writer: &Kernel| {
             let sizes: SmallVec<[u64; 4]> = writer.roots.iter().map(|&root| bytes(root)).collect();
             self.read_out_of_step(reader).iter().all(|id| {
-                !writer.operands.contains(id) && !writer.roots.contains(id) && !sizes.contains(&bytes(*id))
+                let is_shared = writer.operands.contains(id) && !self.is_product(reader);
+                !writer.roots.contains(id) && (is_small(*id) || !is_shared && !sizes.contains(&bytes(*id)))
             })
         };
         is_fine(a, b) && is_fine(b, a)
@@ -188,7 +210,11 @@ impl Grouper<'_> {
     /// The operands that a kernel reads at another index than that of the element that it computes.
     fn read_out_of_step(&self, kernel: &Kernel) -> SmallVec<[InstructionId; 4]> {
         let is_in_step = |member: &InstructionId| match cost::is_pointwise(self.module, *member) {
-            true => kernel.usages[member].indexers.iter().all(|indexer| kernel.roots.contains(indexer)),
+            true => kernel.usages[member].indexers.iter().all(|indexer| {
+                let is_product =
+                    matches!(self.module.instructions[*indexer].op, Op::Dot(_) | Op::Convolution(_));
+                kernel.roots.contains(indexer) && !is_product
+            }),
             false => matches!(self.module.instructions[*member].op, Op::Reduce { .. }),
         };
         let members = kernel.members.iter().filter(|member| !is_in_step(member));
@@ -208,10 +234,14 @@ impl Grouper<'_> {
             if is_shared {
                 shared = shared.saturating_add(cost::result_bytes(self.module, self.target, id));
             }
-            if is_last && !out_of_step.contains(&id) {
+            // What the other one writes is there only when it has run.
+            if is_last && !out_of_step.contains(&id) && !other.roots.contains(&id) {
                 freed = freed.saturating_add(self.kept_bytes(id));
             }
-            is_shared || is_last && self.is_state(id) || self.is_available_early(id)
+            is_shared
+                || is_last && self.is_state(id)
+                || self.is_available_early(id)
+                || self.waits_for([other, kernel], id, self.options.siblings.max_wait_steps)
         };
         if !kernel.operands.iter().all(&mut is_available) {
             return false;
