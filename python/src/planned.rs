@@ -67,8 +67,8 @@ impl Planned {
         row.set_item("computation", &*self.module.computations[instruction.parent].name)?;
         row.set_item("opcode", instruction.op.opcode().to_string())?;
         row.set_item("shape", memplan_cli::shape_at(&self.module, position))?;
-        row.set_item("operation", memplan_cli::operation(&self.module, position.instruction))?;
-        row.set_item("source", memplan_cli::source_line(&self.module, position.instruction))?;
+        row.set_item("operation", memplan::plan::operation(&self.module, position.instruction))?;
+        row.set_item("source", memplan::plan::source_line(&self.module, position.instruction))?;
         Ok(row)
     }
 

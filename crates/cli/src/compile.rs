@@ -2,17 +2,18 @@
 
 use clap::Args;
 use memplan::ir::Module;
-use memplan::memory::Bytes;
-use memplan::plan::peak_report;
+use memplan::memory::{Bytes, Target};
+use memplan::plan::{PlanOptions, Planned, peak_report};
 use memplan::{CompileOptions, Compiled, compile};
 
 use crate::check::proof_line;
-use crate::emit::Program;
+use crate::emit::{Before, Program};
 use crate::estimate;
 use crate::failure::Failure;
 use crate::input::{read_module, target};
 use crate::ipu_report;
 use crate::options::{Format, PackOptions, ResultArgs, parse_bytes};
+use crate::plan::plan_module;
 use crate::pool::{PoolOptions, paragraph};
 use crate::progress;
 use crate::report;
@@ -52,7 +53,8 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
     let target = target(&args.target)?;
     let mut module = read_module(&args.module)?;
     let per_device = report::per_device(&module, &target);
-    let original = (args.result.format == Format::Text).then(|| module.clone());
+    let shows_before = args.result.emit.shows_before();
+    let original = (args.result.format == Format::Text || shows_before).then(|| module.clone());
     let options = CompileOptions {
         assign: args.pack.assign_options(),
         measure_stages: args.result.format == Format::Text,
@@ -67,6 +69,9 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
     let tiles = ipu_report::plan(&args.ipu, &module, &target, &compiled.planned.facts)?;
     let mut program = Program::new(&module, &target, &compiled.planned);
     program.tiles = tiles.as_ref();
+    let given = original.as_ref().filter(|_| shows_before).map(|original| as_given(original, &target));
+    let given = given.transpose()?;
+    program.before = given.as_ref().map(|(module, planned)| Before { module, planned });
     args.result.emit.write(&program)?;
     let placement = args.pool.placement(&target, plan);
     let text = match args.result.format {
@@ -74,7 +79,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
         Format::Text => {
             let mut text = stages::table(&compiled, args.timings) + "\n";
             text.push_str(&report::render(&module, &target, &compiled.planned.facts, plan, per_device));
-            text.extend(original.and_then(|original| estimate::beside(&original, &target)));
+            text.extend(original.as_ref().and_then(|original| estimate::beside(original, &target)));
             text.extend(placement.iter().map(|placement| format!("\n{}", paragraph(placement))));
             text.extend(tiles.as_ref().map(|tiles| ipu_report::render(&module, tiles)));
             text.push_str(&format!("\n{}", proof_line(&compiled.proof)));
@@ -96,6 +101,13 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
                 .map_or(Ok(()), |tiles| ipu_report::verdict(&args.ipu, &module, &target, facts, tiles))
         }
     }
+}
+
+/// The program with a plan of its own, to be seen beside what became of it.
+fn as_given(original: &Module, target: &Target) -> Result<(Module, Planned), Failure> {
+    let mut module = original.clone();
+    let (planned, _) = plan_module(&mut module, target, true, &PlanOptions::default())?;
+    Ok((module, planned))
 }
 
 /// What is asked for, what there is, and who holds the peak.

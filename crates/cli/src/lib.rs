@@ -36,7 +36,7 @@ pub use failure::Failure;
 pub use input::{parse_module, target};
 pub use options::parse_bytes;
 pub use plan::plan_module;
-pub use report::{operation, render as report, shape_at, source_line};
+pub use report::{render as report, shape_at};
 pub use rewrite::report as rewrite_report;
 
 /// Plans the memory of tensor programs: reads HLO from JAX and XLA, gives every buffer an address, proves the answer.

@@ -23,6 +23,22 @@ pub(crate) fn write_result(path: Option<&str>, contents: impl AsRef<[u8]>) -> Re
     }
 }
 
+/// Writes files into a folder, which is made where there is none; each file is whole or as it was.
+pub(crate) fn write_folder(folder: &str, files: &[(PathBuf, Vec<u8>)]) -> Result<(), Failure> {
+    if folder == "-" {
+        return Err(Failure::Usage("a folder cannot be written to standard output".into()));
+    }
+    for (name, contents) in files {
+        let path = Path::new(folder).join(name);
+        let parent = self::folder(&path);
+        std::fs::create_dir_all(parent).map_err(|error| {
+            Failure::Input(format!("error: cannot make the folder `{}`: {error}", parent.display()))
+        })?;
+        write_file(&path, contents)?;
+    }
+    Ok(())
+}
+
 /// Refuses to write two results to one place, where the later one would replace the other or stand behind it.
 pub(crate) fn distinct<'p>(paths: impl IntoIterator<Item = Option<&'p str>>) -> Result<(), Failure> {
     let mut seen = HashSet::new();

@@ -17,6 +17,11 @@ fn every_kind_from_both_verbs() {
             "c-header=a.h",
             "constants=a.bin",
             "costs=a.tsv",
+            "html=view.html",
+            "svg=a.svg",
+            "dot=a.dot",
+            "perfetto=trace.json",
+            "xprof=log",
         ];
         let mut args = vec![verb, &module, "--target", "tpu-v5e", "-o", "report.txt"];
         args.extend(emits.iter().flat_map(|emit| ["--emit", emit]));
@@ -32,6 +37,16 @@ fn every_kind_from_both_verbs() {
         assert_eq!(json("a.json")["fingerprint"], json("b.json")["fingerprint"]);
         assert_eq!(json("a.json")["totals"], json("b.json")["totals"]);
         assert_eq!(read("a.bin").len() as u64, json("b.json")["constants_file"].as_u64().unwrap());
+        // Those to look at are about the same plan.
+        let total = &json("a.json")["totals"]["total"];
+        assert_eq!(&json("trace.json")["otherData"]["total"], total);
+        assert_eq!(&document(&read("view.html"))["stages"][0]["totals"]["total"], total);
+        let stages = document(&read("view.html"))["stages"].as_array().unwrap().len();
+        assert_eq!(stages, if verb == "compile" { 2 } else { 1 }, "what it was before is beside it");
+        assert!(read("a.svg").starts_with("<svg") && read("a.dot").starts_with("digraph \"attention\" {"));
+        let run = folder.path().join("log/plugins/profile/memplan");
+        assert!(run.join("attention.hlo_proto.pb").metadata().unwrap().len() > 1000);
+        assert_eq!(run.join("x.xplane.pb").metadata().unwrap().len(), 0);
         // The seconds of all runs come to those of the program, transfers aside.
         let costs = read("a.tsv");
         let seconds: f64 = costs
@@ -51,12 +66,43 @@ fn every_kind_from_both_verbs() {
     }
 }
 
+/// What a page is about.
+fn document(page: &str) -> serde_json::Value {
+    let (_, rest) = page.split_once("id=\"document\">").unwrap();
+    serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
+}
+
+#[test]
+fn a_graph_around_an_instruction() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "HloModule m\nENTRY e {\n  p = f32[8] parameter(0)\n  a = f32[8] negate(p)\n  b = f32[8] exponential(a)\n  c = f32[8] negate(b)\n  ROOT d = f32[8] exponential(c)\n}";
+    std::fs::write(folder.path().join("m.hlo"), text).unwrap();
+    let draw = |depth: &str| {
+        let args = ["plan", "m.hlo", "-o", "r.txt", "--emit", "dot=a.dot", "--around", "b", "--depth", depth];
+        assert!(memplan(folder.path(), &args).status.success());
+        let graph = std::fs::read_to_string(folder.path().join("a.dot")).unwrap();
+        ["p", "a", "b", "c", "d"].map(|name| graph.contains(&format!("label=\"{name}\\n")))
+    };
+    assert_eq!(draw("0"), [false, false, true, false, false]);
+    assert_eq!(draw("1"), [false, true, true, true, false]);
+    assert_eq!(draw("2"), [true; 5]);
+    let args = ["plan", "m.hlo", "--emit", "dot=a.dot", "--around", "z"];
+    assert_eq!(
+        failure(folder.path(), &args),
+        ("error: no instruction `z` runs in m as it is planned\n".into(), 1)
+    );
+    assert_eq!(failure(folder.path(), &["plan", "m.hlo", "--emit", "xprof=-"]).1, 2);
+}
+
 #[test]
 fn unknown_kinds_and_missing_files_are_wrong_usage() {
     let folder = tempfile::tempdir().unwrap();
     let module = repository(MODULE).display().to_string();
     for (emit, expected) in [
-        ("ptx=a", "there is no kind `ptx`; the kinds are hlo, plan, costs, layout, c-header, constants"),
+        (
+            "ptx=a",
+            "there is no kind `ptx`; the kinds are hlo, plan, html, svg, dot, perfetto, xprof, costs, layout, c-header",
+        ),
         ("layout", "expected KIND=FILE; the kinds are hlo, plan"),
         ("layout=", "the file is missing after `=`"),
     ] {

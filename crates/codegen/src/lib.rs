@@ -1,7 +1,10 @@
-//! What a runtime loads, from a memory plan.
+//! What a runtime loads, and what people look at, from a memory plan.
 //!
 //! [`layout`](mod@layout) is a whole program as a runtime needs it; JSON, text and [`c_header`] are views of that one
-//! document. [`write_constants`] writes the constant data that goes with it. Nothing is decided here.
+//! document. [`write_constants`] writes the constant data that goes with it.
+//!
+//! [`view`] is the same program as people look at it, from which the viewer ([`view::html`]), pictures ([`view::svg`]) and
+//! traces ([`view::perfetto`]) are made; [`dot()`] is its graph, and [`xprof()`] what XProf opens. Nothing is decided here.
 //!
 //! ```
 //! use memplan_codegen::layout;
@@ -26,7 +29,14 @@
 
 mod c_header;
 mod constants;
+mod dot;
 pub mod layout;
+pub mod view;
+#[cfg(feature = "proto")]
+mod xprof;
 
 pub use c_header::c_header;
 pub use constants::{ConstantsError, write_constants};
+pub use dot::{Around, dot};
+#[cfg(feature = "proto")]
+pub use xprof::xprof;

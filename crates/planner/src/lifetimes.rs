@@ -13,12 +13,15 @@ pub struct Lifetime {
     pub live: LiveRange,
     /// The value it begins with. Others may take its place at once, as in loops or in place.
     pub value: ValueId,
+    /// The largest of all values that it holds, which takes the whole slice.
+    pub largest: ValueId,
 }
 
 /// Every lifetime of a plan's values, by allocation, offset and start; no byte counts twice at one instant. Working
 /// memory of kernels is not among them. Takes time n log n in values.
 pub fn lifetimes(module: &Module, facts: &Facts, plan: &MemoryPlan) -> Vec<Lifetime> {
-    let begins = |(slice, value)| Lifetime { slice, live: occupied(facts, module, value), value };
+    let begins =
+        |(slice, value)| Lifetime { slice, live: occupied(facts, module, value), value, largest: value };
     let mut all: Vec<Lifetime> = placed_values(facts, plan).into_iter().map(begins).collect();
     all.sort_by_key(|l| (l.slice.allocation, l.slice.offset, l.live.start, l.live.end, l.value));
     let mut joined: Vec<Lifetime> = Vec::with_capacity(all.len());
@@ -30,7 +33,9 @@ pub fn lifetimes(module: &Module, facts: &Facts, plan: &MemoryPlan) -> Vec<Lifet
                     && next.live.start < last.live.end =>
             {
                 last.live.end = last.live.end.max(next.live.end);
-                last.slice.size = last.slice.size.max(next.slice.size);
+                if next.slice.size > last.slice.size {
+                    (last.slice.size, last.largest) = (next.slice.size, next.value);
+                }
             }
             _ => joined.push(next),
         }

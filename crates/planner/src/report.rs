@@ -80,11 +80,21 @@ pub fn peak_report(module: &Module, facts: &Facts, plan: &MemoryPlan) -> PeakRep
 }
 
 fn peak_buffer(module: &Module, facts: &Facts, slice: Slice, value: ValueId) -> PeakBuffer {
+    PeakBuffer {
+        slice,
+        position: facts.flow.positions.position(facts.flow.values[value].definition),
+        live: facts.live.of(value),
+        kept_by: kept_by(module, facts, value),
+    }
+}
+
+/// Why a value is needed until it is needed no longer. Takes constant time.
+pub fn kept_by(module: &Module, facts: &Facts, value: ValueId) -> KeptBy {
     let live = facts.live.of(value);
     let definition = facts.flow.values[value];
     let defined_by = &module.instructions[facts.flow.positions.instruction(definition.definition)];
     let last = live.end.saturating_sub(1).min(facts.line.end().saturating_sub(1));
-    let kept_by = if matches!(defined_by.op, Op::Constant(_)) {
+    if matches!(defined_by.op, Op::Constant(_)) {
         KeptBy::Constant
     } else if facts.live.is_live_out(value) {
         KeptBy::Result
@@ -95,6 +105,29 @@ fn peak_buffer(module: &Module, facts: &Facts, slice: Slice, value: ValueId) -> 
             reader if definition.kind == ValueKind::LoopPhi => KeptBy::Loop(reader),
             reader => KeptBy::Reader(reader),
         }
+    }
+}
+
+/// The framework's name of the operation that an instruction comes from; empty where it says nothing.
+pub fn operation(module: &Module, instruction: InstructionId) -> &str {
+    module.instructions[instruction].metadata.as_ref().map_or("", |metadata| &metadata.op_name)
+}
+
+/// The line of the user's program that an instruction comes from, as `file:line`.
+pub fn source_line(module: &Module, instruction: InstructionId) -> Option<String> {
+    let metadata = module.instructions[instruction].metadata.as_ref()?;
+    let frames = &module.config.stack_frames;
+    let frame =
+        usize::try_from(metadata.stack_frame_id).ok().and_then(|id| frames.frames.get(id.checked_sub(1)?));
+    let location = frame.and_then(|frame| {
+        let location =
+            frames.file_locations.get(usize::try_from(frame.file_location_id).ok()?.checked_sub(1)?)?;
+        let file = frames.file_names.get(usize::try_from(location.file_name_id).ok()?.checked_sub(1)?)?;
+        Some(format!("{file}:{}", location.line))
+    });
+    let written = || {
+        (!metadata.source_file.is_empty())
+            .then(|| format!("{}:{}", metadata.source_file, metadata.source_line))
     };
-    PeakBuffer { slice, position: facts.flow.positions.position(definition.definition), live, kept_by }
+    location.or_else(written)
 }

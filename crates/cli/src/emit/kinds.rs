@@ -1,12 +1,14 @@
 //! What can be written, a row each.
 
-use memplan::codegen::{c_header, write_constants};
+use memplan::codegen::view::{self, View};
+use memplan::codegen::{Around, c_header, dot, write_constants, xprof};
 use memplan::hlo;
 use memplan::ipu::TileDocument;
 
 use super::Program;
 use super::costs::costs;
 use super::program::json;
+use super::request::{Contents, Request};
 use crate::failure::Failure;
 
 /// Something that a planned module can be written as.
@@ -15,8 +17,8 @@ pub(super) struct Kind {
     pub(super) name: &'static str,
     /// One line for people.
     pub(super) description: &'static str,
-    /// The bytes of the file with a name, which may decide the form.
-    pub(super) contents: fn(&Program<'_>, &str) -> Result<Vec<u8>, Failure>,
+    /// What is written.
+    pub(super) contents: fn(&Request<'_>) -> Result<Contents, Failure>,
 }
 
 impl std::fmt::Debug for Kind {
@@ -30,51 +32,116 @@ pub(super) const KINDS: &[Kind] = &[
     Kind {
         name: "hlo",
         description: "the module that the plan describes",
-        contents: |program, _| Ok(hlo::print(program.module).into_bytes()),
+        contents: |request| Ok(hlo::print(request.program.module).into()),
     },
     Kind {
         name: "plan",
         description: "the plan, as JSON",
-        contents: |program, _| Ok(program.plan_json().into_bytes()),
+        contents: |request| Ok(request.program.plan_json().into()),
+    },
+    Kind {
+        name: "html",
+        description: "a page to look at: memory over the program, every buffer, what keeps it alive",
+        contents: |request| Ok(html(request.program).into()),
+    },
+    Kind {
+        name: "svg",
+        description: "a picture of the plan: bytes live, and address by time",
+        contents: |request| Ok(view::svg(request.program.view()).into()),
+    },
+    Kind {
+        name: "dot",
+        description: "the program as a graph for Graphviz, whole or `--around` an instruction",
+        contents: graph,
+    },
+    Kind {
+        name: "perfetto",
+        description: "a trace for ui.perfetto.dev: launches, transfers, buffers, bytes live",
+        contents: |request| Ok(view::perfetto(request.program.view()).into()),
+    },
+    Kind {
+        name: "xprof",
+        description: "a folder that XProf (TensorBoard) opens, in its memory viewer and graph viewer",
+        contents: profile,
     },
     Kind {
         name: "costs",
         description: "what each instruction costs by the cost model, as tab-separated values",
-        contents: |program, _| Ok(costs(program).into_bytes()),
+        contents: |request| Ok(costs(request.program).into()),
     },
     Kind {
         name: "layout",
         description: "spaces, buffers, launches and transfers with addresses, as a text if FILE ends in .txt, else as JSON",
-        contents: |program, path| {
-            let layout = program.layout();
-            Ok(if path.ends_with(".txt") { layout.to_string() } else { json(layout) }.into_bytes())
+        contents: |request| {
+            let layout = request.program.layout();
+            Ok(if request.path.ends_with(".txt") { layout.to_string() } else { json(layout) }.into())
         },
     },
     Kind {
         name: "c-header",
         description: "offsets, sizes and totals as constants for C and C++",
-        contents: |program, _| Ok(c_header(program.layout()).into_bytes()),
+        contents: |request| Ok(c_header(request.program.layout()).into()),
     },
     Kind {
         name: "constants",
         description: "the bytes of constants, at the offsets that layout and c-header give",
-        contents: constants,
+        contents: |request| constants(request.program),
     },
     Kind {
         name: "tiles",
         description: "what lies where on every tile of a machine that has some, as JSON",
-        contents: tiles,
+        contents: |request| tiles(request.program),
     },
 ];
 
-fn constants(program: &Program<'_>, _: &str) -> Result<Vec<u8>, Failure> {
+/// The program, and beside it what it was before, where that is another one.
+fn html(program: &Program<'_>) -> String {
+    let before = program.before.as_ref().map(|before| {
+        (View::new(before.module, program.target, before.planned), &before.planned.plan.spaces)
+    });
+    let after = view::Stage { name: "plan", view: program.view(), spaces: &program.planned.plan.spaces };
+    let before = before.as_ref().map(|(view, spaces)| view::Stage { name: "as given", view, spaces });
+    view::html(&[Some(after), before].into_iter().flatten().collect::<Vec<_>>())
+}
+
+fn graph(request: &Request<'_>) -> Result<Contents, Failure> {
+    let Program { module, planned, .. } = *request.program;
+    let find = |name: &str| {
+        let name = name.trim_start_matches('%');
+        let found = module.instructions.iter().find(|(_, instruction)| *instruction.name == *name);
+        let found = found
+            .map(|(id, _)| id)
+            .filter(|&id| planned.facts.graph.is_sequential(module.instructions[id].parent));
+        found.ok_or_else(|| {
+            Failure::Input(format!("error: no instruction `{name}` runs in {} as it is planned", module.name))
+        })
+    };
+    let around = request.around.map(find).transpose()?;
+    let around = around.map(|instruction| Around { instruction, depth: request.depth });
+    Ok(dot(module, planned, around).into())
+}
+
+/// A log folder with a profile of one run, of which only the program is known.
+fn profile(request: &Request<'_>) -> Result<Contents, Failure> {
+    let Program { module, planned, .. } = *request.program;
+    let program = xprof(module, planned).map_err(|error| Failure::input(&error))?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let name: String = module.name.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
+    let run = |file: &str| format!("plugins/profile/memplan/{file}").into();
+    Ok(Contents::Folder(vec![
+        (run(&format!("{name}.hlo_proto.pb")), program),
+        (run("x.xplane.pb"), Vec::new()),
+    ]))
+}
+
+fn constants(program: &Program<'_>) -> Result<Contents, Failure> {
     let mut bytes = Vec::new();
     write_constants(program.module, &program.planned.plan, &mut bytes)
         .map_err(|error| Failure::input(&error))?;
-    Ok(bytes)
+    Ok(bytes.into())
 }
 
-fn tiles(program: &Program<'_>, _: &str) -> Result<Vec<u8>, Failure> {
+fn tiles(program: &Program<'_>) -> Result<Contents, Failure> {
     let chips = program.tiles.ok_or_else(|| {
         let what = "is not planned by tiles here; `compile` for a machine that has some writes them";
         Failure::Usage(format!("`{}` {what}", program.target.name))
@@ -82,5 +149,5 @@ fn tiles(program: &Program<'_>, _: &str) -> Result<Vec<u8>, Failure> {
     // There are very many numbers, so that nobody reads it line by line.
     let document = TileDocument::new(program.module, program.target, &chips.plans);
     let text = serde_json::to_string(&document).expect("documents have only string keys") + "\n";
-    Ok(text.into_bytes())
+    Ok(text.into())
 }

@@ -3,21 +3,29 @@
 mod costs;
 mod kinds;
 mod program;
+mod request;
 
 use std::str::FromStr;
 
 use clap::Args;
 
-pub(crate) use program::Program;
+pub(crate) use program::{Before, Program};
 
 use crate::failure::Failure;
-use crate::output::{distinct, write_result};
+use crate::output::{distinct, write_folder, write_result};
 use kinds::{KINDS, Kind};
+use request::{Contents, Request};
 
 #[derive(Args)]
 pub(crate) struct EmitArgs {
     #[arg(long, value_name = "KIND=FILE", help = help())]
     emit: Vec<Emit>,
+    /// Draw with `--emit dot=FILE` only what is near this instruction
+    #[arg(long, value_name = "INSTRUCTION")]
+    around: Option<String>,
+    /// How many steps `--around` goes to producers, readers, callers and callees
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "around")]
+    depth: u32,
 }
 
 /// One file to write.
@@ -57,8 +65,17 @@ impl EmitArgs {
 
     /// Writes all that was asked for.
     pub(crate) fn write(&self, program: &Program<'_>) -> Result<(), Failure> {
-        self.emit
-            .iter()
-            .try_for_each(|Emit { kind, path }| write_result(Some(path), (kind.contents)(program, path)?))
+        self.emit.iter().try_for_each(|Emit { kind, path }| {
+            let around = self.around.as_deref();
+            match (kind.contents)(&Request { program, path, around, depth: self.depth })? {
+                Contents::File(bytes) => write_result(Some(path), bytes),
+                Contents::Folder(files) => write_folder(path, &files),
+            }
+        })
+    }
+
+    /// Whether the program is to be shown beside what it was before.
+    pub(crate) fn shows_before(&self) -> bool {
+        self.emit.iter().any(|emit| emit.kind.name == "html")
     }
 }

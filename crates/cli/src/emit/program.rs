@@ -3,6 +3,7 @@
 use std::cell::OnceCell;
 
 use memplan::codegen::layout::{ProgramLayout, layout};
+use memplan::codegen::view::View;
 use memplan::ir::Module;
 use memplan::memory::{PlanFile, Target};
 use memplan::plan::{Planned, ProgramCost};
@@ -16,13 +17,31 @@ pub(crate) struct Program<'a> {
     pub(crate) planned: &'a Planned,
     /// The tiles, of a machine that has some.
     pub(crate) tiles: Option<&'a Chips>,
+    /// The program before it was compiled.
+    pub(crate) before: Option<Before<'a>>,
     layout: OnceCell<ProgramLayout>,
+    view: OnceCell<View>,
     cost: OnceCell<ProgramCost>,
+}
+
+/// A program as it was given, with a plan for the same machine.
+pub(crate) struct Before<'a> {
+    pub(crate) module: &'a Module,
+    pub(crate) planned: &'a Planned,
 }
 
 impl<'a> Program<'a> {
     pub(crate) fn new(module: &'a Module, target: &'a Target, planned: &'a Planned) -> Program<'a> {
-        Program { module, target, planned, tiles: None, layout: OnceCell::new(), cost: OnceCell::new() }
+        Program {
+            module,
+            target,
+            planned,
+            tiles: None,
+            before: None,
+            layout: OnceCell::new(),
+            view: OnceCell::new(),
+            cost: OnceCell::new(),
+        }
     }
 
     /// The plan file.
@@ -36,6 +55,10 @@ impl<'a> Program<'a> {
     pub(super) fn layout(&self) -> &ProgramLayout {
         let Planned { facts, plan, .. } = self.planned;
         self.layout.get_or_init(|| layout(self.module, facts, self.target, plan))
+    }
+
+    pub(super) fn view(&self) -> &View {
+        self.view.get_or_init(|| View::new(self.module, self.target, self.planned))
     }
 
     pub(super) fn cost(&self) -> &ProgramCost {

@@ -49,7 +49,12 @@ use crate::constants::constant_offsets;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn layout(module: &Module, facts: &Facts, target: &Target, plan: &MemoryPlan) -> ProgramLayout {
-    let program = Program::new(module, facts, target, plan);
+    document(&Program::new(module, facts, target, plan))
+}
+
+/// The layout of a program whose launches and buffers are numbered.
+pub(crate) fn document(program: &Program<'_>) -> ProgramLayout {
+    let Program { module, target, plan, .. } = *program;
     let buffers = program.buffers();
     let (file_offsets, constants_file) = constant_offsets(plan);
     ProgramLayout {
@@ -66,8 +71,8 @@ pub fn layout(module: &Module, facts: &Facts, target: &Target, plan: &MemoryPlan
         parameters: program.parameters(),
         results: program.ports(module.entry_computation().root, None),
         computations: program.computations(),
-        transfers: transfers(&program),
-        padding: padding::worst(&program, &buffers),
+        transfers: transfers(program),
+        padding: padding::worst(program, &buffers),
         buffers,
     }
 }
@@ -170,7 +175,7 @@ impl Program<'_> {
         flow.positions.of(id).filter(has_bytes).map(port).collect()
     }
 
-    fn buffer_number(&self, value: ValueId) -> Option<u32> {
+    pub(crate) fn buffer_number(&self, value: ValueId) -> Option<u32> {
         self.numbers[value].expand().map(|number| number.0)
     }
 

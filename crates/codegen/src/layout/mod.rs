@@ -24,11 +24,12 @@ mod build;
 mod document;
 mod padding;
 mod picture;
-mod program;
+pub(crate) mod program;
 mod table;
 mod text;
 mod transfer;
 
+pub(crate) use build::document;
 pub use build::layout;
 pub use document::{
     Address, Allocation, Argument, Buffer, Call, CallRole, Computation, Launch, LaunchKind, Lifetime,

@@ -10,32 +10,32 @@ use memplan_memory::{MemoryPlan, MemorySpaceId, Slice, Target};
 use super::{Address, Buffer, LaunchKind, Lifetime};
 
 /// What is known about the program, with launches and buffers numbered.
-pub(super) struct Program<'a> {
-    pub(super) module: &'a Module,
-    pub(super) facts: &'a Facts,
-    pub(super) target: &'a Target,
-    pub(super) plan: &'a MemoryPlan,
+pub(crate) struct Program<'a> {
+    pub(crate) module: &'a Module,
+    pub(crate) facts: &'a Facts,
+    pub(crate) target: &'a Target,
+    pub(crate) plan: &'a MemoryPlan,
     /// How many launches stand before each instant; one more entry at the end.
     launches_before: Vec<u32>,
     /// The values with an address, by number.
-    pub(super) values: Vec<ValueId>,
-    pub(super) numbers: SecondaryMap<ValueId, PackedOption<BufferNumber>>,
+    pub(crate) values: Vec<ValueId>,
+    pub(crate) numbers: SecondaryMap<ValueId, PackedOption<BufferNumber>>,
     /// How many calls are around each computation, and how often it runs as far as that is known.
     nesting: SecondaryMap<ComputationId, Nesting>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct BufferNumber(pub(super) u32);
+pub(crate) struct BufferNumber(pub(crate) u32);
 cranelift_entity::entity_impl!(BufferNumber);
 
 #[derive(Clone, Copy, Default)]
-pub(super) struct Nesting {
-    pub(super) depth: u32,
-    pub(super) runs: u64,
+pub(crate) struct Nesting {
+    pub(crate) depth: u32,
+    pub(crate) runs: u64,
 }
 
 impl<'a> Program<'a> {
-    pub(super) fn new(
+    pub(crate) fn new(
         module: &'a Module,
         facts: &'a Facts,
         target: &'a Target,
@@ -87,20 +87,25 @@ impl<'a> Program<'a> {
         }
     }
 
-    pub(super) fn nesting(&self, computation: ComputationId) -> Nesting {
+    pub(crate) fn nesting(&self, computation: ComputationId) -> Nesting {
         self.nesting[computation]
     }
 
-    pub(super) fn n_launches(&self) -> u32 {
+    pub(crate) fn n_launches(&self) -> u32 {
         self.launches_before.last().copied().unwrap_or(0)
     }
 
+    /// How many launches stand before an instant.
+    pub(crate) fn launch_at(&self, time: Time) -> u32 {
+        self.launches_before[time.min(self.facts.line.end()) as usize]
+    }
+
     /// The number of an instruction among the launches, which it must be one of.
-    pub(super) fn launch_number(&self, id: InstructionId) -> u32 {
+    pub(crate) fn launch_number(&self, id: InstructionId) -> u32 {
         self.launches_before[self.facts.line.time(id) as usize]
     }
 
-    pub(super) fn is_launch(&self, id: InstructionId) -> bool {
+    pub(crate) fn is_launch(&self, id: InstructionId) -> bool {
         let instruction = &self.module.instructions[id];
         match instruction.op.traits().role {
             Role::Provides | Role::Orders | Role::Continues => false,
@@ -117,7 +122,7 @@ impl<'a> Program<'a> {
     }
 
     /// The only operation of a computation that an asynchronous operation runs.
-    pub(super) fn wrapped(&self, id: ComputationId) -> Option<InstructionId> {
+    pub(crate) fn wrapped(&self, id: ComputationId) -> Option<InstructionId> {
         let caller = self.facts.graph.caller(id)?;
         let computation = &self.module.computations[id];
         let is_one_operation = matches!(self.module.instructions[caller].op, Op::AsyncStart(_))
@@ -126,7 +131,7 @@ impl<'a> Program<'a> {
         is_one_operation.then_some(computation.root)
     }
 
-    pub(super) fn kind(&self, id: InstructionId) -> LaunchKind {
+    pub(crate) fn kind(&self, id: InstructionId) -> LaunchKind {
         match &self.module.instructions[id].op {
             Op::While => LaunchKind::While,
             Op::Conditional => LaunchKind::Conditional,
@@ -141,50 +146,49 @@ impl<'a> Program<'a> {
     }
 
     /// How often a loop runs, where that is known; once for everything else.
-    pub(super) fn trip_count(&self, id: InstructionId) -> Option<u64> {
+    pub(crate) fn trip_count(&self, id: InstructionId) -> Option<u64> {
         match self.module.instructions[id].op {
             Op::While => memplan_analysis::trip_count(self.module, id),
             _ => Some(1),
         }
     }
 
-    pub(super) fn slice(&self, position: PositionId) -> Option<Slice> {
+    pub(crate) fn slice(&self, position: PositionId) -> Option<Slice> {
         self.plan.slices.get(&self.facts.flow.positions.position(position)).copied()
     }
 
-    pub(super) fn defines(&self, position: PositionId) -> bool {
+    pub(crate) fn defines(&self, position: PositionId) -> bool {
         let flow = &self.facts.flow;
         flow.value_at(position).is_some_and(|value| flow.values[value].definition == position)
     }
 
-    pub(super) fn address(&self, position: PositionId) -> Option<Address> {
+    pub(crate) fn address(&self, position: PositionId) -> Option<Address> {
         self.slice(position).map(address_of)
     }
 
-    pub(super) fn space(&self, address: &Address) -> MemorySpaceId {
+    pub(crate) fn space(&self, address: &Address) -> MemorySpaceId {
         self.plan.allocations[memplan_memory::AllocationId::from_u32(address.allocation)].space
     }
 
     /// The part of a shape at a position.
-    pub(super) fn part(&self, position: PositionId) -> &'a Shape {
+    pub(crate) fn part(&self, position: PositionId) -> &'a Shape {
         let positions = &self.facts.flow.positions;
         let shape = self.module.shape(positions.instruction(position));
         shape.subshape(positions.shape_index(position)).expect("positions are parts of shapes")
     }
 
     /// The shape of a buffer where it is defined.
-    pub(super) fn definition(&self, buffer: &Buffer) -> &'a Shape {
+    pub(crate) fn definition(&self, buffer: &Buffer) -> &'a Shape {
         self.part(self.facts.flow.values[self.values[buffer.index as usize]].definition)
     }
 
-    pub(super) fn lifetime(&self, live: LiveRange) -> Lifetime {
-        let launch = |time: Time| self.launches_before[time.min(self.facts.line.end()) as usize];
-        Lifetime { from: launch(live.start), to: launch(live.end) }
+    pub(crate) fn lifetime(&self, live: LiveRange) -> Lifetime {
+        Lifetime { from: self.launch_at(live.start), to: self.launch_at(live.end) }
     }
 
     /// Whether the start of an asynchronous operation begins to write a part of its result; other parts repeat its
     /// operands.
-    pub(super) fn is_started(&self, id: InstructionId, position: PositionId) -> bool {
+    pub(crate) fn is_started(&self, id: InstructionId, position: PositionId) -> bool {
         let index = self.facts.flow.positions.shape_index(position);
         match self.module.instructions[id].op {
             // (operands, results, contexts): the results are those of the computation that it runs.
@@ -195,13 +199,13 @@ impl<'a> Program<'a> {
 }
 
 /// The text of a shape with layout; of a tuple how many elements it has, since that is what its table consists of.
-pub(super) fn shape_text(shape: &Shape) -> String {
+pub(crate) fn shape_text(shape: &Shape) -> String {
     match shape {
         Shape::Tuple(elements) => format!("tuple({})", elements.len()),
         other => hlo::shape_text(other),
     }
 }
 
-pub(super) fn address_of(slice: Slice) -> Address {
+pub(crate) fn address_of(slice: Slice) -> Address {
     Address { allocation: slice.allocation.as_u32(), offset: slice.offset, size: slice.size }
 }

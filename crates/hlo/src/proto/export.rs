@@ -21,7 +21,8 @@ pub(super) fn module(module: &Module) -> Exported<Vec<u8>> {
     exporter.module()
 }
 
-struct Exporter<'a> {
+/// A module on its way out.
+pub(super) struct Exporter<'a> {
     module: &'a Module,
     /// Number of each computation and instruction in the file.
     ids: SecondaryMap<InstructionId, Option<i64>>,
@@ -33,7 +34,7 @@ struct Exporter<'a> {
 
 impl<'a> Exporter<'a> {
     /// Numbers instructions the way XLA does: computation in the upper half, position in the lower.
-    fn new(module: &'a Module) -> Exported<Exporter<'a>> {
+    pub(super) fn new(module: &'a Module) -> Exported<Exporter<'a>> {
         let mut ids = SecondaryMap::with_capacity(module.instructions.len());
         let mut is_fusion = SecondaryMap::with_capacity(module.computations.len());
         for (id, computation) in module.computations.iter() {
@@ -50,7 +51,7 @@ impl<'a> Exporter<'a> {
         Ok(Exporter { module, ids, names: unique_names(module), is_fusion })
     }
 
-    fn module(&self) -> Exported<Vec<u8>> {
+    pub(super) fn module(&self) -> Exported<Vec<u8>> {
         let module = self.module;
         let config = &module.config;
         let entry = module.computations.get(module.entry).ok_or(ExportError::Computation(module.entry))?;
@@ -204,7 +205,17 @@ impl<'a> Exporter<'a> {
         instructions.iter().map(|&instruction| self.id(instruction)).collect()
     }
 
-    fn id(&self, instruction: InstructionId) -> Exported<i64> {
+    /// The name of an instruction in the file.
+    pub(super) fn name(&self, instruction: InstructionId) -> Exported<&str> {
+        self.id(instruction).map(|_| &*self.names[instruction])
+    }
+
+    /// The name of the computation that an instruction stands in.
+    pub(super) fn computation_of(&self, instruction: InstructionId) -> Exported<&str> {
+        self.resolve(instruction).map(|(known, _)| &*self.module.computations[known.parent].name)
+    }
+
+    pub(super) fn id(&self, instruction: InstructionId) -> Exported<i64> {
         let known = self.module.instructions.is_valid(instruction).then(|| self.ids[instruction]).flatten();
         known.ok_or(ExportError::Instruction(instruction))
     }

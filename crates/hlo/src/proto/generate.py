@@ -24,7 +24,7 @@ def read_table():
             messages[-1][2].append((int(number), name, type_))
         else:
             name, *flags = line.split()
-            messages.append((name, "keeps" in flags, []))
+            messages.append((name, flags, []))
     return messages
 
 
@@ -70,11 +70,14 @@ use super::wire::{HasSchema, Kept, Schema};
 
 def main():
     messages = read_table()
-    keepers = {name for name, keeps, _ in messages if keeps}
+    keepers = {name for name, flags, _ in messages if "keeps" in flags}
     out = [HEADER]
-    for name, keeps, fields in messages:
+    for name, flags, fields in messages:
+        keeps = "keeps" in flags
         structs, entries = zip(*(field(*f, keepers) for f in fields))
         out.append("#[derive(Clone, PartialEq, Message)]\npub(super) struct %s {\n%s\n}\n" % (name, "\n".join(structs)))
+        if "written" in flags:
+            continue
         out.append(
             "pub(super) static %s: Schema =\n    Schema { name: \"%s\", keeps: %s, fields: &[%s] };\n"
             % (snake(name), name, str(keeps).lower(), ", ".join(entries))

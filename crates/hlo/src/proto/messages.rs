@@ -1098,3 +1098,91 @@ pub(super) struct OriginalValueProto {
 
 pub(super) static ORIGINAL_VALUE_PROTO: Schema =
     Schema { name: "OriginalValueProto", keeps: false, fields: &[(1, Some(&ORIGINAL_VALUE_ELEMENT)), (2, None)] };
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct BufferAssignmentProto {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) logical_buffers: Vec<LogicalBufferProto>,
+    #[prost(message, repeated, tag = "3")]
+    pub(super) buffer_allocations: Vec<BufferAllocationProto>,
+    #[prost(message, repeated, tag = "4")]
+    pub(super) heap_simulator_traces: Vec<HeapSimulatorTrace>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct LogicalBufferProto {
+    #[prost(int64, tag = "1")]
+    pub(super) id: i64,
+    #[prost(int64, tag = "2")]
+    pub(super) size: i64,
+    #[prost(message, optional, tag = "3")]
+    pub(super) defined_at: Option<LogicalBufferLocation>,
+    #[prost(int64, tag = "4")]
+    pub(super) color: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct LogicalBufferLocation {
+    #[prost(string, tag = "2")]
+    pub(super) instruction_name: String,
+    #[prost(int64, repeated, tag = "3")]
+    pub(super) shape_index: Vec<i64>,
+    #[prost(int64, tag = "4")]
+    pub(super) instruction_id: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct BufferAllocationProto {
+    #[prost(int64, tag = "1")]
+    pub(super) index: i64,
+    #[prost(int64, tag = "2")]
+    pub(super) size: i64,
+    #[prost(bool, tag = "5")]
+    pub(super) is_entry_computation_parameter: bool,
+    #[prost(int64, tag = "6")]
+    pub(super) parameter_number: i64,
+    #[prost(bool, tag = "7")]
+    pub(super) maybe_live_out: bool,
+    #[prost(int64, tag = "8")]
+    pub(super) color: i64,
+    #[prost(message, repeated, tag = "9")]
+    pub(super) assigned: Vec<AssignedProto>,
+    #[prost(int64, repeated, tag = "10")]
+    pub(super) parameter_shape_index: Vec<i64>,
+    #[prost(bool, tag = "12")]
+    pub(super) is_constant: bool,
+    #[prost(bool, tag = "13")]
+    pub(super) is_parameter_aliased_with_output: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct AssignedProto {
+    #[prost(int64, tag = "1")]
+    pub(super) logical_buffer_id: i64,
+    #[prost(int64, tag = "2")]
+    pub(super) offset: i64,
+    #[prost(int64, tag = "3")]
+    pub(super) size: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct HeapSimulatorTrace {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) events: Vec<HeapSimulatorEvent>,
+    #[prost(bool, tag = "2")]
+    pub(super) whole_module_simulation: bool,
+    #[prost(int64, tag = "3")]
+    pub(super) buffer_allocation_index: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct HeapSimulatorEvent {
+    #[prost(int32, tag = "1")]
+    pub(super) kind: i32,
+    #[prost(int64, tag = "2")]
+    pub(super) buffer_id: i64,
+    #[prost(string, tag = "3")]
+    pub(super) computation_name: String,
+    #[prost(string, tag = "4")]
+    pub(super) instruction_name: String,
+}

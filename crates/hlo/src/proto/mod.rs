@@ -10,6 +10,7 @@
 //! The messages are Rust structs made by `generate.py` from the table `messages.txt`, so that building needs no `protoc`.
 //! Computations and instructions are decoded one at a time: memory stays in proportion to the module.
 
+mod assignment;
 mod convert;
 mod error;
 mod export;
@@ -20,6 +21,9 @@ mod wire;
 
 use memplan_ir::Module;
 
+pub use assignment::{
+    AllocationRole, BufferAllocation, BufferAssignment, HeapEvent, HeapTrace, LogicalBuffer, write_assigned,
+};
 pub use error::{ExportError, FieldError, ImportError, Warning};
 
 /// What was read.

@@ -1,0 +1,35 @@
+//! What is asked of a kind, and what it answers.
+
+use std::path::PathBuf;
+
+use super::Program;
+
+/// One thing to write.
+pub(super) struct Request<'a> {
+    pub(super) program: &'a Program<'a>,
+    /// Where it goes, whose name may decide the form.
+    pub(super) path: &'a str,
+    /// The instruction that graphs are drawn around.
+    pub(super) around: Option<&'a str>,
+    /// How far.
+    pub(super) depth: u32,
+}
+
+/// What is written.
+pub(super) enum Contents {
+    File(Vec<u8>),
+    /// Files by their place within a folder.
+    Folder(Vec<(PathBuf, Vec<u8>)>),
+}
+
+impl From<Vec<u8>> for Contents {
+    fn from(bytes: Vec<u8>) -> Contents {
+        Contents::File(bytes)
+    }
+}
+
+impl From<String> for Contents {
+    fn from(text: String) -> Contents {
+        Contents::File(text.into_bytes())
+    }
+}

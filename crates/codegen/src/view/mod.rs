@@ -1,0 +1,244 @@
+//! A planned program as people look at it: the layout of the program with what each launch and buffer is for, how long
+//! it takes and what keeps it alive. Pictures, traces and the viewer are drawn from this; nothing is decided here.
+
+mod clock;
+mod curve;
+mod html;
+mod lanes;
+mod perfetto;
+mod svg;
+
+use memplan_ir::{InstructionId, Module};
+use memplan_memory::{AllocationId, Bytes, KindName, MemorySpaceId, Target};
+use memplan_planner::{KeptBy, Planned, ProgramCost, kept_by, operation, peak_report, source_line};
+
+use crate::layout::program::Program;
+use crate::layout::{Lifetime, ProgramLayout, document};
+use clock::Clock;
+use curve::curves;
+
+pub use html::{Stage, html};
+pub use perfetto::perfetto;
+pub use svg::svg;
+
+/// A planned program to be drawn. All numbers are those of its [`ProgramLayout`].
+#[derive(Clone, Debug)]
+pub struct View {
+    /// Allocations, buffers, launches and transfers.
+    pub layout: ProgramLayout,
+    /// What each launch is for, by number.
+    pub launches: Vec<LaunchNotes>,
+    /// What each buffer is for, by number.
+    pub buffers: Vec<BufferNotes>,
+    /// Where each allocation begins when those of one memory space are stacked: what the caller passes lowest, the
+    /// arena on top.
+    pub bases: Vec<Bytes>,
+    /// Bytes live during each launch, for each memory space that has buffers, main memory first.
+    pub curves: Vec<Curve>,
+    /// The same for all memories together.
+    pub live: Vec<Bytes>,
+    /// The moment with most bytes live.
+    pub peak: Peak,
+    clock: Clock,
+}
+
+/// What a launch is for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LaunchNotes {
+    /// The framework's name of the operation; empty where it says nothing.
+    pub operation: String,
+    /// `file:line` of the user's program.
+    pub source: Option<String>,
+    /// The first launch that runs within it; its own number where nothing does.
+    pub begin: u32,
+    /// Seconds of all its runs together, without what it calls, by the cost model.
+    pub seconds: f64,
+}
+
+/// What a buffer is for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BufferNotes {
+    /// The framework's name of the operation that makes it; empty where it says nothing.
+    pub operation: String,
+    /// `file:line` of the user's program.
+    pub source: Option<String>,
+    /// The operation that makes it, as HLO names it.
+    pub opcode: String,
+    /// The launch that makes it; none where the caller does, or where it is there from the start.
+    pub made_by: Option<u32>,
+    /// What keeps it alive.
+    pub kept_by: Keeper,
+}
+
+/// What keeps a buffer alive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Keeper {
+    /// The caller, who did not give it up.
+    Caller,
+    /// It is a result.
+    Result,
+    /// It is constant data.
+    Constant,
+    /// State that this loop still needs.
+    Loop(String),
+    /// The instruction that reads it last.
+    Reader(String),
+}
+
+/// Bytes live in one memory space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Curve {
+    /// The space.
+    pub space: MemorySpaceId,
+    /// Bytes during each launch; at least one entry.
+    pub live: Vec<Bytes>,
+}
+
+/// The moment with most bytes live, in all memories together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peak {
+    /// The launch that runs then, or the next one.
+    pub launch: u32,
+    /// Bytes live.
+    pub bytes: Bytes,
+    /// The instruction that runs then.
+    pub instruction: String,
+    /// What is live, largest first, one for each place.
+    pub buffers: Vec<u32>,
+}
+
+impl View {
+    /// Looks at a planned program, in time close to linear in it.
+    ///
+    /// # Panics
+    /// When the plan is of another module.
+    pub fn new(module: &Module, target: &Target, planned: &Planned) -> View {
+        let program = Program::new(module, &planned.facts, target, &planned.plan);
+        let layout = document(&program);
+        let launches = launch_notes(&program, &ProgramCost::new(module, &planned.facts, target));
+        let report = peak_report(module, &planned.facts, &planned.plan);
+        let flow = &planned.facts.flow;
+        let number = |buffer: &memplan_planner::PeakBuffer| {
+            let mut positions = flow.positions.of(buffer.position.instruction);
+            let position = positions.find(|&p| *flow.positions.shape_index(p) == buffer.position.index)?;
+            program.buffer_number(flow.value_at(position)?)
+        };
+        let last = program.n_launches().saturating_sub(1);
+        let peak = Peak {
+            launch: program.launch_at(report.time).min(last),
+            bytes: report.bytes,
+            instruction: module.instructions[report.instruction].name.to_string(),
+            buffers: report.buffers.iter().filter_map(number).collect(),
+        };
+        let (curves, live) = curves(&program, planned);
+        View {
+            bases: bases(&layout),
+            buffers: buffer_notes(&program),
+            curves,
+            live,
+            clock: Clock::new(&launches),
+            peak,
+            launches,
+            layout,
+        }
+    }
+
+    /// Where a buffer begins when the allocations of its memory space are stacked.
+    pub fn base(&self, buffer: u32) -> Bytes {
+        let address = self.layout.buffers[buffer as usize].address;
+        self.bases[address.allocation as usize].saturating_add(address.offset)
+    }
+
+    /// Seconds from the start of the program to the start of a launch; loops count as often as they run.
+    pub fn starts_at(&self, launch: u32) -> f64 {
+        self.clock.start(launch)
+    }
+
+    /// The largest stack of allocations of a memory space.
+    pub fn height(&self, space: MemorySpaceId) -> Bytes {
+        let inside = self.layout.allocations.iter().zip(&self.bases).filter(|(a, _)| a.space == space);
+        inside.map(|(a, base)| base.saturating_add(a.size)).max().unwrap_or(Bytes::ZERO)
+    }
+
+    fn end_of(&self, live: Lifetime) -> u32 {
+        live.to.max(live.from + 1)
+    }
+}
+
+fn launch_notes(program: &Program<'_>, cost: &ProgramCost) -> Vec<LaunchNotes> {
+    let (module, facts) = (program.module, program.facts);
+    let kernels = cost.kernels(module, facts, program.target);
+    let mut notes = Vec::with_capacity(program.n_launches() as usize);
+    for &id in facts.line.instructions.iter().filter(|&&id| program.is_launch(id)) {
+        let seconds = kernels.of(id).seconds * cost.runs(module.instructions[id].parent);
+        notes.push(LaunchNotes {
+            operation: operation(module, id).to_string(),
+            source: source_line(module, id),
+            begin: program.launch_at(facts.line.begin(id)),
+            seconds: if seconds.is_finite() { seconds.max(0.0) } else { 0.0 },
+        });
+    }
+    notes
+}
+
+fn buffer_notes(program: &Program<'_>) -> Vec<BufferNotes> {
+    let (module, flow) = (program.module, &program.facts.flow);
+    let name = |id: InstructionId| module.instructions[id].name.to_string();
+    let notes = |&value: &memplan_analysis::ValueId| {
+        let id = flow.positions.instruction(flow.values[value].definition);
+        BufferNotes {
+            operation: operation(module, id).to_string(),
+            source: source_line(module, id),
+            opcode: module.instructions[id].opcode().to_string(),
+            made_by: program.is_launch(id).then(|| program.launch_number(id)),
+            kept_by: match kept_by(module, program.facts, value) {
+                KeptBy::Caller => Keeper::Caller,
+                KeptBy::Result => Keeper::Result,
+                KeptBy::Constant => Keeper::Constant,
+                KeptBy::Loop(id) => Keeper::Loop(name(id)),
+                KeptBy::Reader(id) => Keeper::Reader(name(id)),
+            },
+        }
+    };
+    program.values.iter().map(notes).collect()
+}
+
+/// Stacks the allocations of each memory space.
+fn bases(layout: &ProgramLayout) -> Vec<Bytes> {
+    let rank = |kind| match kind {
+        KindName::Argument => 0,
+        KindName::Constant => 1,
+        KindName::Output => 2,
+        KindName::Temp => 3,
+    };
+    let mut order: Vec<usize> = (0..layout.allocations.len()).collect();
+    order.sort_by_key(|&i| (layout.allocations[i].space, rank(layout.allocations[i].kind), i));
+    let mut bases = vec![Bytes::ZERO; layout.allocations.len()];
+    let mut top = (MemorySpaceId::MAIN, Bytes::ZERO);
+    for i in order {
+        let allocation = &layout.allocations[i];
+        if allocation.space != top.0 {
+            top = (allocation.space, Bytes::ZERO);
+        }
+        bases[i] = top.1;
+        top.1 = top.1.saturating_add(allocation.size);
+    }
+    bases
+}
+
+impl std::fmt::Display for Keeper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Keeper::Caller => f.write_str("the caller"),
+            Keeper::Result => f.write_str("being a result"),
+            Keeper::Constant => f.write_str("being constant"),
+            Keeper::Loop(name) => write!(f, "the loop, {name}"),
+            Keeper::Reader(name) => f.write_str(name),
+        }
+    }
+}
+
+/// The space of an allocation.
+fn space_of(planned: &Planned, allocation: AllocationId) -> MemorySpaceId {
+    planned.plan.allocations[allocation].space
+}

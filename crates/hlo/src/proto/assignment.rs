@@ -1,0 +1,175 @@
+//! Where the buffers of a module live, and when, as XLA's tools read it beside a module.
+
+use memplan_ir::{InstructionId, Module, Position, ShapeIndex};
+use prost::Message;
+
+use super::convert::steps;
+use super::export::Exporter;
+use super::{ExportError, messages as pb, wire};
+
+/// What `HloProto.buffer_assignment` says of a module. Sizes and offsets are in bytes; buffers and allocations are named
+/// by their place in the lists.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BufferAssignment {
+    /// What needs memory.
+    pub buffers: Vec<LogicalBuffer>,
+    /// The memory that is asked for.
+    pub allocations: Vec<BufferAllocation>,
+    /// The lives of buffers, a trace for each allocation that has some that come and go.
+    pub traces: Vec<HeapTrace>,
+}
+
+/// Something that needs memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogicalBuffer {
+    /// Where the value in it is defined.
+    pub defined_at: Position,
+    /// The allocation that it is in.
+    pub allocation: usize,
+    /// Its place there.
+    pub offset: u64,
+    /// How much it takes.
+    pub size: u64,
+}
+
+/// A contiguous region of one memory space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BufferAllocation {
+    /// What it is for.
+    pub role: AllocationRole,
+    /// The memory space; layouts use the same numbers.
+    pub space: u32,
+    /// How much it takes.
+    pub size: u64,
+    /// Whether a result of the program is in it at the end.
+    pub live_out: bool,
+}
+
+/// What an allocation is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AllocationRole {
+    /// Part of a parameter of the entry.
+    Parameter {
+        /// Its number.
+        number: u32,
+        /// Path into it.
+        index: ShapeIndex,
+    },
+    /// Constant data.
+    Constant,
+    /// Anything else.
+    Other,
+}
+
+/// How the buffers of one allocation come and go, in the order of execution.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeapTrace {
+    /// The allocation.
+    pub allocation: usize,
+    /// What happens.
+    pub events: Vec<HeapEvent>,
+}
+
+/// A buffer is needed, or is needed no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeapEvent {
+    /// Whether it is needed from now on.
+    pub allocates: bool,
+    /// The buffer.
+    pub buffer: usize,
+    /// The instruction that runs.
+    pub at: InstructionId,
+}
+
+/// Writes an `HloProto` with a buffer assignment, in time linear in both.
+///
+/// # Errors
+/// As [`write_module`](super::write_module); and when the assignment names instructions that the module does not have.
+pub fn write_assigned(module: &Module, assignment: &BufferAssignment) -> Result<Vec<u8>, ExportError> {
+    let exporter = Exporter::new(module)?;
+    let message = assignment.message(&exporter)?;
+    let module = exporter.module()?;
+    let mut out = Vec::with_capacity(module.len() + message.encoded_len() + 32);
+    wire::put_bytes(1, &module, &mut out);
+    wire::put_bytes(3, &message.encode_to_vec(), &mut out);
+    Ok(out)
+}
+
+impl BufferAssignment {
+    fn message(&self, exporter: &Exporter<'_>) -> Result<pb::BufferAssignmentProto, ExportError> {
+        let mut buffer_allocations: Vec<pb::BufferAllocationProto> =
+            self.allocations.iter().enumerate().map(|(index, a)| a.message(index)).collect();
+        let mut logical_buffers = Vec::with_capacity(self.buffers.len());
+        for (id, buffer) in (0i64..).zip(&self.buffers) {
+            let Position { instruction, index } = &buffer.defined_at;
+            logical_buffers.push(pb::LogicalBufferProto {
+                id,
+                size: int(buffer.size),
+                defined_at: Some(pb::LogicalBufferLocation {
+                    instruction_name: exporter.name(*instruction)?.to_string(),
+                    instruction_id: exporter.id(*instruction)?,
+                    shape_index: steps(index),
+                }),
+                color: self.allocations[buffer.allocation].space.into(),
+            });
+            buffer_allocations[buffer.allocation].assigned.push(pb::AssignedProto {
+                logical_buffer_id: id,
+                offset: int(buffer.offset),
+                size: int(buffer.size),
+            });
+        }
+        let traces = self.traces.iter().map(|trace| trace.message(exporter));
+        let heap_simulator_traces = traces.collect::<Result<_, _>>()?;
+        Ok(pb::BufferAssignmentProto { logical_buffers, buffer_allocations, heap_simulator_traces })
+    }
+}
+
+impl BufferAllocation {
+    fn message(&self, index: usize) -> pb::BufferAllocationProto {
+        let mut message = pb::BufferAllocationProto {
+            index: index as i64,
+            size: int(self.size),
+            color: self.space.into(),
+            maybe_live_out: self.live_out,
+            ..Default::default()
+        };
+        match &self.role {
+            AllocationRole::Parameter { number, index } => {
+                message.is_entry_computation_parameter = true;
+                message.parameter_number = i64::from(*number);
+                message.parameter_shape_index = steps(index);
+                message.is_parameter_aliased_with_output = self.live_out;
+            }
+            AllocationRole::Constant => message.is_constant = true,
+            AllocationRole::Other => {}
+        }
+        message
+    }
+}
+
+impl HeapTrace {
+    fn message(&self, exporter: &Exporter<'_>) -> Result<pb::HeapSimulatorTrace, ExportError> {
+        let event = |event: &HeapEvent| {
+            Ok(pb::HeapSimulatorEvent {
+                kind: if event.allocates { ALLOC } else { FREE },
+                buffer_id: event.buffer as i64,
+                computation_name: exporter.computation_of(event.at)?.to_string(),
+                instruction_name: exporter.name(event.at)?.to_string(),
+            })
+        };
+        Ok(pb::HeapSimulatorTrace {
+            events: self.events.iter().map(event).collect::<Result<_, _>>()?,
+            whole_module_simulation: true,
+            buffer_allocation_index: self.allocation as i64,
+        })
+    }
+}
+
+/// The numbers of `HeapSimulatorTrace.Event.Kind`.
+const ALLOC: i32 = 0;
+const FREE: i32 = 1;
+
+/// As protobuf has numbers of bytes.
+fn int(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,213 @@
+"""The page of `--emit html=FILE` in a browser: it opens without an error, shows the plan's figures, and answers."""
+
+import json
+import os
+import pathlib
+import shutil
+import time
+
+import pytest
+
+from conftest import ROOT, case_id, cases
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright from pip")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]
+# Where to leave a picture of each view, for the documentation.
+PICTURES = os.environ.get("MEMPLAN_PICTURES")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser):
+    """Opens a page, which may ask no network and say no error; gives it when it is drawn."""
+    said, pages = [], []
+
+    def open_it(path, scheme="light"):
+        page = browser.new_page(viewport={"width": 1280, "height": 720}, color_scheme=scheme)
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+        page.on("request", lambda request: said.append(request.url) if not request.url.startswith(("file:", "data:")) else None)
+        page.goto(f"file://{path}")
+        page.wait_for_function("window.memplan && memplan.charts[0].took !== undefined")
+        pages.append(page)
+        return page
+
+    yield open_it
+    assert said == []
+    for page in pages:
+        page.close()
+
+
+def draw(page):
+    """Waits until what was asked for is drawn."""
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def middle_of(page, buffer):
+    """Where a buffer is in sight, as a place in the window."""
+    return page.evaluate(
+        """(i) => {
+            const chart = memplan.charts[0];
+            const panel = chart.panels.find((p) => p.space === memplan.model.spaceOf(i));
+            const [xs, ys] = [[], []];
+            panel.ids.forEach((id, at) => { if (id === i) { xs.push(at % panel.width); ys.push(Math.floor(at / panel.width)); } });
+            if (xs.length === 0) return null;
+            const half = Math.floor(xs.length / 2);
+            const box = chart.canvas.getBoundingClientRect();
+            return [box.x + chart.left + (xs[half] + 0.5) / chart.ratio, box.y + panel.top + (ys[half] + 0.5) / chart.ratio];
+        }""",
+        buffer,
+    )
+
+
+@pytest.mark.parametrize("case", cases(), ids=case_id)
+def test_every_program(case, memplan, tmp_path, open_page):
+    path, verb, target = case
+    plan = memplan(path, verb, target, "html=view.html", "layout=layout.json")
+    layout = json.loads((tmp_path / "layout.json").read_text())
+    assert (tmp_path / "view.html").stat().st_size < 3_000_000
+    page = open_page(tmp_path / "view.html")
+
+    # The numbers on the page are the plan's.
+    shown = dict(page.eval_on_selector_all("#totals [data-bytes]", "rows => rows.map(r => [r.className, Number(r.dataset.bytes)])"))
+    for name, value in shown.items():
+        assert value == plan["totals"]["peak_live" if name == "peak" else name], name
+    assert shown["total"] == plan["totals"]["total"]
+    assert page.inner_text("#module") == plan["module"]
+    assert int(page.get_attribute("#live-bytes", "data-bytes")) == plan["totals"]["peak_live"]
+    assert page.evaluate("memplan.model.nBuffers") == len(layout["buffers"])
+
+    # What is painted under the pointer is what the pointer is told of, and a click selects it.
+    order = sorted(range(len(layout["buffers"])), key=lambda i: -layout["buffers"][i]["size"])
+    buffer, at = next(((i, at) for i in order[:200] if (at := middle_of(page, i)) is not None), (None, None))
+    assert buffer is not None, "no buffer is in sight"
+    page.mouse.move(*at)
+    expected = layout["buffers"][buffer]
+    path_in = "{" + ",".join(map(str, expected["shape_index"])) + "}" if expected.get("shape_index") else ""
+    assert page.inner_text("#hint b") == expected["name"] + path_in
+    assert expected["shape"] in page.inner_text("#hint")
+    page.mouse.click(*at)
+    assert page.inner_text("#buffer-name") == expected["name"] + path_in
+    assert f"{expected['size']:,} B" in page.inner_text("#buffer")
+
+    # Search finds what the layout has, and the table shows it.
+    page.fill("#search", expected["name"])
+    hits = sum(1 for b, notes in zip(layout["buffers"], page.evaluate("Array.from({length: memplan.model.nBuffers}, (_, i) => [memplan.model.operationOf(i), memplan.model.sourceOf(i)])"))
+               if any(expected["name"].lower() in text.lower() for text in (b["name"], b["shape"], *notes)))
+    assert page.evaluate("memplan.hits.length") >= hits > 0
+    page.click("#tab-table")
+    assert page.locator("#table tbody tr").count() > 0
+
+    # A click on the curve says who is live there.
+    page.fill("#search", "")
+    box = page.evaluate("(() => { const c = memplan.charts[0], b = c.canvas.getBoundingClientRect(); return [b.x + (c.left + c.right) / 2, b.y + c.curveBottom - 5]; })()")
+    page.mouse.click(*box)
+    launch = page.evaluate("memplan.moment")
+    live = {i for i, b in enumerate(layout["buffers"]) if b["live"]["from"] <= launch < max(b["live"]["to"], b["live"]["from"] + 1)}
+    assert set(page.evaluate("memplan.model.liveAt(memplan.moment)")) <= live
+
+
+def test_loops_close_and_chains_lead_on(memplan, tmp_path, open_page):
+    memplan(ROOT / "tests/corpus/lstm/before.hlo.txt", "compile", "gpu-h100", "html=view.html")
+    page = open_page(tmp_path / "view.html")
+    assert page.evaluate("memplan.model.loops.length") > 0
+    end = page.evaluate("memplan.charts[0].axis.end")
+    box = page.evaluate("(() => { const c = memplan.charts[0], b = c.canvas.getBoundingClientRect(), l = c.loopBoxes[0]; return [b.x + (l.left + l.right) / 2, b.y + l.top + 6]; })()")
+    page.mouse.click(*box)
+    assert page.evaluate("memplan.charts[0].axis.end") < end
+    # Along producers and along the chain that keeps a buffer alive.
+    start = page.evaluate("(() => { const m = memplan.model; return m.peak.buffers.find((i) => m.readers[i].length > 0 && m.consumersOf(i).length > 0) ?? m.from.findIndex((_, i) => m.consumersOf(i).length > 0); })()")
+    page.evaluate("(i) => memplan.select(i, true)", start)
+    page.keyboard.press("]")
+    assert page.evaluate("memplan.selected") != start
+    page.keyboard.press("Escape")
+    assert page.evaluate("memplan.selected") is None
+
+
+def test_before_and_after_have_one_scale(memplan, tmp_path, open_page):
+    memplan(ROOT / "tests/corpus/transformer_training_step/before.hlo.txt", "compile", "gpu-h100", "html=view.html")
+    page = open_page(tmp_path / "view.html")
+    page.select_option("#stage", "all")
+    draw(page)
+    assert page.locator("canvas").count() == 2
+    heights = page.evaluate("memplan.charts.map((c) => [c.heights.get(0).high, c.panels[0].bottom - c.panels[0].top])")
+    assert heights[0] == heights[1]
+    # What is gone is greyed, what is kept is not.
+    greyed = page.evaluate("memplan.visible.get(memplan.models[1]).reduce((n, v) => n + (v === 0), 0)")
+    assert greyed > 0
+
+
+def test_a_hundred_thousand_buffers(memplan, tmp_path, open_page):
+    """Times are reported, not asserted: machines differ."""
+    n = 100_000
+    lines = ["HloModule large, is_scheduled=true", "ENTRY main {", "  p = f32[1024]{0} parameter(0)"]
+    last = "p"
+    for i in range(n // 2):
+        lines.append(f"  a{i} = f32[{256 + 64 * (i % 37)}]{{0}} iota(), iota_dimension=0")
+        lines.append(f"  b{i} = f32[1024]{{0}} custom-call({last}, a{max(0, i - 40)}), custom_call_target=\"step\"")
+        last = f"b{i}"
+    lines[-1] = lines[-1].replace("  b", "  ROOT b", 1)
+    (tmp_path / "large.hlo").write_text("\n".join(lines + ["}"]))
+    memplan(tmp_path / "large.hlo", "plan", "cpu", "html=view.html")
+    started = time.monotonic()
+    page = open_page(tmp_path / "view.html")
+    loaded = time.monotonic() - started
+    frames = page.evaluate(
+        """async () => {
+            const [chart] = memplan.charts, took = [];
+            for (let i = 0; i < 40; i++) {
+                chart.axis.zoom(i < 20 ? 0.85 : 1 / 0.85, chart.axis.end / 3);
+                memplan.redraw();
+                await new Promise(requestAnimationFrame);
+                took.push(chart.took);
+            }
+            return took.sort((a, b) => a - b);
+        }"""
+    )
+    assert page.evaluate("memplan.model.nBuffers") >= n
+    print(f"\n100,000 buffers: {(tmp_path / 'view.html').stat().st_size / 1e6:.1f} MB, loaded and drawn in {loaded:.2f} s, "
+          f"a frame in {frames[len(frames) // 2]:.1f} ms (most {frames[-1]:.1f} ms)")
+
+
+@pytest.mark.skipif(PICTURES is None, reason="MEMPLAN_PICTURES is not set")
+def test_pictures_for_the_documentation(memplan, tmp_path, open_page):
+    """Six views, as files of a folder: MEMPLAN_PICTURES=docs/viewer pytest tests/viewers -k pictures"""
+    folder = pathlib.Path(PICTURES)
+    folder.mkdir(parents=True, exist_ok=True)
+    program = ROOT / "tests/corpus/transformer_training_step/before.hlo.txt"
+
+    def picture(page, name):
+        draw(page)
+        page.screenshot(path=folder / f"{name}.png")
+
+    memplan(program, "compile", "gpu-h100", "html=gpu.html")
+    page = open_page(tmp_path / "gpu.html")
+    picture(page, "program")
+    page.evaluate("memplan.group('operation'); memplan.select(memplan.model.peak.buffers.find((i) => memplan.model.kindOf(i) === 'temp') ?? memplan.model.peak.buffers[0], true)")
+    picture(page, "buffer")
+    page.evaluate("memplan.select(null, false); memplan.tab('table')")
+    page.fill("#search", "dot_general")
+    picture(page, "search")
+    page.fill("#search", "")
+    page.evaluate("memplan.group('kind'); memplan.tab('moment')")
+    page.select_option("#stage", "all")
+    picture(page, "before_and_after")
+    memplan(program, "compile", "tpu-v5e", "html=tpu.html")
+    page = open_page(tmp_path / "tpu.html", "dark")
+    page.evaluate("memplan.group('layer')")
+    picture(page, "fast_memory_dark")
+    memplan(ROOT / "tests/corpus/lstm/before.hlo.txt", "compile", "gpu-h100", "html=loop.html")
+    page = open_page(tmp_path / "loop.html")
+    page.select_option("#across", "time")
+    picture(page, "loop_by_time")
