@@ -223,7 +223,14 @@ impl Planned {
     }
 
     fn __str__(&self) -> String {
-        memplan_cli::report(&self.module, &self.target, &self.planned.facts, self.plan(), None)
+        memplan_cli::report(
+            &self.module,
+            &self.target,
+            &self.planned.facts,
+            self.plan(),
+            None,
+            memplan_cli::Screen::PLAIN,
+        )
     }
 }
 

@@ -77,12 +77,15 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
     let text = match args.result.format {
         Format::Json => program.plan_json(),
         Format::Text => {
+            let screen = args.result.screen();
             let mut text = stages::table(&compiled, args.timings) + "\n";
-            text.push_str(&report::render(&module, &target, &compiled.planned.facts, plan, per_device));
-            text.extend(original.as_ref().and_then(|original| estimate::beside(original, &target)));
-            text.extend(placement.iter().map(|placement| format!("\n{}", paragraph(placement))));
+            let facts = &compiled.planned.facts;
+            text.push_str(&report::render(&module, &target, facts, plan, per_device, screen));
+            let beside = original.as_ref().and_then(|original| estimate::beside(original, &target));
+            text.extend(beside.map(|beside| screen.wrap(&beside)));
+            text.extend(placement.iter().map(|placement| paragraph(placement, screen)));
             text.extend(tiles.as_ref().map(|tiles| ipu_report::render(&module, tiles)));
-            text.push_str(&format!("\n{}", proof_line(&compiled.proof)));
+            text.push_str(&format!("\n{}", screen.wrap(&proof_line(&compiled.proof))));
             text.extend(args.explain_stages.then(|| stages::explain(&compiled)));
             text.extend(compiled.fusion().map(stages::explain_fusion));
             text

@@ -58,9 +58,11 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
             serde_json::to_string_pretty(&file).expect("an estimate has only string keys") + "\n"
         }
         Format::Text => {
-            let plan = &found.planned.plan;
-            let report = report::render(&found.module, &target, &found.planned.facts, plan, per_device);
-            format!("expected of {}: {}\n{report}", compiler.name, compiler.description)
+            let (plan, screen) = (&found.planned.plan, args.result.screen());
+            let report =
+                report::render(&found.module, &target, &found.planned.facts, plan, per_device, screen);
+            let expected = format!("expected of {}: {}\n", compiler.name, compiler.description);
+            screen.wrap(&expected) + &report
         }
     };
     args.result.write(text)

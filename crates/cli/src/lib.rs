@@ -5,6 +5,7 @@
 
 mod check;
 mod compile;
+mod completions;
 mod defragment;
 mod emit;
 mod estimate;
@@ -24,12 +25,13 @@ mod replay;
 mod report;
 mod rewrite;
 mod run;
+mod screen;
 mod stages;
 mod targets;
 
 use std::ffi::OsString;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 pub use compile::story as too_large;
 pub use failure::Failure;
@@ -38,6 +40,7 @@ pub use options::parse_bytes;
 pub use plan::plan_module;
 pub use report::{render as report, shape_at};
 pub use rewrite::report as rewrite_report;
+pub use screen::Screen;
 
 /// Plans the memory of tensor programs: reads HLO from JAX and XLA, gives every buffer an address, proves the answer.
 #[derive(Parser)]
@@ -45,6 +48,9 @@ pub use rewrite::report as rewrite_report;
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
+    /// Say nothing while work goes on; errors are said all the same
+    #[arg(long, short, global = true)]
+    quiet: bool,
 }
 
 #[derive(Subcommand)]
@@ -71,6 +77,10 @@ enum Verb {
     Targets(targets::TargetsArgs),
     /// List the stages of `compile`, what `rewrite` tries, and every pass
     Passes(passes::PassesArgs),
+    /// Print what a shell needs to complete commands: `source <(memplan completions bash)`
+    Completions(completions::CompletionsArgs),
+    /// Write manual pages
+    Man(completions::ManArgs),
 }
 
 /// Runs the command with its arguments, of which the first is its own name, and gives the exit status.
@@ -83,6 +93,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
             return error.exit_code().try_into().unwrap_or(2);
         }
     };
+    progress::set_quiet(cli.quiet);
     let result = match cli.verb {
         Verb::Plan(args) => plan::run(&args),
         Verb::Compile(args) => compile::run(&args),
@@ -95,6 +106,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
         Verb::Replay(args) => replay::run(&args),
         Verb::Targets(args) => targets::run(&args),
         Verb::Passes(args) => passes::run(&args),
+        Verb::Completions(args) => completions::completions(&args, Cli::command()),
+        Verb::Man(args) => completions::man(&args, Cli::command()),
     };
     match result {
         Ok(()) => 0,

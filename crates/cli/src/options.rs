@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ColorChoice, ValueEnum};
 use memplan::memory::Bytes;
 use memplan::pack;
 use memplan::plan::AssignOptions;
@@ -10,6 +10,7 @@ use memplan::plan::AssignOptions;
 use crate::emit::EmitArgs;
 use crate::failure::Failure;
 use crate::output::write_result;
+use crate::screen::Screen;
 
 /// How a result is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -30,6 +31,9 @@ pub(crate) struct ResultArgs {
     /// Where to write the result
     #[arg(short, value_name = "FILE")]
     output: Option<String>,
+    /// Colours: where the terminal has them and `NO_COLOR` is not set, or always, or never
+    #[arg(long, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
+    color: ColorChoice,
     #[command(flatten)]
     pub(crate) emit: EmitArgs,
 }
@@ -38,6 +42,11 @@ impl ResultArgs {
     /// Refuses what would be written to one place twice, before any work is done.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         self.emit.check(self.output.as_deref())
+    }
+
+    /// Where the result is read.
+    pub(crate) fn screen(&self) -> Screen {
+        Screen::of(self.output.as_deref(), self.color)
     }
 
     pub(crate) fn write(&self, text: String) -> Result<(), Failure> {

@@ -2,28 +2,32 @@
 
 use memplan::memory::Bytes;
 
-/// Characters across and lines down.
+use crate::screen::Screen;
+
+/// Characters across at most, those of the labels beside them, and lines down.
 const WIDTH: usize = 84;
+const LABELS: usize = 14;
 const HEIGHT: usize = 12;
 
 /// Eighths of a cell, from empty to full.
 const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// Draws a load curve: each column the most bytes live in its part of the program, the peak marked below.
-pub(crate) fn draw(curve: &[Bytes], peak: usize) -> String {
-    draw_of(curve, peak, "instruction")
+pub(crate) fn draw(curve: &[Bytes], peak: usize, screen: Screen) -> String {
+    draw_of(curve, peak, "instruction", screen)
 }
 
 /// The same for a curve over other steps than instructions.
-pub(crate) fn draw_of(curve: &[Bytes], peak: usize, step: &str) -> String {
+pub(crate) fn draw_of(curve: &[Bytes], peak: usize, step: &str, screen: Screen) -> String {
     if curve.is_empty() {
         return String::new();
     }
-    let width = WIDTH.min(curve.len());
-    let column = |i: usize| column(i, curve.len());
+    let width = columns(curve.len(), screen);
+    let column = |i: usize| column(i, width, curve.len());
     let tops: Vec<u64> =
         (0..width).map(|i| curve[column(i)].iter().map(|bytes| bytes.0).max().unwrap_or(0)).collect();
     let highest = tops.iter().copied().max().unwrap_or(0).max(1);
+    let marker = (0..width).find(|&i| column(i).contains(&peak)).unwrap_or(0);
     let mut text = String::new();
     for line in (0..HEIGHT).rev() {
         let label = if line == HEIGHT - 1 {
@@ -34,27 +38,40 @@ pub(crate) fn draw_of(curve: &[Bytes], peak: usize, step: &str) -> String {
             String::new()
         };
         text.push_str(&format!("{label:>12} │"));
-        for &top in &tops {
+        let bar = |&top: &u64| {
             let eighths = (u128::from(top) * (HEIGHT as u128) * 8).div_ceil(u128::from(highest)) as usize;
-            text.push(BARS[eighths.saturating_sub(line * 8).min(8)]);
-        }
+            BARS[eighths.saturating_sub(line * 8).min(8)]
+        };
+        let part = |tops: &[u64]| tops.iter().map(bar).collect::<String>();
+        text.push_str(&screen.drawn(&part(&tops[..marker])));
+        text.push_str(&screen.bad(&part(&tops[marker..=marker])));
+        text.push_str(&screen.drawn(part(&tops[marker + 1..]).trim_end()));
         text.push('\n');
     }
-    let marker = (0..width).find(|&i| column(i).contains(&peak)).unwrap_or(0);
     text.push_str(&format!("{:>12} └{}▲{}\n", "0 B", "─".repeat(marker), "─".repeat(width - marker - 1)));
-    text.push_str(&format!("{:>14}{:marker$}peak, {step} {peak} of {}\n", "", "", curve.len()));
+    // Where there is room for it: from the marker on, or up to it.
+    let label = format!("peak, {step} {peak} of {}", curve.len());
+    let from = match marker + label.len() + LABELS <= screen.width {
+        true => marker,
+        false => (marker + 1).saturating_sub(label.len()),
+    };
+    text.push_str(&format!("{:LABELS$}{:from$}{}\n", "", "", screen.bad(&label)));
     text
 }
 
 /// Draws shares from 0 to 1 as one line of bars: each column the largest of its part.
-pub(crate) fn line(shares: &[f64]) -> String {
-    let width = WIDTH.min(shares.len());
-    let largest = |i: usize| shares[column(i, shares.len())].iter().copied().fold(0.0, f64::max);
+pub(crate) fn line(shares: &[f64], screen: Screen) -> String {
+    let width = columns(shares.len(), screen);
+    let largest = |i: usize| shares[column(i, width, shares.len())].iter().copied().fold(0.0, f64::max);
     (0..width).map(|i| BARS[(largest(i).clamp(0.0, 1.0) * 8.0).round() as usize]).collect()
 }
 
+/// How many columns there are for so many steps.
+fn columns(steps: usize, screen: Screen) -> usize {
+    WIDTH.min(screen.width - LABELS).min(steps)
+}
+
 /// The steps that one column of a picture stands for.
-fn column(i: usize, steps: usize) -> std::ops::Range<usize> {
-    let width = WIDTH.min(steps);
+fn column(i: usize, width: usize, steps: usize) -> std::ops::Range<usize> {
     i * steps / width..((i + 1) * steps / width).max(i * steps / width + 1)
 }

@@ -56,9 +56,11 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     let text = match args.result.format {
         Format::Json => program.plan_json(),
         Format::Text => {
-            let mut text = report::render(&module, &target, &planned.facts, &planned.plan, per_device);
-            text.extend(placement.iter().map(|placement| format!("\n{}", paragraph(placement))));
-            text + "\n" + &proof_line(&proof)
+            let screen = args.result.screen();
+            let mut text =
+                report::render(&module, &target, &planned.facts, &planned.plan, per_device, screen);
+            text.extend(placement.iter().map(|placement| paragraph(placement, screen)));
+            text + "\n" + &screen.wrap(&proof_line(&proof))
         }
     };
     args.result.write(text)?;

@@ -6,6 +6,7 @@ use memplan::pool::process::{AllocatorKind, MemoryFraction, Placement, Settings,
 
 use crate::failure::Failure;
 use crate::options::parse_bytes;
+use crate::screen::Screen;
 
 #[derive(Args)]
 pub(crate) struct PoolOptions {
@@ -60,21 +61,7 @@ fn parse_allocator(text: &str) -> Result<AllocatorKind, String> {
     text.parse().map_err(|_| format!("there is no allocator `{text}`; there are {kinds}"))
 }
 
-/// A text in lines of readable length.
-pub(crate) fn paragraph(placement: &Placement) -> String {
-    const WIDTH: usize = 110;
-    let mut text = String::new();
-    let mut column = 0;
-    for word in placement.to_string().split(' ') {
-        if column > 0 && column + 1 + word.chars().count() > WIDTH {
-            text.push('\n');
-            column = 0;
-        } else if column > 0 {
-            text.push(' ');
-            column += 1;
-        }
-        text.push_str(word);
-        column += word.chars().count();
-    }
-    text + "\n"
+/// What the pool of a process makes of a program, as a paragraph.
+pub(crate) fn paragraph(placement: &Placement, screen: Screen) -> String {
+    screen.wrap(&format!("\n{placement}\n"))
 }

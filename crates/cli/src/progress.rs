@@ -1,12 +1,23 @@
 //! Signs of life for work that takes a while: on a terminal, and nothing when standard error is piped.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Whether the user wants to see nothing of it.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn set_quiet(quiet: bool) {
+    QUIET.store(quiet, Ordering::Relaxed);
+}
 
 /// A spinner with a message and the time since it started. The caller clears it.
 pub(crate) fn spinner(what: &'static str) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_prefix(what);
+    if QUIET.load(Ordering::Relaxed) {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
     bar.set_style(
         ProgressStyle::with_template("{spinner} {prefix} {elapsed} {msg}")
             .expect("the template is well-formed"),

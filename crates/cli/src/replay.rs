@@ -1,6 +1,6 @@
 //! `memplan replay`
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ColorChoice, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
 use memplan::memory::{Bytes, Target};
 use memplan::plan::{PlanOptions, plan};
@@ -18,6 +18,7 @@ use crate::input::{read, read_module, render_at, target};
 use crate::options::{Format, PackOptions, parse_bytes, parse_fraction};
 use crate::output::{distinct, write_result};
 use crate::picture;
+use crate::screen::Screen;
 
 #[derive(Args)]
 pub(crate) struct ReplayArgs {
@@ -123,7 +124,11 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     let defragmentation =
         args.defragment_at.map(|event| defragment(&subject.trace, options, &wish(event))).transpose()?;
     let text = match args.format {
-        Format::Text => figures.text(&pool) + &defragmentation.map_or_else(String::new, |d| d.text()),
+        Format::Text => {
+            let screen = Screen::of(args.output.as_deref(), ColorChoice::Auto);
+            let text = figures.text(&pool, screen) + &defragmentation.map_or_else(String::new, |d| d.text());
+            screen.wrap(&text)
+        }
         Format::Json => {
             let mut figures = figures.json();
             if let Some(defragmentation) = defragmentation {
@@ -210,7 +215,7 @@ impl Figures<'_> {
         shares.fold((0, 0.0), |worst, next| if next.1 > worst.1 { next } else { worst })
     }
 
-    fn text(&self, pool: &Bfc) -> String {
+    fn text(&self, pool: &Bfc, screen: Screen) -> String {
         let (events, trace) = (self.result.samples.len(), &self.subject.trace);
         let mut text = format!(
             "{}: {} requests in {events} events, a pool of {}\n\n",
@@ -247,9 +252,9 @@ impl Figures<'_> {
         let in_use: Vec<Bytes> = self.result.samples.iter().map(|sample| sample.in_use).collect();
         let peak = self.result.peak(|sample| sample.in_use).0;
         text.push_str("\nbytes in use over the trace, and below how much of what is free is in pieces\n\n");
-        text.push_str(&picture::draw_of(&in_use, peak, "event"));
+        text.push_str(&picture::draw_of(&in_use, peak, "event", screen));
         let shares: Vec<f64> = self.result.samples.iter().map(Sample::fragmentation).collect();
-        text.push_str(&format!("{:>12}  {}\n", "in pieces", picture::line(&shares)));
+        text.push_str(&format!("{:>12}  {}\n", "in pieces", picture::line(&shares, screen)));
         let strip = pool.strip();
         if !strip.is_empty() {
             let legend = "the pool at the end: _ free, * in use, x lost to rounding and splitting";

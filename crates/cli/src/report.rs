@@ -10,6 +10,10 @@ use memplan::plan::{KeptBy, PeakReport, operation, peak_report, source_line};
 use memplan::{codegen, hlo};
 
 use crate::picture;
+use crate::screen::Screen;
+
+/// Characters of a size.
+const SIZE: usize = 12;
 
 /// Most buffers to list. Those after them are summed up.
 const MAX_BUFFERS: usize = 16;
@@ -27,12 +31,13 @@ pub fn render(
     facts: &Facts,
     plan: &MemoryPlan,
     per_device: Option<Bytes>,
+    screen: Screen,
 ) -> String {
     let peak = peak_report(module, facts, plan);
-    let mut text = format!("{} on {}\n\n", module.name, target.name);
+    let mut text = screen.heading(&format!("{} on {}", module.name, target.name)) + "\n\n";
     text.push_str(&totals(plan));
     text.push_str(&bound(plan));
-    text.push_str(&fits(target, plan));
+    text.push_str(&fits(target, plan, screen));
     text.extend(per_device.map(whole_program));
     text.push_str(&worst_padding(module, target, facts, plan));
     // The peak counts every memory, the totals above only the main one.
@@ -40,14 +45,14 @@ pub fn render(
         0 | 1 => "",
         _ => " in all memories",
     };
-    text.push_str(&format!("\nbytes live{memories} over the program\n\n"));
-    text.push_str(&picture::draw(&peak.curve, peak.time as usize));
-    text.push_str(&format!(
-        "\nlive at the peak: {}{memories} while `{}` runs\n\n",
-        peak.bytes, module.instructions[peak.instruction].name
-    ));
-    text.push_str(&buffers(module, plan, &peak));
-    text
+    let title = screen.heading(&format!("bytes live{memories} over the program"));
+    text.push_str(&format!("\n{title}\n\n"));
+    text.push_str(&picture::draw(&peak.curve, peak.time as usize, screen));
+    let title = screen.heading(&format!("live at the peak: {}{memories}", peak.bytes));
+    let at = &module.instructions[peak.instruction].name;
+    text.push_str(&format!("\n{title} while `{at}` runs\n\n"));
+    text.push_str(&buffers(module, plan, &peak, screen));
+    screen.wrap(&text)
 }
 
 fn totals(plan: &MemoryPlan) -> String {
@@ -60,7 +65,7 @@ fn totals(plan: &MemoryPlan) -> String {
         ("aliased", t.aliased, "outputs that live in donated arguments"),
         ("constants", t.constants, "data too large to be part of the code"),
         ("temp", t.temp, "the arena for everything else"),
-        ("total", t.total, "arguments + outputs - aliased + constants + temp"),
+        ("total", t.total, "all of it, aliased bytes once"),
     ];
     for (name, bytes, note) in rows {
         table.add_row([name.to_string(), bytes.to_string(), format!("{bytes:#}"), note.to_string()]);
@@ -112,7 +117,7 @@ fn worst_padding(module: &Module, target: &Target, facts: &Facts, plan: &MemoryP
     text
 }
 
-fn fits(target: &Target, plan: &MemoryPlan) -> String {
+fn fits(target: &Target, plan: &MemoryPlan, screen: Screen) -> String {
     let mut text = String::new();
     for space in &plan.spaces {
         // Whether the parts fit their tiles is not a question of the sum.
@@ -124,8 +129,8 @@ fn fits(target: &Target, plan: &MemoryPlan) -> String {
         let available = capacity.saturating_sub(reserved);
         let needed = space.total;
         let verdict = match needed <= available {
-            true => format!("fits, {} to spare", available.saturating_sub(needed)),
-            false => format!("does NOT fit, {} too much", needed.saturating_sub(available)),
+            true => screen.good(&format!("fits, {} to spare", available.saturating_sub(needed))),
+            false => screen.bad(&format!("does NOT fit, {} too much", needed.saturating_sub(available))),
         };
         text.push_str(&format!("{} of {available} of {}: {verdict}\n", needed, space.name));
     }
@@ -151,28 +156,20 @@ pub(crate) fn count(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
-fn buffers(module: &Module, plan: &MemoryPlan, peak: &PeakReport) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header([
-        "size",
-        "where",
-        "shape",
-        "instruction",
-        "operation",
-        "kept by",
-    ]);
+/// Two lines a buffer: what it is, and why it is there.
+fn buffers(module: &Module, plan: &MemoryPlan, peak: &PeakReport, screen: Screen) -> String {
+    let mut text = String::new();
     for buffer in peak.buffers.iter().take(MAX_BUFFERS) {
-        table.add_row([
-            buffer.slice.size.to_string(),
-            place(plan, buffer.slice),
-            shape_at(module, &buffer.position),
-            name_at(module, &buffer.position),
-            origin(module, buffer.position.instruction),
-            kept_by(module, buffer.kept_by),
-        ]);
+        let name = name_at(module, &buffer.position);
+        let room = screen.width.saturating_sub(SIZE + 4 + name.chars().count());
+        let shape = shorten(&shape_at(module, &buffer.position), room.max(16));
+        text.push_str(&format!("{:>SIZE$}  {name}  {shape}\n", buffer.slice.size.to_string()));
+        let why = format!("{}, kept by {}", place(plan, buffer.slice), kept_by(module, buffer.kept_by));
+        let room = screen.width.saturating_sub(SIZE + 4 + why.chars().count());
+        let origin = shorten(&origin(module, buffer.position.instruction), room);
+        let line = format!("{:SIZE$}  {why}  {origin}", "");
+        text.push_str(&format!("{}\n", screen.faint(line.trim_end())));
     }
-    table.column_mut(0).expect("six columns").set_cell_alignment(CellAlignment::Right);
-    let mut text = table.trim_fmt() + "\n";
     let rest = peak.buffers.get(MAX_BUFFERS..).unwrap_or_default();
     if !rest.is_empty() {
         let bytes = rest.iter().map(|buffer| buffer.slice.size).fold(Bytes::ZERO, Bytes::saturating_add);
@@ -218,18 +215,20 @@ fn place(plan: &MemoryPlan, slice: memplan::memory::Slice) -> String {
 
 /// Framework operation and source line.
 fn origin(module: &Module, instruction: InstructionId) -> String {
-    let name = shorten(operation(module, instruction), 44);
+    let name = operation(module, instruction);
     match source_line(module, instruction) {
         Some(location) => format!("{name} {location}"),
-        None => name,
+        None => name.to_string(),
     }
 }
 
-/// The end of a long name, which says most.
+/// The end of a long name, which says most; nothing where there is no room for any.
 fn shorten(name: &str, width: usize) -> String {
     let n = name.chars().count();
     if n <= width {
         name.to_string()
+    } else if width < 8 {
+        String::new()
     } else {
         format!("…{}", name.chars().skip(n + 1 - width).collect::<String>())
     }

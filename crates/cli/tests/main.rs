@@ -1,5 +1,6 @@
 //! The command from outside: what it writes, where, and how it fails.
 
+mod completions;
 mod emit;
 mod estimate;
 #[cfg(unix)]
@@ -7,6 +8,7 @@ mod interrupted;
 mod outputs;
 mod rewrite;
 mod run;
+mod screens;
 mod targets;
 
 use std::path::{Path, PathBuf};

@@ -1,10 +1,11 @@
 // Colours of buffers: by what they are for, the layer or operation they come from, the source line.
 
-export const KIND_COLORS = { argument: "#9a9089", output: "#e8873a", constant: "#b6992d", temp: "#4e79a7" };
+export const KIND_COLORS = { argument: "#9a9089", output: "#d9772b", constant: "#b6992d", temp: "#4e79a7" };
 
+// Each reads with white letters on it.
 const PALETTE = [
-  "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#b07aa1", "#edc948", "#9c755f", "#ff9da7", "#5b8ff9",
-  "#2f9e8f", "#c2599a", "#8cb04b", "#d37295",
+  "#4e79a7", "#d9772b", "#4f9a46", "#d64f55", "#4a9c96", "#9c6b97", "#b08d1e", "#8f694f", "#c9667a", "#4f7fe0",
+  "#2a8c7f", "#b04f8b", "#789c3f", "#b8607f",
 ];
 const REST = "#8a929b";
 
@@ -54,8 +55,9 @@ export function groupsOf(model, grouping) {
 // Two colours for each buffer as pixels: of its inside and of its edge. Neighbours of one group differ a little.
 export function pixelColors(model, { keys, groups }) {
   const [inside, edge] = [new Uint32Array(model.nBuffers), new Uint32Array(model.nBuffers)];
+  const parts = new Map([...groups].map(([key, { color }]) => [key, rgbOf(color)]));
   for (let i = 0; i < model.nBuffers; i++) {
-    const rgb = rgbOf(groups.get(keys[i]).color);
+    const rgb = parts.get(keys[i]);
     const shade = 0.92 + 0.16 * fraction(i * 0.618034);
     inside[i] = pixel(rgb, shade);
     edge[i] = pixel(rgb, shade * 0.72);

@@ -1,0 +1,41 @@
+//! `memplan completions` and `memplan man`: what a shell and a manual need to know of the command, made from its flags.
+
+use clap::{Args, Command};
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+use crate::failure::Failure;
+use crate::output::{write_folder, write_result};
+
+#[derive(Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    shell: Shell,
+}
+
+#[derive(Args)]
+pub(crate) struct ManArgs {
+    /// The folder to write to, a page for the command and one for each verb
+    folder: String,
+}
+
+pub(crate) fn completions(args: &CompletionsArgs, mut command: Command) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut command, "memplan", &mut script);
+    write_result(None, script)
+}
+
+pub(crate) fn man(args: &ManArgs, mut command: Command) -> Result<(), Failure> {
+    command.build();
+    let page = |command: &Command| {
+        // Verbs have the name of the command before theirs there.
+        let name = command.get_display_name().unwrap_or(command.get_name());
+        let mut text = Vec::new();
+        Man::new(command.clone()).render(&mut text).map(|()| (format!("{name}.1").into(), text))
+    };
+    let verbs = command.get_subcommands().filter(|verb| verb.get_name() != "help");
+    let pages = std::iter::once(&command).chain(verbs).map(page);
+    let pages: Vec<_> =
+        pages.collect::<Result<_, std::io::Error>>().map_err(|error| Failure::input(&error))?;
+    write_folder(&args.folder, &pages)
+}

@@ -1,0 +1,129 @@
+//! What text is written for: how wide it is, and whether it has colours.
+
+use std::io::IsTerminal;
+
+use clap::ColorChoice;
+
+/// A place where people read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Screen {
+    /// Characters across.
+    pub(crate) width: usize,
+    is_colored: bool,
+}
+
+const BOLD: &str = "\x1b[1m";
+const FAINT: &str = "\x1b[2m";
+const RED: &str = "\x1b[31m";
+const GREEN: &str = "\x1b[32m";
+const BLUE: &str = "\x1b[34m";
+const PLAIN: &str = "\x1b[0m";
+
+/// Widths between which a report can be read.
+const WIDTHS: std::ops::RangeInclusive<usize> = 60..=140;
+
+impl Screen {
+    /// For files, and for programs that show the text in their own way.
+    pub const PLAIN: Screen = Screen { width: 110, is_colored: false };
+
+    /// Where a result goes: a file, or standard output, also for `-`.
+    pub(crate) fn of(output: Option<&str>, choice: ColorChoice) -> Screen {
+        match output {
+            None | Some("-") => Screen::standard_output(choice),
+            Some(_) => Screen::PLAIN,
+        }
+    }
+
+    /// Standard output: as wide as `COLUMNS` says or the terminal is, coloured where a terminal has colours and
+    /// `NO_COLOR` is not set, unless it was chosen otherwise.
+    fn standard_output(choice: ColorChoice) -> Screen {
+        let asked = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+        let terminal = || terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
+        let is_terminal = std::io::stdout().is_terminal();
+        let width = asked.or_else(|| is_terminal.then(terminal).flatten());
+        let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let has_colors =
+            || is_terminal && !is_set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|t| t != "dumb");
+        Screen {
+            width: width.map_or(Screen::PLAIN.width, |width| width.clamp(*WIDTHS.start(), *WIDTHS.end())),
+            is_colored: match choice {
+                ColorChoice::Always => true,
+                ColorChoice::Never => false,
+                ColorChoice::Auto => has_colors(),
+            },
+        }
+    }
+
+    /// Breaks lines that are too long, between words where that can be; what continues is indented.
+    pub(crate) fn wrap(self, text: &str) -> String {
+        let mut wrapped = String::with_capacity(text.len());
+        for line in text.split_inclusive('\n') {
+            let bare = line.trim_end_matches('\n');
+            if textwrap::core::display_width(bare) <= self.width {
+                wrapped.push_str(line);
+                continue;
+            }
+            let indent = " ".repeat(bare.len() - bare.trim_start().len() + 2);
+            let options = textwrap::Options::new(self.width).subsequent_indent(&indent);
+            wrapped.push_str(&textwrap::fill(bare, options));
+            wrapped.push_str(&line[bare.len()..]);
+        }
+        wrapped
+    }
+
+    /// What begins a part of the text.
+    pub(crate) fn heading(self, text: &str) -> String {
+        self.styled(BOLD, text)
+    }
+
+    /// What is beside the point.
+    pub(crate) fn faint(self, text: &str) -> String {
+        self.styled(FAINT, text)
+    }
+
+    /// What is as it should be.
+    pub(crate) fn good(self, text: &str) -> String {
+        self.styled(GREEN, text)
+    }
+
+    /// What is not, and what is to be looked at first.
+    pub(crate) fn bad(self, text: &str) -> String {
+        self.styled(RED, text)
+    }
+
+    /// What is drawn.
+    pub(crate) fn drawn(self, text: &str) -> String {
+        self.styled(BLUE, text)
+    }
+
+    fn styled(self, style: &str, text: &str) -> String {
+        match self.is_colored && !text.is_empty() {
+            true => format!("{style}{text}{PLAIN}"),
+            false => text.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lines_are_broken_and_indented() {
+        let screen = Screen { width: 20, is_colored: false };
+        assert_eq!(
+            screen.wrap("short\n\n  one two three four five\n"),
+            "short\n\n  one two three\n    four five\n"
+        );
+        assert_eq!(screen.wrap("no end of line"), "no end of line");
+    }
+
+    #[test]
+    fn colors_take_no_room() {
+        let screen = Screen { width: 12, is_colored: true };
+        let text = format!("{} and so on", screen.good("ten"));
+        assert_eq!(screen.wrap(&text).lines().count(), 2);
+        assert_eq!(screen.wrap(&screen.good("twelve chars")).lines().count(), 1);
+        assert_eq!(Screen::PLAIN.good("ten"), "ten");
+    }
+}

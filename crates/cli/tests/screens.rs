@@ -1,0 +1,61 @@
+//! The screens of the verbs, 80 and 120 characters wide: no line is longer, and they are kept as snapshots to be looked
+//! at.
+
+use std::process::Command;
+
+use crate::repository;
+
+/// What a verb shows on a screen of a width.
+fn screen(width: usize, args: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_memplan"))
+        .current_dir(repository(""))
+        .env("COLUMNS", width.to_string())
+        .args(args)
+        .output()
+        .unwrap();
+    String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
+}
+
+/// The verbs, each with a program that shows all its parts.
+const VERBS: [(&str, &[&str]); 6] = [
+    ("plan", &["plan", "tests/corpus/lstm/gpu.hlo.txt", "--target", "gpu-h100"]),
+    ("compile", &["compile", "tests/corpus/transformer_training_step/before.hlo.txt", "--target", "tpu-v5e"]),
+    ("estimate", &["estimate", "tests/corpus/attention/before.hlo.txt", "--compiler", "xla-gpu"]),
+    ("pack", &["pack", "tests/screens/problem.csv"]),
+    ("replay", &["replay", "tests/corpus/attention/gpu.hlo.txt", "--target", "gpu-h100"]),
+    ("passes", &["passes"]),
+];
+
+#[test]
+fn no_line_is_longer_than_the_screen() {
+    insta::with_settings!({
+        snapshot_path => "../../../snapshots",
+        prepend_module_to_snapshot => false,
+        omit_expression => true,
+    }, {
+        for (name, args) in VERBS {
+            for width in [80, 120] {
+                let text = screen(width, args);
+                for line in text.lines() {
+                    assert!(line.chars().count() <= width, "{name} at {width}: {line}");
+                }
+                insta::assert_snapshot!(format!("screen_{name}_{width}"), text);
+            }
+        }
+    });
+}
+
+/// Colours are there when they are asked for, and change nothing else.
+#[test]
+fn colors_when_they_are_asked_for() {
+    let (_, args) = VERBS[0];
+    let plain = screen(80, args);
+    assert!(!plain.contains('\u{1b}'), "a pipe has no colours");
+    let mut colored = screen(80, &[args, &["--color", "always"]].concat());
+    assert!(colored.contains("\u{1b}[1m") && colored.contains("\u{1b}[31m"));
+    while let Some(from) = colored.find('\u{1b}') {
+        let to = colored[from..].find('m').unwrap();
+        colored.replace_range(from..=from + to, "");
+    }
+    assert_eq!(colored, plain);
+}
