@@ -28,7 +28,7 @@ fn bash_reads_its_script() {
     let Ok(output) =
         std::process::Command::new("bash").args(["-n", "script"]).current_dir(folder.path()).output()
     else {
-        println!("skipped: no bash");
+        eprintln!("skipped: no bash");
         return;
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

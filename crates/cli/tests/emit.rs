@@ -72,6 +72,50 @@ fn document(page: &str) -> serde_json::Value {
     serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
 }
 
+/// Offsets for runtimes of small devices are those of the layout, by the numbers of its buffers.
+#[test]
+fn offsets_for_small_devices() {
+    let folder = tempfile::tempdir().unwrap();
+    let module = repository(MODULE).display().to_string();
+    let emits = ["layout=a.json", "tflite-micro=a.bin", "executorch=e.json"];
+    let mut args = vec!["plan", &module, "-o", "r.txt"];
+    args.extend(emits.iter().flat_map(|emit| ["--emit", emit]));
+    assert!(memplan(folder.path(), &args).status.success());
+    let json = |name: &str| -> serde_json::Value {
+        serde_json::from_str(&std::fs::read_to_string(folder.path().join(name)).unwrap()).unwrap()
+    };
+    let (layout, executorch) = (json("a.json"), json("e.json"));
+    let bytes = std::fs::read(folder.path().join("a.bin")).unwrap();
+    let words: Vec<i32> =
+        bytes.chunks(4).map(|word| i32::from_le_bytes(word.try_into().expect("words are whole"))).collect();
+    let buffers = layout["buffers"].as_array().unwrap();
+    assert_eq!(words[..3], [1, 0, buffers.len() as i32]);
+    assert_eq!(executorch["non_const_buffer_sizes"][1], layout["totals"]["temp"]);
+    for (i, buffer) in buffers.iter().enumerate() {
+        let is_temp =
+            layout["allocations"][buffer["allocation"].as_u64().unwrap() as usize]["kind"] == "temp";
+        let details = &executorch["values"][i]["allocation_info"];
+        assert_eq!(executorch["values"][i]["nbytes"], buffer["size"]);
+        match is_temp {
+            true => {
+                assert_eq!(i64::from(words[i + 3]), buffer["offset"].as_i64().unwrap());
+                assert_eq!(
+                    (details["memory_id"].as_u64(), &details["memory_offset_low"]),
+                    (Some(1), &buffer["offset"])
+                );
+            }
+            false => assert!(words[i + 3] == -1 && details.is_null()),
+        }
+    }
+    assert!(words[3..].iter().any(|&offset| offset >= 0));
+
+    // What has several memories, TFLite Micro has no numbers for.
+    let args = ["compile", &module, "--target", "tpu-v5e", "--emit", "tflite-micro=b.bin"];
+    let (text, status) = failure(folder.path(), &args);
+    assert!(text.contains("and TFLite Micro has one arena"), "{text}");
+    assert_eq!(status, 1);
+}
+
 #[test]
 fn a_graph_around_an_instruction() {
     let folder = tempfile::tempdir().unwrap();

@@ -2,6 +2,7 @@
 //!
 //! [`layout`](mod@layout) is a whole program as a runtime needs it; JSON, text and [`c_header`] are views of that one
 //! document. [`write_constants`] writes the constant data that goes with it.
+//! [`offline_memory_allocation`] and [`executorch()`] are plans as TFLite Micro and ExecuTorch read them.
 //!
 //! [`view`] is the same program as people look at it, from which the viewer ([`view::html`]), pictures ([`view::svg`]) and
 //! traces ([`view::perfetto`]) are made; [`dot()`] is its graph, and [`xprof()`] what XProf opens. Nothing is decided here.
@@ -31,6 +32,7 @@ mod c_header;
 mod constants;
 mod dot;
 pub mod layout;
+mod micro;
 pub mod view;
 #[cfg(feature = "proto")]
 mod xprof;
@@ -38,5 +40,8 @@ mod xprof;
 pub use c_header::c_header;
 pub use constants::{ConstantsError, write_constants};
 pub use dot::{Around, dot};
+pub use micro::{
+    AllocationDetails, ExecutorchPlan, ExecutorchValue, MicroError, executorch, offline_memory_allocation,
+};
 #[cfg(feature = "proto")]
 pub use xprof::xprof;

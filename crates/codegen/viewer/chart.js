@@ -13,6 +13,9 @@ const HEADING = 18;
 const TRANSFERS = 12;
 const LETTER = 6.1;
 
+// The number of the first working memory of a kernel among those of buffers; others count down from there.
+const SCRATCH = -2;
+
 export class Chart {
   constructor(canvas, model, axis, state) {
     Object.assign(this, { canvas, model, axis, state });
@@ -28,8 +31,9 @@ export class Chart {
     this.ratio = window.devicePixelRatio || 1;
     this.width = canvas.clientWidth;
     this.height = canvas.clientHeight;
-    canvas.width = Math.round(this.width * this.ratio);
-    canvas.height = Math.round(this.height * this.ratio);
+    // A canvas that gets a size is made anew, which takes time.
+    const [width, height] = [Math.round(this.width * this.ratio), Math.round(this.height * this.ratio)];
+    if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
     this.theme = themeOf();
     this.layOut(shape);
     context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
@@ -77,9 +81,10 @@ export class Chart {
     const transfers = this.transfersHeight();
     const weights = this.weights();
     let top = this.curveBottom;
+    const before = this.panels ?? [];
     this.panels = this.model.spaces.map((space, i) => {
       top += HEADING + (i === 1 ? transfers : 0);
-      const panel = { space, top, bottom: top + Math.max(8, main * weights[i]) };
+      const panel = { ...before[i], space, top, bottom: top + Math.max(8, main * weights[i]) };
       top = panel.bottom;
       return panel;
     });
@@ -139,25 +144,18 @@ export class Chart {
     const { live } = this.model.spaces[0];
     const y = (bytes) => this.curveBottom - (bytes / Math.max(most, 1)) * CURVE;
     this.heading(`bytes live in ${this.model.spaces[0].name}`, this.curveTop);
-    this.clipped(() => {
-      context.beginPath();
-      context.moveTo(this.left, this.curveBottom);
-      const [first, last] = [axis.launchAt(axis.low), axis.launchAt(axis.high)];
-      let [column, highest, lowest] = [-Infinity, 0, 0];
-      for (let i = first; i <= last && i < live.length; i++) {
-        // Of launches that share a pixel, the most.
-        const left = this.launchX(i);
-        const right = this.launchX(i + 1);
-        if (Math.floor(left) > column) [column, highest, lowest] = [Math.floor(left), 0, 0];
-        lowest = live[i];
-        highest = Math.max(highest, live[i]);
-        context.lineTo(Math.max(left, this.left), y(right - left < 1 ? highest : lowest));
-        context.lineTo(Math.min(right, this.right), y(right - left < 1 ? highest : lowest));
-      }
-      context.lineTo(Math.min(this.right, this.launchX(live.length)), this.curveBottom);
-      context.closePath();
-      context.fillStyle = theme.curve;
-      context.fill();
+    // Of launches that share a pixel, the most.
+    const columns = new Float64Array(Math.ceil((this.right - this.left) * this.ratio));
+    const scale = columns.length / (axis.high - axis.low);
+    for (let i = axis.launchAt(axis.low); i < live.length && axis.places[i] < axis.high; i++) {
+      const from = Math.max(0, Math.floor((axis.places[i] - axis.low) * scale));
+      const to = Math.min(columns.length, Math.max(from + 1, Math.floor((axis.places[i + 1] - axis.low) * scale)));
+      for (let column = from; column < to; column++) columns[column] = Math.max(columns[column], live[i]);
+    }
+    context.fillStyle = theme.curve;
+    columns.forEach((bytes, column) => {
+      const top = y(bytes);
+      context.fillRect(this.left + column / this.ratio, top, 1 / this.ratio, this.curveBottom - top);
     });
     this.scale(this.curveTop, this.curveBottom, 0, most);
   }
@@ -182,37 +180,52 @@ export class Chart {
       Math.max(1, Math.round((this.right - this.left) * ratio)),
       Math.max(1, Math.round((panel.bottom - panel.top) * ratio)),
     ];
-    if (panel.ids?.length !== width * height) panel.ids = new Int32Array(width * height);
+    if (panel.ids?.length !== width * height) {
+      panel.ids = new Int32Array(width * height);
+      panel.image = this.context.createImageData(width, height);
+    }
     const ids = panel.ids.fill(-1);
     const large = new Uint8Array(model.nBuffers);
     const { places, low: left, high: right } = this.axis;
     const { low, high } = this.heights.get(panel.space.id);
     const [scaleX, scaleY] = [width / (right - left), height / Math.max(high - low, 1)];
     const last = places.length - 1;
-    for (const i of panel.space.buffers) {
-      const [from, to] = [places[Math.min(model.from[i], last)], places[Math.min(model.to[i], last)]];
-      const [bottom, top] = [model.base[i], model.base[i] + model.size[i]];
-      if (to <= left || from >= right || top <= low || bottom >= high) continue;
+    // Where a range of launches and one of addresses is in pixels; none where it is out of sight.
+    const box = (first, end, bottom, bytes) => {
+      const [from, to, top] = [places[Math.min(first, last)], places[Math.min(end, last)], bottom + bytes];
+      if (to <= left || from >= right || top <= low || bottom >= high) return null;
       const x0 = Math.max(0, Math.min(width - 1, Math.round((from - left) * scaleX)));
       const x1 = Math.max(x0 + 1, Math.min(width, Math.round((to - left) * scaleX)));
       const y1 = Math.max(1, Math.min(height, Math.round((high - bottom) * scaleY)));
       const y0 = Math.min(y1 - 1, Math.max(0, Math.round((high - top) * scaleY)));
-      large[i] = x1 - x0 > 3 && y1 - y0 > 3 ? 1 : 0;
-      for (let row = y0; row < y1; row++) ids.fill(i, row * width + x0, row * width + x1);
+      return [x0, x1, y0, y1];
+    };
+    const fill = ([x0, x1, y0, y1], id) => {
+      for (let row = y0; row < y1; row++) ids.fill(id, row * width + x0, row * width + x1);
+    };
+    for (const i of panel.space.scratch) {
+      const { launch, base, size } = model.scratch[i];
+      const at = box(launch, launch + 1, base, size);
+      if (at !== null) fill(at, SCRATCH - i);
+    }
+    for (const i of panel.space.buffers) {
+      const at = box(model.from[i], model.to[i], model.base[i], model.size[i]);
+      if (at === null) continue;
+      large[i] = at[1] - at[0] > 3 && at[3] - at[2] > 3 ? 1 : 0;
+      fill(at, i);
     }
     Object.assign(panel, { width, height, large });
   }
 
-  color({ ids, width, height, large, top }) {
+  color({ ids, width, image, large, top }) {
     const { inside, edge } = this.state.colors.get(this.model);
     const visible = this.state.visible.get(this.model);
-    const image = this.context.createImageData(width, height);
     const pixels = new Uint32Array(image.data.buffer);
-    const empty = pixel(rgbOf(this.theme.empty));
+    const [empty, hatch] = [pixel(rgbOf(this.theme.empty)), pixel(rgbOf(this.theme.line))];
     for (let at = 0; at < ids.length; at++) {
       const id = ids[at];
       if (id < 0) {
-        pixels[at] = empty;
+        pixels[at] = id <= SCRATCH && ((at % width) + Math.floor(at / width)) % 5 === 0 ? hatch : empty;
         continue;
       }
       const isEdge = large[id] === 1 && (ids[at - 1] !== id || (at >= width && ids[at - width] !== id));
@@ -381,6 +394,7 @@ export class Chart {
     const column = Math.min(panel.width - 1, Math.floor((x - this.left) * this.ratio));
     const row = Math.min(panel.height - 1, Math.floor((y - panel.top) * this.ratio));
     const buffer = panel.ids[row * panel.width + column];
+    if (buffer <= SCRATCH) return { kind: "scratch", scratch: this.model.scratch[SCRATCH - buffer] };
     return { kind: buffer < 0 ? "space" : "buffer", buffer, launch, panel };
   }
 

@@ -110,6 +110,7 @@ export function hint(model, target) {
     const spaceName = (id) => model.spaces.find((space) => space.id === id)?.name ?? `space ${id}`;
     return [name, `${bytesText(bytes)} from ${spaceName(from)} to ${spaceName(to)}`, `launches ${start} to ${done ?? "?"}${runs > 1 ? `, ${runs} times` : ""}`];
   }
+  if (target.kind === "scratch") return [`working memory of ${model.launchName(target.scratch.launch)}`, bytesText(target.scratch.size), `launch ${target.scratch.launch}`];
   if (target.kind === "space") return [];
   const i = target.buffer;
   const padding = model.size[i] - model.buffers.unpadded[i];

@@ -17,9 +17,12 @@ export class Model {
     for (const space of this.spaces) {
       space.live = runningSums(space.live);
       space.buffers = [];
+      space.scratch = [];
     }
     const spaceOf = new Map(this.spaces.map((space) => [space.id, space]));
     for (let i = 0; i < this.nBuffers; i++) spaceOf.get(this.allocations[allocation[i]].space)?.buffers.push(i);
+    this.scratch = this.scratch.map(([launch, a, at, bytes]) => ({ launch, base: this.allocations[a].base + at, size: bytes, space: this.allocations[a].space }));
+    this.scratch.forEach((scratch, i) => spaceOf.get(scratch.space)?.scratch.push(i));
     this.readers = inverted(this.launches.reads, this.nBuffers);
     this.writers = inverted(this.launches.writes, this.nBuffers);
     this.loops = this.loopsOf();

@@ -1,7 +1,9 @@
 //! What can be written, a row each.
 
 use memplan::codegen::view::{self, View};
-use memplan::codegen::{Around, c_header, dot, write_constants, xprof};
+use memplan::codegen::{
+    Around, c_header, dot, executorch, offline_memory_allocation, write_constants, xprof,
+};
 use memplan::hlo;
 use memplan::ipu::TileDocument;
 
@@ -86,6 +88,19 @@ pub(super) const KINDS: &[Kind] = &[
         name: "constants",
         description: "the bytes of constants, at the offsets that layout and c-header give",
         contents: |request| constants(request.program),
+    },
+    Kind {
+        name: "tflite-micro",
+        description: "offsets for TFLite Micro: the contents of the metadata `OfflineMemoryAllocation`",
+        contents: |request| {
+            let words = offline_memory_allocation(request.program.layout());
+            Ok(words.map_err(|error| Failure::input(&error))?.into())
+        },
+    },
+    Kind {
+        name: "executorch",
+        description: "arenas and offsets for ExecuTorch's memory planning, as JSON",
+        contents: |request| Ok(json(&executorch(request.program.layout())).into()),
     },
     Kind {
         name: "tiles",

@@ -14,6 +14,8 @@
 //! Then tables say what runs: computations, their launches in order with the addresses that they read and write, and
 //! transfers with the launches that start them and wait for them. The header asserts at compile time that the buffers
 //! are inside their allocations, and that `size_t` can hold the sizes. Strings are UTF-8.
+//!
+//! Where all sizes are below 4 GiB, `#define MEMPLAN_SIZE uint32_t` before the header makes its tables half as large.
 
 mod launches;
 mod names;
@@ -63,7 +65,22 @@ impl Header<'_> {
         writeln!(self.out, "#include <stdint.h>\n\n{TYPES}")?;
         writeln!(self.out, "#define {prefix}_FINGERPRINT UINT64_C(0x{fingerprint})")?;
         writeln!(self.out, "#define {prefix}_TOTAL_SIZE UINT64_C({})", totals.total.0)?;
-        writeln!(self.out, "#define {prefix}_CONSTANTS_FILE_SIZE UINT64_C({})", constants_file.0)
+        writeln!(self.out, "#define {prefix}_CONSTANTS_FILE_SIZE UINT64_C({})", constants_file.0)?;
+        let most = self.largest();
+        writeln!(
+            self.out,
+            "\nMEMPLAN_ASSERT(UINT64_C({most}) <= (memplan_size)-1, {prefix}_numbers_fit_their_tables);"
+        )
+    }
+
+    /// The largest number of the tables.
+    fn largest(&self) -> u64 {
+        let layout = self.layout;
+        let sizes = layout.allocations.iter().map(|a| a.size.0.max(a.alignment.bytes()));
+        let transfers = layout.transfers.iter().map(|t| t.bytes.0.max(t.runs));
+        let launches = layout.computations.iter().flat_map(|computation| &computation.launches);
+        let trips = launches.filter_map(|launch| launch.trip_count);
+        sizes.chain(transfers).chain(trips).chain([layout.constants_file.0]).max().unwrap_or(0)
     }
 
     fn spaces(&mut self) -> fmt::Result {

@@ -1,23 +1,30 @@
 #ifndef MEMPLAN_TYPES
 #define MEMPLAN_TYPES
 
+/* Sizes, offsets and counts in the tables: 64 bits, or what is defined before, such as `uint32_t`, where all are less.
+ * The headers assert that they are. */
+#ifndef MEMPLAN_SIZE
+#define MEMPLAN_SIZE uint64_t
+#endif
+typedef MEMPLAN_SIZE memplan_size;
+
 /* What an allocation is for. */
 enum memplan_kind { MEMPLAN_ARGUMENT, MEMPLAN_OUTPUT, MEMPLAN_CONSTANT, MEMPLAN_TEMP };
 
 /* The number of no allocation, launch or address; the offset of what is not in the file of constants; a count that is
  * not known. */
 #define MEMPLAN_NONE UINT32_MAX
-#define MEMPLAN_NOT_IN_FILE UINT64_MAX
-#define MEMPLAN_UNKNOWN UINT64_MAX
+#define MEMPLAN_NOT_IN_FILE ((memplan_size)-1)
+#define MEMPLAN_UNKNOWN ((memplan_size)-1)
 
 /* A region of one memory space, to be had before the first run. */
 typedef struct memplan_allocation {
     const char *name;
     enum memplan_kind kind;
     uint32_t space;
-    uint64_t size;
-    uint64_t alignment;
-    uint64_t file_offset; /* of constants: where `--emit constants=FILE` has the bytes */
+    memplan_size size;
+    memplan_size alignment;
+    memplan_size file_offset; /* of constants: where `--emit constants=FILE` has the bytes */
 } memplan_allocation;
 
 /* A part of a parameter or of the result. */
@@ -27,16 +34,16 @@ typedef struct memplan_port {
     uint32_t parameter; /* MEMPLAN_NONE for results */
     const char *index;  /* path into the parameter or the result */
     uint32_t allocation;
-    uint64_t offset;
-    uint64_t size;
+    memplan_size offset;
+    memplan_size size;
     int donated; /* whether the program may write over it */
 } memplan_port;
 
 /* Bytes of an allocation; MEMPLAN_NONE for what takes no memory: constants in the code, arrays without elements. */
 typedef struct memplan_address {
     uint32_t allocation;
-    uint64_t offset;
-    uint64_t size;
+    memplan_size offset;
+    memplan_size size;
 } memplan_address;
 
 /* What a computation is run for. */
@@ -75,7 +82,7 @@ typedef struct memplan_launch {
     uint32_t results;     /* the first; as many as there are before the scratch */
     uint32_t scratch;     /* working memory of the kernel, in each memory where it needs some */
     uint32_t end;         /* one past the last of them */
-    uint64_t trips;       /* how often a loop runs its body */
+    memplan_size trips;   /* how often a loop runs its body */
 } memplan_launch;
 
 /* Bytes on their way while launches run, or between memory spaces. */
@@ -86,8 +93,8 @@ typedef struct memplan_transfer {
     uint32_t done;  /* the launch that waits for it: `start` for a plain copy; MEMPLAN_NONE: not in this computation */
     uint32_t from;  /* memory spaces */
     uint32_t to;
-    uint64_t bytes;
-    uint64_t runs;         /* as far as trip counts are known */
+    memplan_size bytes;
+    memplan_size runs;     /* as far as trip counts are known */
     uint32_t sources;      /* the first, in the table of addresses */
     uint32_t destinations; /* the first */
     uint32_t end;          /* one past the last destination */

@@ -89,6 +89,8 @@ struct Columns<'a> {
     launches: LaunchColumns,
     buffers: BufferColumns,
     transfers: Vec<TransferRow<'a>>,
+    /// Working memory of kernels: launch, allocation, offset, size.
+    scratch: Vec<[u64; 4]>,
     strings: Vec<String>,
 }
 
@@ -231,6 +233,7 @@ fn columns<'a>(name: &'a str, view: &'a View, totals: &'a [SpaceTotals]) -> Colu
         launches: launches(view, &mut strings),
         buffers: buffers(view, &mut strings),
         transfers: layout.transfers.iter().map(transfer).collect(),
+        scratch: scratch(view),
         strings: Vec::new(),
     };
     columns.strings = strings.texts;
@@ -263,6 +266,14 @@ fn differences(live: &[Bytes]) -> Vec<i64> {
         live - std::mem::replace(&mut before, live)
     };
     live.iter().map(difference).collect()
+}
+
+fn scratch(view: &View) -> Vec<[u64; 4]> {
+    let launches = view.layout.computations.iter().flat_map(|computation| &computation.launches);
+    let rows = launches.flat_map(|launch| {
+        launch.scratch.iter().map(|a| [launch.index.into(), a.allocation.into(), a.offset.0, a.size.0])
+    });
+    rows.collect()
 }
 
 fn launches(view: &View, strings: &mut Strings) -> LaunchColumns {

@@ -7,6 +7,7 @@ use svg::node::element::path::Data;
 use svg::node::element::{Group, Line, Path, Rectangle, Style, Text, Title};
 
 use super::View;
+use crate::layout::Address;
 
 /// The page, in pixels.
 const WIDTH: f64 = 960.0;
@@ -70,6 +71,7 @@ impl Panel<'_> {
             .set("fill", "#8c959f")
             .set("opacity", 0.12);
         let mut group = Group::new().add(self.heading()).add(self.curve()).add(ground);
+        group = self.scratch().into_iter().fold(group, Group::add);
         for (i, buffer) in (0..).zip(&self.view.layout.buffers) {
             if buffer.space == self.space {
                 group = self.rectangle(i).into_iter().fold(group, Group::add);
@@ -132,17 +134,36 @@ impl Panel<'_> {
         Path::new().set("d", data).set("fill", "#4e79a7").set("opacity", 0.75)
     }
 
+    /// Working memory of kernels, paler than buffers.
+    fn scratch(&self) -> Vec<Rectangle> {
+        let allocations = &self.view.layout.allocations;
+        let launches = self.view.layout.computations.iter().flat_map(|computation| &computation.launches);
+        let inside = launches
+            .flat_map(|launch| launch.scratch.iter().map(move |address| (launch.index, address)))
+            .filter(|(_, address)| allocations[address.allocation as usize].space == self.space);
+        let rectangle = |(launch, address): (u32, &Address)| {
+            let base = self.view.bases[address.allocation as usize].saturating_add(address.offset);
+            let (x, right) = (self.x(f64::from(launch)), self.x(f64::from(launch) + 1.0));
+            let (y, height) = self.rows(base, address.size)?;
+            let place = Rectangle::new().set("x", x).set("y", y).set("width", round(right - x));
+            Some(place.set("height", height).set("fill", "#8c959f").set("opacity", 0.35))
+        };
+        inside.filter_map(rectangle).collect()
+    }
+
+    /// The top and the height of some addresses; none where they are too few to be seen.
+    fn rows(&self, base: Bytes, size: Bytes) -> Option<(f64, f64)> {
+        let scale = SPACE / self.view.height(self.space).0.max(1) as f64;
+        let height = size.0 as f64 * scale;
+        (height >= LEAST).then(|| (round(self.bottom() - base.0 as f64 * scale - height), round(height)))
+    }
+
     /// A buffer, with its name where it has room.
     fn rectangle(&self, index: u32) -> Option<Group> {
         let buffer = &self.view.layout.buffers[index as usize];
-        let scale = SPACE / self.view.height(self.space).0.max(1) as f64;
         let (x, right) =
             (self.x(f64::from(buffer.live.from)), self.x(f64::from(self.view.end_of(buffer.live))));
-        let height = buffer.address.size.0 as f64 * scale;
-        if height < LEAST {
-            return None;
-        }
-        let y = self.bottom() - self.view.base(index).0 as f64 * scale - height;
+        let (y, height) = self.rows(self.view.base(index), buffer.address.size)?;
         let kind = self.view.layout.allocations[buffer.address.allocation as usize].kind;
         let colour = match kind {
             KindName::Argument => ARGUMENT,
@@ -153,9 +174,9 @@ impl Panel<'_> {
         let hint = format!("{}\n{} {}", buffer.full_name(), buffer.address.size, buffer.shape);
         let rectangle = Rectangle::new()
             .set("x", x)
-            .set("y", round(y))
+            .set("y", y)
             .set("width", round(right - x))
-            .set("height", round(height))
+            .set("height", height)
             .set("fill", colour)
             .add(Title::new(hint));
         let group = Group::new().add(rectangle);
