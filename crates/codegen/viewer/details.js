@@ -20,7 +20,7 @@ export function bufferDetails(model, i, act) {
     ["class", [model.kindOf(i), ...flags].filter((flag) => flag !== null).join(", ")],
     ["operation", model.operationOf(i) || model.text(buffers.opcode[i])],
     ["source", model.sourceOf(i) || "not said"],
-    ["live", `launches ${model.from[i]} to ${model.to[i] - 1}, ${countText(model.to[i] - model.from[i], "launch").replace(/launchs$/, "launches")}`],
+    ["live", `launches ${model.from[i]} to ${model.to[i] - 1}, ${model.to[i] - model.from[i]} of them`],
     ["made by", buffers.made[i] < 0 ? "there from the start" : model.launchName(buffers.made[i])],
     ["last read by", lastReader(model, i)],
     ["kept by", model.keptBy(i)],

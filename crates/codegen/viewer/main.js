@@ -45,7 +45,7 @@ class Page {
     const chosen = byId("stage").value;
     const shown = chosen === "all" ? [...this.models].reverse() : [this.models[Number(chosen)]];
     if (!shown.includes(this.model)) this.about(shown[0]);
-    this.mostLive = Math.max(...shown.map((model) => Math.max(0, ...[model.spaces[0].live.reduce((a, b) => Math.max(a, b), 0)])));
+    this.mostLive = Math.max(...shown.map((model) => model.spaces[0].live.reduce((a, b) => Math.max(a, b), 0)));
     this.charts = shown.map((model) => {
       const label = `Memory of ${model.module} on ${model.target}: ${bytesText(model.totals.total)}, peak ${bytesText(model.peak.bytes)} in ${model.peak.instruction}. The table has all buffers.`;
       const canvas = element("canvas", { role: "img", tabindex: "0", "aria-label": label });
@@ -102,25 +102,16 @@ class Page {
     this.filter();
   }
 
-  // Which buffers stand out: those that are found; beside each other, those that are in both.
+  // Which buffers stand out: those that are found; beside each other, those of the others that the first still has.
   filter() {
-    const beside = this.charts.length > 1;
+    const [first] = this.models;
     for (const model of this.models) {
       const hits = found(model, this.query);
-      let visible = null;
-      if (hits !== null) {
-        visible = new Uint8Array(model.nBuffers);
-        hits.forEach((i) => (visible[i] = 1));
-      } else if (beside) {
-        const other = this.models.find((candidate) => candidate !== model);
-        const names = new Set(other.buffers.name.map((name) => other.text(name)));
-        visible = Uint8Array.from({ length: model.nBuffers }, (_, i) => (names.has(model.bufferName(i)) ? 1 : 0));
-        if (model === this.models[0]) visible = null;
-      }
-      this.visible.set(model, visible);
+      const kept = this.charts.length > 1 && model !== first ? namesakes(model, first) : null;
+      this.visible.set(model, flags(model, hits ?? kept));
       if (model === this.model) {
         this.hits = hits;
-        byId("found").value = hits === null ? "" : `${countText(hits.length, "buffer")}`;
+        byId("found").value = hits === null ? "" : countText(hits.length, "buffer");
       }
     }
   }
@@ -353,6 +344,20 @@ function pointAt(chart, page, event, target) {
     page.hovered = hovered;
     page.redraw();
   }
+}
+
+// The buffers of a model that have the name of one of another's.
+function namesakes(model, other) {
+  const names = new Set(other.buffers.name.map((name) => other.text(name)));
+  return Array.from({ length: model.nBuffers }, (_, i) => i).filter((i) => names.has(model.bufferName(i)));
+}
+
+// 1 for the buffers of a list; nothing where there is no list.
+function flags(model, list) {
+  if (list === null) return null;
+  const of = new Uint8Array(model.nBuffers);
+  list.forEach((i) => (of[i] = 1));
+  return of;
 }
 
 function nodes(list) {
