@@ -330,8 +330,9 @@ impl<'a> Facts<'a> {
 
 /// The instruction that starts each computation that runs asynchronously.
 fn starts(module: &Module) -> FxHashMap<ComputationId, InstructionId> {
-    let starts = module.instructions.iter().filter(|(_, i)| matches!(i.op, Op::AsyncStart(_)));
-    starts.filter_map(|(id, instruction)| Some((*instruction.called.first()?, id))).collect()
+    let all = module.computations.values().flat_map(|computation| &computation.instructions);
+    let starts = all.filter(|&&id| matches!(module.instructions[id].op, Op::AsyncStart(_)));
+    starts.filter_map(|&id| Some((*module.instructions[id].called.first()?, id))).collect()
 }
 
 /// The parts of a shape in preorder. `ways` has the ways in which arrays lie, in the order of their numbers.

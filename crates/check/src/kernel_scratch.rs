@@ -16,8 +16,11 @@ pub(crate) fn check_kernel_scratch(facts: &Facts<'_>, report: &mut Report) {
         return;
     }
     let is_run = run_in_order(facts);
-    for (id, instruction) in facts.module.instructions.iter() {
-        if !is_run[instruction.parent] || !is_kernel(&instruction.op) {
+    // What is in the table but in no computation does not run.
+    let computations = facts.module.computations.iter().filter(|&(id, _)| is_run[id]);
+    for &id in computations.flat_map(|(_, computation)| &computation.instructions) {
+        let instruction = &facts.module.instructions[id];
+        if !is_kernel(&instruction.op) {
             continue;
         }
         let arrays = instruction.operands.iter().chain([&id]).map(|&it| array_bytes(facts, it));

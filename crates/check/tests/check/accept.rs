@@ -1,6 +1,6 @@
 //! Plans that are right, each with a reason why somebody might think otherwise.
 
-use crate::support::{accepts, accepts_on};
+use crate::support::{Case, accepts, accepts_on};
 
 #[test]
 fn elementwise_chains_work_in_one_place() {
@@ -238,4 +238,20 @@ ENTRY main {
   ROOT r = f32[12]{0} concatenate(o, d), dimensions={0} // out+0
 }",
     );
+}
+
+/// Passes leave instructions that nobody needs in the table.
+#[test]
+fn what_is_in_no_computation_reserves_nothing() {
+    let mut case = Case::new(
+        "tpu-v5e",
+        "HloModule m, is_scheduled=true
+ENTRY main {
+  p = f32[8,128]{1,0:T(8,128)} parameter(0)      // arg0+0
+  ROOT r = f32[8,128]{1,0:T(8,128)} negate(p)    // out+0
+}",
+    );
+    let dead = case.module.instructions[case.find("r")].clone();
+    case.module.instructions.push(dead);
+    assert_eq!(case.complaints(), "");
 }
