@@ -53,4 +53,4 @@ pub use memplan_program::{LiveRange, Time, ValueId, union_of_ranges};
 pub use scalars::{Iteration, ScalarOrigin, ScalarScope, TupleLoop};
 pub use sliced_operand::SlicedOperand;
 pub use timeline::{Timeline, timeline};
-pub use trip_count::trip_count;
+pub use trip_count::{noted_trip_count, trip_count};

@@ -1,30 +1,44 @@
 //! How often a loop runs, where its counter starts, steps and ends at constants.
 
-use memplan_ir::{BinaryOp, ComparisonDirection, ComputationId, InstructionId, Literal, Module, Op, Shape};
+use memplan_ir::{
+    BinaryOp, ComparisonDirection, ComputationId, Instruction, InstructionId, Literal, Module, Op, Shape,
+};
+use smallvec::SmallVec;
+
+/// Most instructions that a value is followed through: compilers leave a handful, while fusions within fusions can be
+/// written such that the way through them doubles with each.
+const MAX_STEPS: usize = 256;
 
 /// The number of times that the body of a `while` runs; `None` where that is not plain to see.
 ///
 /// Plain to see is a counter among the elements of the loop's state that starts at a constant, to which the body adds
 /// a constant, and which the condition compares with a constant, or with an element of the state that is constant
 /// because the body hands it through. A counter that would leave the range of its type before the condition ends the
-/// loop is not counted. Either may be computed by a fusion of scalars.
+/// loop is not counted. Each of these may have been copied on the way, or be computed by fusions.
 pub fn trip_count(module: &Module, id: InstructionId) -> Option<u64> {
     let instruction = &module.instructions[id];
     let (Op::While, &[body, condition]) = (&instruction.op, instruction.called.as_slice()) else {
         return None;
     };
-    let state = State { module, body, init: initial_state(module, instruction.operands[0])? };
+    let state = State { module, body, init: instruction.operands[0] };
     let end = state.loop_end(condition)?;
-    let start = constant(module, *state.init.get(end.element as usize)?)?;
+    let start = state.initial(end.element)?;
     let step = state.step(end.element)?;
     count(i128::from(start), i128::from(step), &end)
+}
+
+/// The number of times that the body of a `while` runs by what XLA's compilers note beside it, which they know from more
+/// than is plain to see. A rewrite of the loop may have left a note that is not true any more.
+pub fn noted_trip_count(instruction: &Instruction) -> Option<u64> {
+    let notes: serde_json::Value = serde_json::from_slice(instruction.backend_config.as_deref()?).ok()?;
+    notes.pointer("/known_trip_count/n")?.as_str()?.parse().ok()
 }
 
 /// The state of a loop: where it comes from and what becomes of it.
 struct State<'m> {
     module: &'m Module,
     body: ComputationId,
-    init: &'m [InstructionId],
+    init: InstructionId,
 }
 
 /// `counter <direction> bound` keeps the loop going.
@@ -39,13 +53,13 @@ struct LoopEnd {
 impl State<'_> {
     fn loop_end(&self, condition: ComputationId) -> Option<LoopEnd> {
         let module = self.module;
-        let root = Node::of(module, module.computations[condition].root);
+        let root = Node::of(module, module.computations[condition].root)?;
         let Op::Compare { direction, .. } = module.instructions[root.id].op else { return None };
         let [a, b] = root.operands(module)?;
-        let counter = |node: Node| state_element(module, node.id).filter(|&element| !self.is_kept(element));
-        let (element, bound, direction) = match (counter(a), counter(b)) {
-            (Some(element), None) => (element, self.constant(b)?, direction),
-            (None, Some(element)) => (element, self.constant(a)?, mirrored(direction)),
+        let counter = |node: &Node| node.state_element(module).filter(|&element| !self.is_kept(element));
+        let (element, bound, direction) = match (counter(&a), counter(&b)) {
+            (Some(element), None) => (element, self.constant(&b)?, direction),
+            (None, Some(element)) => (element, self.constant(&a)?, mirrored(direction)),
             _ => return None,
         };
         let Shape::Array(array) = module.shape(a.id) else { return None };
@@ -62,102 +76,126 @@ impl State<'_> {
 
     /// What the body adds to an element of the state.
     fn step(&self, element: u32) -> Option<i64> {
-        let next = Node::of(self.module, self.next(element)?);
+        let next = self.next(element)?;
         let [a, b] = next.operands(self.module)?;
-        let is_counter = |node: Node| state_element(self.module, node.id) == Some(element);
+        let is_counter = |node: &Node| node.state_element(self.module) == Some(element);
         match self.module.instructions[next.id].op {
-            Op::Binary(BinaryOp::Add) if is_counter(a) => self.constant(b),
-            Op::Binary(BinaryOp::Add) if is_counter(b) => self.constant(a),
-            Op::Binary(BinaryOp::Subtract) if is_counter(a) => self.constant(b)?.checked_neg(),
+            Op::Binary(BinaryOp::Add) if is_counter(&a) => self.constant(&b),
+            Op::Binary(BinaryOp::Add) if is_counter(&b) => self.constant(&a),
+            Op::Binary(BinaryOp::Subtract) if is_counter(&a) => self.constant(&b)?.checked_neg(),
             _ => None,
         }
     }
 
     /// What the body returns for an element of the state.
-    fn next(&self, element: u32) -> Option<InstructionId> {
-        let root = &self.module.instructions[self.module.computations[self.body].root];
-        (root.op == Op::Tuple).then(|| root.operands.get(element as usize).copied()).flatten()
+    fn next(&self, element: u32) -> Option<Node> {
+        let root = Node::of(self.module, self.module.computations[self.body].root)?;
+        root.element(self.module, element, &mut 0)
+    }
+
+    /// The constant that an element of the state is to begin with.
+    fn initial(&self, element: u32) -> Option<i64> {
+        let init = Node::of(self.module, self.init)?;
+        init.element(self.module, element, &mut 0)?.constant(self.module)
     }
 
     /// Whether the body hands an element through.
     fn is_kept(&self, element: u32) -> bool {
-        self.next(element).is_some_and(|next| state_element(self.module, next) == Some(element))
+        self.next(element).is_some_and(|next| next.state_element(self.module) == Some(element))
     }
 
     /// The value of a constant, or of an element of the state that is one in every iteration.
-    fn constant(&self, Node { id, .. }: Node) -> Option<i64> {
-        match state_element(self.module, id) {
-            Some(element) if self.is_kept(element) => {
-                constant(self.module, *self.init.get(element as usize)?)
-            }
-            _ => constant(self.module, id),
+    fn constant(&self, node: &Node) -> Option<i64> {
+        match node.state_element(self.module) {
+            Some(element) if self.is_kept(element) => self.initial(element),
+            _ => node.constant(self.module),
         }
     }
 }
 
-/// An instruction, seen through fusions: one in a fused computation stands for what the fusion gives.
-#[derive(Clone, Copy)]
+/// What computes a value: an instruction, and the fusions that it is in, outermost first.
+#[derive(Clone, Debug)]
 struct Node {
     id: InstructionId,
-    fusion: Option<InstructionId>,
+    fusions: SmallVec<[InstructionId; 1]>,
 }
 
 impl Node {
-    /// What gives the value of an instruction of a sequential computation.
-    fn of(module: &Module, id: InstructionId) -> Node {
-        let instruction = &module.instructions[id];
-        match instruction.op {
-            Op::Fusion(_) => {
-                let root = module.computations[instruction.called[0]].root;
-                Node { id: root, fusion: Some(id) }.outside(module)
+    /// What computes the value of an instruction of a sequential computation; `None` where that is too far away.
+    fn of(module: &Module, id: InstructionId) -> Option<Node> {
+        Node { id, fusions: SmallVec::new() }.origin(module, &mut 0)
+    }
+
+    /// Looks through copies, into and out of fusions, and into tuples.
+    fn origin(mut self, module: &Module, steps: &mut usize) -> Option<Node> {
+        loop {
+            *steps += 1;
+            if *steps > MAX_STEPS {
+                return None;
             }
-            _ => Node { id, fusion: None },
+            let instruction = &module.instructions[self.id];
+            match &instruction.op {
+                Op::Copy | Op::CopyStart { .. } | Op::CopyDone => self.id = instruction.operands[0],
+                Op::Bitcast | Op::Reshape { .. } if is_same_scalar(module, self.id) => {
+                    self.id = instruction.operands[0];
+                }
+                Op::Fusion(_) => {
+                    self.fusions.push(self.id);
+                    self.id = module.computations[instruction.called[0]].root;
+                }
+                &Op::Parameter { number } => match self.fusions.pop() {
+                    Some(fusion) => self.id = module.instructions[fusion].operands[number as usize],
+                    None => return Some(self),
+                },
+                &Op::GetTupleElement { index } => {
+                    let tuple = Node { id: instruction.operands[0], fusions: self.fusions.clone() };
+                    match tuple.origin(module, steps)?.element(module, index, steps) {
+                        Some(element) => return Some(element),
+                        None => return Some(self),
+                    }
+                }
+                _ => return Some(self),
+            }
         }
     }
 
-    /// The operand of the fusion that a parameter stands for.
-    fn outside(self, module: &Module) -> Node {
-        match (&module.instructions[self.id].op, self.fusion) {
-            (&Op::Parameter { number }, Some(fusion)) => {
-                Node { id: module.instructions[fusion].operands[number as usize], fusion: None }
-            }
-            _ => self,
-        }
+    /// What computes an element of a tuple; `None` for tuples that are not made here.
+    fn element(&self, module: &Module, index: u32, steps: &mut usize) -> Option<Node> {
+        let instruction = &module.instructions[self.id];
+        let id = (instruction.op == Op::Tuple).then(|| instruction.operands.get(index as usize)).flatten()?;
+        Node { id: *id, fusions: self.fusions.clone() }.origin(module, steps)
     }
 
-    fn operands(self, module: &Module) -> Option<[Node; 2]> {
+    fn operands(&self, module: &Module) -> Option<[Node; 2]> {
         let &[a, b] = module.instructions[self.id].operands.as_slice() else { return None };
-        Some([a, b].map(|id| Node { id, ..self }.outside(module)))
+        let origin = |id| Node { id, fusions: self.fusions.clone() }.origin(module, &mut 0);
+        Some([origin(a)?, origin(b)?])
     }
-}
 
-fn initial_state(module: &Module, id: InstructionId) -> Option<&[InstructionId]> {
-    let init = &module.instructions[id];
-    (init.op == Op::Tuple).then_some(&init.operands)
-}
+    /// Which element of the loop's state this is.
+    fn state_element(&self, module: &Module) -> Option<u32> {
+        let instruction = &module.instructions[self.id];
+        let Op::GetTupleElement { index } = instruction.op else { return None };
+        let state = Node { id: instruction.operands[0], fusions: self.fusions.clone() };
+        let state = state.origin(module, &mut 0)?;
+        matches!(module.instructions[state.id].op, Op::Parameter { .. }).then_some(index)
+    }
 
-/// Which element of the only parameter an instruction takes out.
-fn state_element(module: &Module, id: InstructionId) -> Option<u32> {
-    let instruction = &module.instructions[id];
-    match instruction.op {
-        Op::GetTupleElement { index }
-            if matches!(module.instructions[instruction.operands[0]].op, Op::Parameter { .. }) =>
-        {
-            Some(index)
+    /// The integer that a constant is.
+    fn constant(&self, module: &Module) -> Option<i64> {
+        match &module.instructions[self.id].op {
+            Op::Constant(Literal::Array(literal)) => literal.as_integer(),
+            _ => None,
         }
-        _ => None,
     }
 }
 
-/// The integer that a constant is, seen through copies.
-fn constant(module: &Module, mut id: InstructionId) -> Option<i64> {
-    while module.instructions[id].op == Op::Copy {
-        id = module.instructions[id].operands[0];
-    }
-    match &module.instructions[id].op {
-        Op::Constant(Literal::Array(literal)) => literal.as_integer(),
-        _ => None,
-    }
+/// Whether an instruction gives the only element of its operand another shape, and nothing else.
+fn is_same_scalar(module: &Module, id: InstructionId) -> bool {
+    let scalar = |id: InstructionId| {
+        module.shape(id).as_array().filter(|array| array.element_count() == Some(1)).map(|a| a.element_type)
+    };
+    scalar(id).is_some_and(|t| scalar(module.instructions[id].operands[0]) == Some(t))
 }
 
 fn count(start: i128, step: i128, end: &LoopEnd) -> Option<u64> {
