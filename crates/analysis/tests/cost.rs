@@ -4,6 +4,7 @@ use memplan_analysis::{CallGraph, Costs, InPlace, KernelCosts, Products, Registe
 use memplan_hlo::parse;
 use memplan_ir::{ElementType, InstructionId, Module};
 use memplan_memory::{Bytes, FastMemory, MemorySpace, MemorySpaceId, Target, Transfer};
+use memplan_testkit::corpus;
 
 fn costs(module: &Module, target: &Target) -> (CallGraph, Costs) {
     let graph = CallGraph::new(module).unwrap();
@@ -15,14 +16,18 @@ fn named(module: &Module, name: &str) -> InstructionId {
     module.instructions.iter().find(|(_, i)| &*i.name == name).map(|(id, _)| id).unwrap()
 }
 
-/// How often the body of the only loop runs.
+/// How often the body of the only loop runs. What the body adds to its state may take several instructions.
 #[track_caller]
 fn check_trips(body: &str, condition: &str, expected: Option<u64>) {
+    let (before, body) = body.rsplit_once("; ").unwrap_or(("", body));
+    let before: String = before.split_terminator("; ").map(|line| format!("\n  {line}")).collect();
     let text = format!(
         "HloModule m\n\nplus {{\n  a = s32[] parameter(0)\n  two = s32[] constant(2)\n  ROOT r = s32[] add(a, two)\n}}\n\n\
+         both {{\n  n = s32[] parameter(0)\n  a = s32[] parameter(1)\n  two = s32[] constant(2)\n  r = s32[] add(a, two)\n  ROOT t = (s32[], s32[]) tuple(n, r)\n}}\n\n\
+         nested {{\n  a = s32[] parameter(0)\n  c = s32[] copy(a)\n  ROOT r = s32[] fusion(c), kind=kLoop, calls=plus\n}}\n\n\
          below {{\n  n = s32[] parameter(0)\n  a = s32[] parameter(1)\n  ROOT r = pred[] compare(a, n), direction=LT\n}}\n\n\
          body {{\n  s = (s32[], s32[]) parameter(0)\n  i = s32[] get-tuple-element(s), index=0\n  \
-         n = s32[] get-tuple-element(s), index=1\n  next = s32[] {body}\n  ROOT r = (s32[], s32[]) tuple(next, n)\n}}\n\n\
+         n = s32[] get-tuple-element(s), index=1{before}\n  next = s32[] {body}\n  ROOT r = (s32[], s32[]) tuple(next, n)\n}}\n\n\
          condition {{\n  s = (s32[], s32[]) parameter(0)\n  i = s32[] get-tuple-element(s), index=0\n  \
          n = s32[] get-tuple-element(s), index=1\n  ROOT r = pred[] {condition}\n}}\n\n\
          ENTRY e {{\n  zero = s32[] constant(0)\n  ten = s32[] constant(10)\n  init = (s32[], s32[]) tuple(zero, ten)\n  \
@@ -40,6 +45,46 @@ fn trips_are_counted_through_fusions() {
     // What is compared is not the counter.
     check_trips("fusion(i), kind=kLoop, calls=plus", "fusion(n, n), kind=kLoop, calls=below", None);
     check_trips("fusion(n), kind=kLoop, calls=plus", "fusion(n, i), kind=kLoop, calls=below", None);
+}
+
+/// As compilers leave them.
+#[test]
+fn trips_are_counted_through_copies_and_tuples() {
+    let check = |body: &str, expected| check_trips(body, "compare(i, n), direction=LT", expected);
+    check("two = s32[] constant(2); c = s32[] copy(i); add(c, two)", Some(5));
+    check("two = s32[] constant(2); c = s32[] copy(i); b = s32[] bitcast(c); add(b, two)", Some(5));
+    let transfer = "c = (s32[], s32[], u32[]) copy-start(i); d = s32[] copy-done(c)";
+    check(&format!("two = s32[] constant(2); {transfer}; add(d, two)"), Some(5));
+    check("f = (s32[], s32[]) fusion(n, i), kind=kLoop, calls=both; get-tuple-element(f), index=1", Some(5));
+    check("f = (s32[], s32[]) fusion(n, i), kind=kLoop, calls=both; get-tuple-element(f), index=0", None);
+    check("fusion(i), kind=kLoop, calls=nested", Some(5));
+    // A copy of something else.
+    check("two = s32[] constant(2); c = s32[] copy(n); add(c, two)", None);
+    // As an unsigned number it could be another one.
+    check("two = u32[] constant(2); b = s32[] bitcast(two); add(i, b)", None);
+}
+
+/// The way through 64 fusions of fusions is longer than anybody can follow.
+#[test]
+fn trips_through_too_many_fusions_are_not_counted() {
+    let mut text = String::from(
+        "HloModule m\n\nf0 {\n  a = s32[] parameter(0)\n  two = s32[] constant(2)\n  ROOT r = s32[] add(a, two)\n}\n",
+    );
+    for n in 1..64 {
+        text += &format!(
+            "\nf{n} {{\n  a = s32[] parameter(0)\n  b = s32[] fusion(a), kind=kLoop, calls=f{0}\n  \
+             ROOT r = s32[] fusion(b), kind=kLoop, calls=f{0}\n}}\n",
+            n - 1
+        );
+    }
+    text += "\nbody {\n  s = (s32[]) parameter(0)\n  i = s32[] get-tuple-element(s), index=0\n  \
+             next = s32[] fusion(i), kind=kLoop, calls=f63\n  ROOT r = (s32[]) tuple(next)\n}\n\n\
+             condition {\n  s = (s32[]) parameter(0)\n  i = s32[] get-tuple-element(s), index=0\n  \
+             ten = s32[] constant(10)\n  ROOT r = pred[] compare(i, ten), direction=LT\n}\n\n\
+             ENTRY e {\n  zero = s32[] constant(0)\n  init = (s32[]) tuple(zero)\n  \
+             ROOT loop = (s32[]) while(init), condition=condition, body=body\n}\n";
+    let module = parse(&text).unwrap();
+    assert_eq!(memplan_analysis::trip_count(&module, named(&module, "loop")), None);
 }
 
 /// Accesses as `operand:bytes`, `>` for the result.
@@ -289,4 +334,127 @@ fn scalars_need_no_kernel() {
     assert_eq!(on_a_tpu("s32[] add(n, n)").1.overhead, 0.0);
     let target = Target::find("tpu-v5e").unwrap();
     assert_eq!(on_a_tpu("f32[8,2048]{1,0:T(8,128)} negate(x)").1.overhead, target.kernel_overhead);
+}
+
+/// Loops as XLA's compilers leave them, against what they say themselves.
+#[test]
+fn trips_are_those_that_compilers_note() {
+    for program in corpus() {
+        for form in ["cpu", "gpu"] {
+            let module = parse(&program.text(form)).unwrap();
+            for (id, instruction) in module.instructions.iter() {
+                let Some(noted) = memplan_analysis::noted_trip_count(instruction) else { continue };
+                let counted = memplan_analysis::trip_count(&module, id);
+                assert_eq!(counted, Some(noted), "{} on {form}: {}", program.name, instruction.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_compilers_note_counts_where_trips_are_not_plain_to_see() {
+    let text = |config: &str| {
+        format!(
+            "HloModule m
+body {{
+  s = (f32[4]) parameter(0)
+  x = f32[4] get-tuple-element(s), index=0
+  y = f32[4] negate(x)
+  ROOT r = (f32[4]) tuple(y)
+}}
+condition {{
+  s = (f32[4]) parameter(0)
+  ROOT go = pred[] custom-call(s), custom_call_target=\"more\"
+}}
+ENTRY e {{
+  x = f32[4] parameter(0)
+  init = (f32[4]) tuple(x)
+  ROOT loop = (f32[4]) while(init), condition=condition, body=body{config}
+}}"
+        )
+    };
+    let frequency = |config: &str| {
+        let module = parse(&text(config)).unwrap();
+        let (_, costs) = costs(&module, &Target::find("toy").unwrap());
+        costs.frequency(module.instructions[named(&module, "y")].parent)
+    };
+    assert_eq!(frequency(""), 10.0);
+    assert_eq!(
+        frequency(", backend_config={\"known_trip_count\":{\"n\":\"7\"},\"known_init_step\":{}}"),
+        7.0
+    );
+    assert_eq!(frequency(", backend_config={\"known_trip_count\":{\"n\":\"many\"}}"), 10.0);
+}
+
+/// What a custom call computes: operations of the matrix units, and of the vector units.
+#[track_caller]
+fn check_call(target: &str, operands: &[&str], result: &str, attributes: &str, expected: (f64, f64)) {
+    let parameters: String =
+        operands.iter().enumerate().map(|(i, shape)| format!("  p{i} = {shape} parameter({i})\n")).collect();
+    let names: Vec<String> = (0..operands.len()).map(|i| format!("p{i}")).collect();
+    let text = format!(
+        "HloModule m\nENTRY e {{\n{parameters}  ROOT r = {result} custom-call({}), custom_call_target=\"{target}\"{attributes}\n}}",
+        names.join(", ")
+    );
+    let module = parse(&text).unwrap();
+    let work = memplan_analysis::operations(&module, named(&module, "r"));
+    let matrix = work.matrix_operations();
+    assert_eq!((matrix, work.vector), expected, "{target}");
+}
+
+#[test]
+fn library_calls_are_what_they_compute() {
+    let dot = ", backend_config={\"gemm_backend_config\":{\"alpha_real\":1,\"dot_dimension_numbers\":{\
+               \"lhs_contracting_dimensions\":[\"2\"],\"rhs_contracting_dimensions\":[\"1\"],\
+               \"lhs_batch_dimensions\":[\"0\"],\"rhs_batch_dimensions\":[\"0\"]}}}";
+    let (a, b) = ("f32[3,8,16]", "f32[3,16,32]");
+    let result = "(f32[3,8,32], s8[4096])";
+    for target in ["__cublas$gemm", "__cublas$lt$matmul", "__cublas$lt$matmul$f8"] {
+        check_call(target, &[a, b], result, dot, (2.0 * 3.0 * 8.0 * 16.0 * 32.0, 0.0));
+    }
+    let transposed = ", backend_config={\"onednn_matmul_config\":{\"transpose_b\":true}}";
+    check_call("__onednn$matmul", &["f32[8,16]", "f32[32,16]"], "f32[8,32]", transposed, (8192.0, 0.0));
+    // Without a note nothing is known of the product.
+    check_call("__cublas$gemm", &[a, b], result, "", (0.0, 768.0));
+
+    // The same convolution in all directions: 4 x 4 positions, 3 x 3 elements, 8 features to 16.
+    let labels = ", window={size=3x3}, dim_labels=b01f_o01i->b01f";
+    let [input, filter, output] = ["f32[2,6,6,8]", "f32[16,3,3,8]", "f32[2,4,4,16]"];
+    let multiplications = 2.0 * 16.0 * 9.0 * 8.0 * 16.0;
+    for (target, operands, result) in [
+        ("__cudnn$convForward", [input, filter], output),
+        ("__cudnn$convBackwardInput", [output, filter], input),
+        ("__cudnn$convBackwardFilter", [input, output], filter),
+    ] {
+        check_call(target, &operands, &format!("({result}, u8[0])"), labels, (2.0 * multiplications, 0.0));
+    }
+
+    // 2 x 4 heads, 64 queries and 32 keys of 16 elements; two heads share the keys of one.
+    let numbers = "{\"lhs_contracting_dimensions\":[\"3\"],\"rhs_contracting_dimensions\":[\"3\"],\
+                   \"lhs_batch_dimensions\":[\"0\",\"2\"],\"rhs_batch_dimensions\":[\"0\",\"2\"]}";
+    let attention = |key: &str, mask: &str| {
+        format!(
+            ", backend_config={{\"cudnn_fmha_backend_config\":{{\"{key}_dot_dimension_numbers\":{numbers},\"mask_type\":\"{mask}\"}}}}"
+        )
+    };
+    let (q, kv) = ("bf16[2,64,4,16]", "bf16[2,32,2,16]");
+    let scores = 2.0 * 8.0 * 64.0 * 32.0 * 16.0;
+    let (forward, result) = ("__cudnn$fmhaSoftmax", format!("({q}, u8[0])"));
+    check_call(forward, &[q, kv, kv], &result, &attention("bmm1", "NO_MASK"), (2.0 * scores, 0.0));
+    check_call(forward, &[q, kv, kv], &result, &attention("bmm1", "CAUSAL"), (scores, 0.0));
+    let gradients = format!("({q}, {kv}, {kv}, u8[0])");
+    let backward = attention("bmm2_grad_gemm2", "NO_MASK");
+    check_call("__cudnn$fmhaSoftmaxBackward", &[q, kv, kv], &gradients, &backward, (5.0 * scores, 0.0));
+
+    check_call("TopK", &["f32[16,64]"], "(f32[16,2], s32[16,2])", "", (0.0, 1024.0));
+    let sorted = "(f32[16,64], s32[16,64], u8[100])";
+    check_call("__cub$DeviceRadixSort", &["f32[16,64]", "s32[16,64]"], sorted, "", (0.0, 1024.0 * 6.0 * 2.0));
+    let lu = "(f32[2,9,6], s32[2,6], s32[2])";
+    for target in ["lapack_sgetrf_ffi", "cusolver_getrf_ffi"] {
+        check_call(target, &["f32[2,9,6]"], lu, "", (0.0, 2.0 * (9.0 * 36.0 - 72.0)));
+    }
+    check_call("__cusolver$cholesky", &["f32[6,6]"], "(f32[6,6], u8[0], s32[])", "", (0.0, 72.0));
+    let kernel = ", backend_config={\"custom_call_config\":{\"cost_estimate\":{\"flops\":\"640\"}}}";
+    check_call("tpu_custom_call", &["f32[8]"], "f32[8]", kernel, (640.0, 0.0));
+    check_call("somebody's own", &["f32[8]"], "f32[8]", "", (0.0, 8.0));
 }

@@ -50,6 +50,11 @@ impl Machine<'_> {
         bytes / rate.unwrap_or(f64::INFINITY)
     }
 
+    /// Seconds that a kernel waits for a memory, however few bytes it moves.
+    pub fn latency(&self, space: MemorySpaceId) -> f64 {
+        self.target.space(space).map_or(0.0, |space| space.latency)
+    }
+
     /// Seconds that a transfer between two memories takes when nothing else uses them: at the rate of the transfer, or
     /// of main memory, which is the slower end.
     pub fn transfer_seconds(&self, from: MemorySpaceId, to: MemorySpaceId, bytes: f64) -> f64 {

@@ -15,6 +15,7 @@
 //!
 //! Bytes are padded bytes, counted once however often a kernel reads them.
 
+mod library_calls;
 mod machine;
 mod matrix_unit;
 mod operations;
@@ -28,7 +29,7 @@ use memplan_memory::{Bytes, Target};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::{CallGraph, InPlace, trip_count};
+use crate::{CallGraph, InPlace, noted_trip_count, trip_count};
 
 pub use machine::Machine;
 use reads::Interior;
@@ -145,7 +146,8 @@ fn frequencies(module: &Module, graph: &CallGraph) -> SecondaryMap<ComputationId
         let instruction = &module.instructions[caller];
         let times = match instruction.op {
             Op::While => {
-                let trips = trip_count(module, caller).map_or(UNKNOWN_TRIPS, |trips| trips as f64);
+                let trips = trip_count(module, caller).or_else(|| noted_trip_count(instruction));
+                let trips = trips.map_or(UNKNOWN_TRIPS, |trips| trips as f64);
                 if instruction.called[0] == computation { trips } else { trips + 1.0 }
             }
             Op::Conditional => 1.0 / instruction.called.len() as f64,

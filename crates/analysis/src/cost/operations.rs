@@ -6,6 +6,7 @@ use memplan_ir::{
 };
 
 use super::Products;
+use super::library_calls::{LibraryCall, library_call};
 use super::matrix_unit::MatrixProduct;
 
 /// Vector operations of a function that is evaluated by a polynomial or a table: the order of magnitude of the code
@@ -47,8 +48,32 @@ pub(super) fn add(
             })
         }
         Op::Convolution(convolution) => {
-            Some(convolution_product(convolution, operand(0), operand(1), module.shape(id)))
+            let result = first_array(module.shape(id));
+            Some(convolution_product(convolution, operand(0), operand(1), result))
         }
+        Op::CustomCall(_) => match library_call(module, id) {
+            Some(LibraryCall::Dot(dimensions, [lhs, rhs])) => {
+                Some(dot_product(&dimensions, Some(lhs), Some(rhs)))
+            }
+            Some(LibraryCall::Convolution(convolution, [base, kernel, result])) => {
+                Some(convolution_product(&convolution, Some(base), Some(kernel), Some(result)))
+            }
+            Some(LibraryCall::Products(operations)) => {
+                let operations = share * operations;
+                let products = |array: &ArrayShape| Products {
+                    element_type: array.element_type,
+                    operations,
+                    padded: operations,
+                };
+                matrix.extend(operand(0).map(products));
+                return;
+            }
+            Some(LibraryCall::Vector(operations)) => {
+                *vector += share * operations;
+                return;
+            }
+            None => None,
+        },
         _ => None,
     };
     match (product, operand(0)) {
@@ -66,7 +91,7 @@ pub(super) fn add(
     }
 }
 
-fn dot_product(
+pub(super) fn dot_product(
     dimensions: &DotDimensions,
     lhs: Option<&ArrayShape>,
     rhs: Option<&ArrayShape>,
@@ -78,7 +103,7 @@ fn dot_product(
     MatrixProduct { batch, rows: others(lhs), columns: others(rhs), contracted, taps: 1.0 }
 }
 
-fn elements(shape: Option<&ArrayShape>) -> f64 {
+pub(super) fn elements(shape: Option<&ArrayShape>) -> f64 {
     shape.and_then(ArrayShape::element_count).unwrap_or(0) as f64
 }
 
@@ -144,10 +169,9 @@ fn convolution_product(
     convolution: &Convolution,
     base: Option<&ArrayShape>,
     kernel: Option<&ArrayShape>,
-    result: &Shape,
+    result: Option<&ArrayShape>,
 ) -> MatrixProduct {
     let labels = &convolution.dimensions;
-    let result = first_array(result);
     // The kernel's input features are those of one group already; batch groups share the batch among them.
     let groups = convolution.batch_group_count.max(1) as f64;
     let mut product = MatrixProduct {
@@ -222,12 +246,12 @@ fn gcd_and_inverse(a: i128, b: i128) -> (i128, i128) {
     (rest.0, inverse.0)
 }
 
-fn extent(array: Option<&ArrayShape>, dimension: i64) -> f64 {
+pub(super) fn extent(array: Option<&ArrayShape>, dimension: i64) -> f64 {
     let dimension = usize::try_from(dimension).ok();
     dimension.and_then(|d| array?.dimensions.get(d)).map_or(1.0, |&extent| extent.max(0) as f64)
 }
 
-fn first_array(shape: &Shape) -> Option<&ArrayShape> {
+pub(super) fn first_array(shape: &Shape) -> Option<&ArrayShape> {
     match shape {
         Shape::Tuple(elements) => elements.first().and_then(Shape::as_array),
         other => other.as_array(),

@@ -1,6 +1,6 @@
 //! A run of a scheduled program: how many bytes move between main memory and the cores, and how long it takes.
 //!
-//! An operation takes `overhead + max(compute, Σ bytes(space) / bandwidth(space))`. Transfers between memories start in order and
+//! An operation takes `overhead + max(compute, latency + Σ bytes(space) / bandwidth(space))`. Transfers between memories start in order and
 //! proceed one after the other, as fast as main memory has time: an operation that takes `t` and itself moves main
 //! memory bytes for `b` of it leaves `t - b` to transfers. Waiting for a transfer lets those before it finish first.
 //!
@@ -244,17 +244,20 @@ impl Follow<'_> {
     fn kernel(&self, id: InstructionId) -> Run {
         let work = self.costs.work(id);
         let mut run = Run { matrix: work.matrix_operations(), vector: work.vector, ..Run::default() };
-        let mut memory = 0.0;
+        let (mut memory, mut latency) = (0.0, 0.0f64);
         for access in &work.accesses {
             let at = access.operand.map_or(id, |k| self.module.instructions[id].operands[k as usize]);
             let (space, bytes) = (self.space(at, &access.index), access.bytes.0 as f64);
             let seconds = self.machine.memory_seconds(space, bytes);
             memory += seconds;
+            // All memories are waited for at a time.
+            latency = latency.max(self.machine.latency(space));
             if space == MemorySpaceId::MAIN {
                 run.bytes += bytes;
                 run.busy += seconds;
             }
         }
+        memory += latency;
         // What takes longest is what the kernel's time goes to.
         let (matrix, compute) = (self.machine.matrix_seconds(work), self.machine.compute_seconds(work));
         let longest = memory.max(compute);
