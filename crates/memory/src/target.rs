@@ -77,6 +77,10 @@ pub struct MemorySpace {
     /// Share of the bandwidth that kernels reach.
     #[serde(default = "whole")]
     pub kernel_share: f64,
+    /// Seconds that a kernel waits for this memory, however few bytes it moves: with `n` bytes it reaches the share
+    /// `n / (n + latency * bandwidth)` of the bandwidth.
+    #[serde(default)]
+    pub latency: f64,
 }
 
 impl MemorySpace {
@@ -246,6 +250,9 @@ impl Target {
             if !(space.kernel_share > 0.0 && space.kernel_share <= 1.0) {
                 let message = "kernels reach a share of the bandwidth above 0 and up to 1".into();
                 return invalid(field("kernel_share"), message);
+            }
+            if !(space.latency >= 0.0 && space.latency.is_finite()) {
+                return invalid(field("latency"), format!("the latency of `{name}` must not be below zero"));
             }
             if space.capacity.is_some_and(|capacity| capacity < space.reserved) {
                 return invalid(field("reserved"), format!("`{name}` reserves more than it has"));
