@@ -28,6 +28,7 @@ mod run;
 mod screen;
 mod stages;
 mod targets;
+mod time;
 
 use std::ffi::OsString;
 

@@ -9,8 +9,8 @@ use memplan::memory::{AllocationKind, Bytes, MemoryPlan, MemorySpaceId, Target};
 use memplan::plan::{KeptBy, PeakReport, operation, peak_report, source_line};
 use memplan::{codegen, hlo};
 
-use crate::picture;
 use crate::screen::Screen;
+use crate::{picture, time};
 
 /// Characters of a size.
 const SIZE: usize = 12;
@@ -38,6 +38,7 @@ pub fn render(
     text.push_str(&totals(plan));
     text.push_str(&bound(plan));
     text.push_str(&fits(target, plan, screen));
+    text.push_str(&time::line(module, facts, target));
     text.extend(per_device.map(whole_program));
     text.push_str(&worst_padding(module, target, facts, plan));
     // The peak counts every memory, the totals above only the main one.

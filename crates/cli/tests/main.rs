@@ -9,6 +9,7 @@ mod outputs;
 mod rewrite;
 mod run;
 mod screens;
+mod stages;
 mod targets;
 
 use std::path::{Path, PathBuf};

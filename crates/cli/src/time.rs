@@ -1,0 +1,47 @@
+//! How long a program takes by the cost model, and what its time goes to.
+
+use memplan::analysis::{Facts, RunEstimate};
+use memplan::ir::Module;
+use memplan::memory::{Bytes, Target};
+use memplan::plan::ProgramCost;
+
+/// A line that says how long one run takes and what that time goes to; nothing on targets whose speed is not known.
+pub(crate) fn line(module: &Module, facts: &Facts, target: &Target) -> String {
+    let run = ProgramCost::new(module, facts, target).run;
+    if run.seconds <= 0.0 {
+        return String::new();
+    }
+    let parts = shares(&run).filter(|(_, share)| *share >= 0.005);
+    let parts: Vec<String> = parts.map(|(name, share)| format!("{:.0} % {name}", 100.0 * share)).collect();
+    format!(
+        "one run takes {} by the cost model: {}; {} moved\n",
+        duration(run.seconds),
+        parts.join(", "),
+        Bytes(run.main_memory_bytes as u64)
+    )
+}
+
+/// What the time of a run goes to, the largest share first.
+fn shares(run: &RunEstimate) -> impl Iterator<Item = (&'static str, f64)> {
+    let mut parts = [
+        ("matrix work", run.matrix_seconds),
+        ("vector work", run.vector_seconds),
+        ("memory", run.memory_seconds),
+        ("overhead", run.overhead),
+        ("waiting", run.waiting),
+    ];
+    parts.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let seconds = run.seconds;
+    parts.into_iter().map(move |(name, part)| (name, part / seconds))
+}
+
+/// Seconds in the unit in which they have up to three digits before the point.
+pub(crate) fn duration(seconds: f64) -> String {
+    let (factor, unit) = match seconds {
+        s if s >= 1.0 => (1.0, "s"),
+        s if s >= 1e-3 => (1e3, "ms"),
+        s if s >= 1e-6 => (1e6, "µs"),
+        _ => (1e9, "ns"),
+    };
+    format!("{:.3} {unit}", seconds * factor)
+}
