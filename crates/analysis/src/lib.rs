@@ -42,7 +42,8 @@ mod trip_count;
 pub use buffers::{BufferId, Buffers, aliased_values, buffers, given_parameters, in_place_values};
 pub use call_graph::{CallGraph, CallGraphError, Context};
 pub use cost::{
-    Access, Costs, Durations, KernelCosts, Machine, Products, Registers, RunEstimate, Work, operations,
+    Access, Costs, Durations, KernelCosts, Machine, Products, Registers, RunEstimate, Work, frequencies,
+    operations,
 };
 pub use dataflow::{Dataflow, Value, ValueKind, dataflow};
 pub use facts::Facts;

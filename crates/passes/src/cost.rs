@@ -97,6 +97,16 @@ pub(crate) fn is_dot_faster_than_memory(module: &Module, target: &Target, id: In
     computing > 0.0 && moved > 0.0 && computing + reading <= 2.0 * moved
 }
 
+/// Seconds that an operation takes in a kernel of its own: computing, or reading its operands, whichever takes longer. Its
+/// result is not counted, which somebody writes or reads in any case.
+pub(crate) fn seconds(module: &Module, target: &Target, id: InstructionId) -> f64 {
+    let machine = Machine::new(target);
+    let bytes = |&operand: &InstructionId| result_bytes(module, target, operand) as f64;
+    let read = module.instructions[id].operands.iter().map(bytes).sum();
+    let reading = machine.memory_seconds(MemorySpaceId::MAIN, read);
+    target.kernel_overhead + reading.max(machine.compute_seconds(&operations(module, id)))
+}
+
 /// Whether an instruction reads each element of its operands once, for one element of its result: the order of
 /// elements may change, and their type, but each is there once.
 pub(crate) fn is_bijective(module: &Module, id: InstructionId) -> bool {

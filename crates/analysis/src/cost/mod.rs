@@ -137,7 +137,8 @@ impl Costs {
     }
 }
 
-fn frequencies(module: &Module, graph: &CallGraph) -> SecondaryMap<ComputationId, f64> {
+/// How often each computation runs in one run of the program: see [`Costs::frequency`].
+pub fn frequencies(module: &Module, graph: &CallGraph) -> SecondaryMap<ComputationId, f64> {
     let mut frequencies: SecondaryMap<ComputationId, f64> = SecondaryMap::new();
     frequencies[module.entry] = 1.0;
     // Callers before callees.

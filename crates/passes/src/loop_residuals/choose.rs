@@ -27,15 +27,15 @@ pub(super) fn choose(module: &Module, target: &Target, pair: &Pair, options: &Lo
     let n = pair.n_rows;
     let bytes = |id: InstructionId| cost::result_bytes(module, target, id);
     let now = pair.residuals.iter().fold(0u64, |sum, r| sum.saturating_add(bytes(r.row).saturating_mul(n)));
-    let recomputable = options.products.recomputable(module, target, pair.producer.body);
-    let is_source = |id: InstructionId| {
+    let recomputable = options.products.recomputable(module, target, pair.producer.body, n as f64);
+    let price = |id: InstructionId| {
         let is_given = pair.producer.element_at(module, id).is_some();
         let is_constant = matches!(module.instructions[id].op, Op::Constant(_));
-        is_given || is_constant || !recomputable.contains(id)
+        if is_given || is_constant { UNCUTTABLE } else { recomputable.price(id) }
     };
     let capacity = |id| capacity(module, target, pair, id);
     let rows = pair.residuals.iter().map(|residual| residual.row);
-    let Choice { kept: values, .. } = recompute_network::choose(module, rows, capacity, is_source)?;
+    let Choice { kept: values, .. } = recompute_network::choose(module, rows, capacity, price)?;
     let kept = values.iter().fold(0u64, |sum, &id| sum.saturating_add(capacity(id)));
     let gains = kept as f64 <= now as f64 * (1.0 - options.min_gain);
     gains.then_some(Kept { values, bytes_before: Bytes(now), bytes_after: Bytes(kept) })

@@ -13,6 +13,10 @@
 //!   w = dot(r, g)                       ...
 //! ```
 //!
+//! Time counts where the caller says what a byte is worth ([`Products::ForSecondsPerByte`]): matrix products, convolutions
+//! and reductions then may be recomputed, too, at the peak of the whole program, each for the seconds that it takes in all
+//! runs of its computation.
+//!
 //! The values to keep are a minimum cut of the data flow at the peak. Each value is an edge whose capacity is its bytes;
 //! expensive instructions are connected to the source, readers after the peak to the sink. (Chen et al. 2016 recompute
 //! segments; PyTorch partitions training graphs by the same cut, which is the minimum over all choices.) The peak is that
@@ -33,7 +37,8 @@ pub(crate) mod recompute_network;
 mod report;
 mod tie;
 
-use memplan_analysis::CallGraph;
+use cranelift_entity::SecondaryMap;
+use memplan_analysis::{CallGraph, frequencies};
 use memplan_ir::{ComputationId, InstructionId, Module, Names, Op, Operands};
 use memplan_memory::{Bytes, Target};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -110,6 +115,7 @@ impl Pass for Remat {
         let mut search = Search {
             options: self,
             target: context.target,
+            runs: frequencies(module, &graph),
             attempts: FxHashMap::default(),
             copies: FxHashSet::default(),
             changed: false,
@@ -132,6 +138,8 @@ impl Pass for Remat {
 struct Search<'a> {
     options: &'a Remat,
     target: &'a Target,
+    /// How often each computation runs.
+    runs: SecondaryMap<ComputationId, f64>,
     attempts: FxHashMap<ComputationId, Attempt>,
     /// Recomputing instructions. Those of changes that were undone are in no computation.
     copies: FxHashSet<InstructionId>,
@@ -145,8 +153,11 @@ impl Search<'_> {
         for round in 0..=self.options.max_rounds {
             let may_change = round < self.options.max_rounds;
             let mut is_settled = true;
-            for (computation, profile) in profiles(module, graph, self.target, &self.options.fusion) {
-                is_settled &= self.visit(module, computation, profile, may_change, names);
+            let profiles = profiles(module, graph, self.target, &self.options.fusion);
+            let at_peak = at_peak(module, &profiles);
+            for (computation, profile) in profiles {
+                let is_at_peak = at_peak.contains(&computation);
+                is_settled &= self.visit(module, computation, profile, is_at_peak, may_change, names);
             }
             if is_settled {
                 break;
@@ -161,6 +172,7 @@ impl Search<'_> {
         module: &mut Module,
         computation: ComputationId,
         profile: Profile,
+        is_at_peak: bool,
         may_change: bool,
         names: &mut Names,
     ) -> bool {
@@ -176,7 +188,7 @@ impl Search<'_> {
                 undo.apply(module, computation);
                 // Where every dot is cheap, the minimum cut may be empty: everything is recomputed at once. With fewer
                 // recomputable products, something is kept.
-                let Some(fewer) = attempt.products.fewer() else {
+                let Some(fewer) = attempt.tried.fewer() else {
                     attempt.is_over = true;
                     return true;
                 };
@@ -187,14 +199,21 @@ impl Search<'_> {
                 (attempt.peak, attempt.time) = (profile.peak, time);
             }
         }
+        let products = if is_at_peak { attempt.products } else { attempt.products.off_the_peak() };
         let values = match may_change {
-            true => values_to_recompute(module, self.target, computation, time, attempt.products),
+            true => {
+                let runs = self.runs[computation];
+                values_to_recompute(module, self.target, computation, time, products, runs)
+            }
             false => None,
         };
         let copies = &mut self.copies;
         attempt.undo = values.map(|values| recompute(module, computation, time, &values, names, copies));
-        attempt.is_over = attempt.undo.is_none();
-        attempt.is_over
+        attempt.tried = products;
+        let is_settled = attempt.undo.is_none();
+        // Off the peak less was tried than may be.
+        attempt.is_over = is_settled && products == attempt.products;
+        is_settled
     }
 
     /// What was recomputed, and how that lowered the peak of each computation.
@@ -230,6 +249,22 @@ pub(crate) fn profiles(
         .collect()
 }
 
+/// The computations that run when the program is at its peak, from the entry down.
+fn at_peak(module: &Module, profiles: &[(ComputationId, Profile)]) -> FxHashSet<ComputationId> {
+    let profiles: FxHashMap<ComputationId, Profile> = profiles.iter().copied().collect();
+    let mut found = FxHashSet::default();
+    let mut next = Some(module.entry);
+    while let Some(computation) = next.filter(|&computation| found.insert(computation)) {
+        let profile = profiles.get(&computation);
+        let running =
+            profile.and_then(|profile| module.computations[computation].instructions.get(profile.time));
+        let callees = running.map(|&id| &module.instructions[id]).filter(|running| running.op.runs_callees());
+        let callees = callees.into_iter().flat_map(|running| &running.called).copied();
+        next = callees.max_by_key(|callee| profiles.get(callee).map(|profile| profile.peak));
+    }
+    found
+}
+
 /// The state of the search in one computation.
 #[derive(Clone, Debug)]
 struct Attempt {
@@ -241,6 +276,8 @@ struct Attempt {
     time: usize,
     /// Which products may be recomputed.
     products: Products,
+    /// Those that the last change was free to recompute.
+    tried: Products,
     /// How to undo the last change.
     undo: Option<Undo>,
     is_over: bool,
@@ -248,7 +285,7 @@ struct Attempt {
 
 impl Attempt {
     fn new(products: Products, peak: u64) -> Attempt {
-        Attempt { first_peak: peak, peak, time: 0, products, undo: None, is_over: false }
+        Attempt { first_peak: peak, peak, time: 0, products, tried: products, undo: None, is_over: false }
     }
 }
 
@@ -276,17 +313,18 @@ fn values_to_recompute(
     computation: ComputationId,
     time: usize,
     products: Products,
+    runs: f64,
 ) -> Option<FxHashSet<InstructionId>> {
     let (before, after) = module.computations[computation].instructions.split_at(time);
     let is_before: FxHashSet<InstructionId> = before.iter().copied().collect();
     let invariant = invariant_state(module, computation);
-    let recomputable = products.recomputable(module, target, computation);
+    let recomputable = products.recomputable(module, target, computation, runs);
     let operands = after.iter().flat_map(|&user| &module.instructions[user].operands);
     let mut needed: FxHashSet<InstructionId> = FxHashSet::default();
     let needed = operands.copied().filter(|&id| is_before.contains(&id) && needed.insert(id));
     let bytes = |id| crossing_bytes(module, target, &invariant, id);
     let recompute_network::Choice { recomputed, .. } =
-        recompute_network::choose(module, needed, bytes, |id| !recomputable.contains(id))?;
+        recompute_network::choose(module, needed, bytes, |id| recomputable.price(id))?;
     (!recomputed.is_empty()).then_some(recomputed)
 }
 

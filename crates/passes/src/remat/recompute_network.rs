@@ -5,7 +5,8 @@
 //!                                                       value' --inf--> sink, for values needed later
 //! ```
 //!
-//! A value whose edge is cut is kept; values on the sink's side of the cut are recomputed from those.
+//! A value whose edge is cut is kept; values on the sink's side of the cut are recomputed from those. What recomputing a
+//! value costs is an edge from the source, which is cut where the value is recomputed.
 
 use memplan_ir::{InstructionId, Module};
 use memplan_min_cut::{MinCut, Network, UNCUTTABLE};
@@ -19,15 +20,15 @@ pub(crate) struct Choice {
     pub(crate) recomputed: FxHashSet<InstructionId>,
 }
 
-/// Of the choices that keep the fewest bytes, the one that recomputes least; `None` where there is none.
+/// Of the choices that cost least, the one that recomputes least; `None` where there is none.
 ///
-/// `bytes` are those that keeping a value takes, [`UNCUTTABLE`] for one that cannot be kept; `is_source` says which values
-/// are given or can only be kept.
+/// `bytes` are those that keeping a value takes, [`UNCUTTABLE`] for one that cannot be kept; `price` is what recomputing one
+/// costs in bytes, [`UNCUTTABLE`] for one that is given or can only be kept.
 pub(crate) fn choose(
     module: &Module,
     needed: impl Iterator<Item = InstructionId>,
     bytes: impl Fn(InstructionId) -> u64,
-    is_source: impl Fn(InstructionId) -> bool,
+    price: impl Fn(InstructionId) -> u64,
 ) -> Option<Choice> {
     let mut network = Network::default();
     let (source, sink) = (network.add_node(), network.add_node());
@@ -49,8 +50,11 @@ pub(crate) fn choose(
     }
     while let Some(id) = open.pop() {
         let node = node_of(id, &mut network, &mut open);
-        if is_source(id) {
-            network.add_edge(source, node, UNCUTTABLE);
+        let price = price(id);
+        if price > 0 {
+            network.add_edge(source, node, price);
+        }
+        if price == UNCUTTABLE {
             continue;
         }
         for &operand in &module.instructions[id].operands {
