@@ -44,7 +44,9 @@ pub use fast_memory::{FastMemoryDecision, Prefetch, SlicePrefetch, SliceTiming};
 pub use fusion_rules::{ContractionRules, FusionGoal, FusionRules};
 pub use plan::{Allocation, AllocationId, AllocationKind, MemoryPlan, Slice, SpaceTotals, Totals};
 pub use plan_file::{CostEntry, KindName, PlanFile, PlanFileError};
-pub use target::{Family, FastMemory, MemorySpace, MemorySpaceId, Rates, Target, Transfer, VectorUnit};
+pub use target::{
+    Family, FastMemory, MatrixCores, MemorySpace, MemorySpaceId, Rates, Target, Transfer, VectorUnit,
+};
 #[cfg(feature = "schema")]
 pub use target_fields::TargetField;
 pub use target_file::TargetError;

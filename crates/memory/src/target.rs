@@ -134,6 +134,19 @@ impl TryFrom<f64> for Rate {
     }
 }
 
+/// Cores that share a matrix product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct MatrixCores {
+    /// How many there are.
+    pub count: u64,
+    /// Rows and columns of a tile of the result, which one core computes, or several that share its sums.
+    pub tile: u64,
+    /// Terms of sums that are worth a core of their own.
+    pub depth: u64,
+}
+
 /// What a vector unit takes beside its arithmetic: a kernel is a loop over registers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -199,6 +212,10 @@ pub struct Target {
     /// Rows and columns of the matrix unit, which works on whole tiles of that size; `None`: no padding is counted.
     #[serde(default)]
     pub matrix_unit: Option<u64>,
+    /// The cores that the tiles of a matrix product are spread over, where the last tiles leave some idle; `None`: they
+    /// count as one.
+    #[serde(default)]
+    pub matrix_cores: Option<MatrixCores>,
     /// What the vector units take to pass registers through; `None`: only their arithmetic counts.
     #[serde(default)]
     pub vector_unit: Option<VectorUnit>,
@@ -296,6 +313,9 @@ impl Target {
         }
         if self.matrix_unit == Some(0) {
             return invalid("matrix_unit".into(), "a matrix unit has at least one row".into());
+        }
+        if self.matrix_cores.is_some_and(|cores| [cores.count, cores.tile, cores.depth].contains(&0)) {
+            return invalid("matrix_cores".into(), "there is at least one of everything".into());
         }
         if let Some(unit) = &self.vector_unit {
             let seconds = [

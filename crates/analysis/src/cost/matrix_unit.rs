@@ -1,4 +1,6 @@
-//! What the shape of the matrix unit makes of a product.
+//! What the shape of the matrix unit makes of a product, and of how many units there are.
+
+use memplan_memory::{MatrixCores, Target};
 
 /// A product of matrices: `batch` times `rows` x `contracted * taps` with `contracted * taps` x `columns`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,6 +24,27 @@ impl MatrixProduct {
     /// Multiplications that somebody asked for.
     pub(super) fn multiplications(&self) -> f64 {
         self.batch * self.rows * self.columns * self.contracted * self.taps
+    }
+
+    /// Multiplications that the matrix units of a target make in the time that the product takes: on whole tiles, and as
+    /// if all cores worked until the last is done.
+    pub(super) fn padded_on(&self, target: &Target) -> f64 {
+        let padded = match target.matrix_unit {
+            Some(unit) => self.padded(unit as f64),
+            None => self.multiplications(),
+        };
+        padded / target.matrix_cores.map_or(1.0, |cores| self.occupancy(&cores))
+    }
+
+    /// The share of cores that work, on average. Each computes a tile of the result; where there are fewer tiles than
+    /// cores, several share the sums of one.
+    fn occupancy(&self, cores: &MatrixCores) -> f64 {
+        let count = cores.count as f64;
+        let tiles = |extent: f64| (extent / cores.tile as f64).ceil().max(1.0);
+        let tiles = self.batch.max(1.0) * tiles(self.rows) * tiles(self.columns);
+        let parts = (count / tiles).min(self.contracted * self.taps / cores.depth as f64).floor().max(1.0);
+        let tiles = tiles * parts;
+        tiles / ((tiles / count).ceil() * count)
     }
 
     /// Multiplications that a unit of `unit` x `unit` cells makes: it holds one tile of one matrix, padded to its size, and
@@ -60,6 +83,21 @@ mod tests {
         check(1024.0, 64.0, 64.0, 1.0, 1024.0 * 64.0 * 128.0);
         check(1024.0, 130.0, 10.0, 1.0, 1024.0 * 136.0 * 128.0);
         check(8.0, 2048.0, 2048.0, 1.0, 8.0 * 2048.0 * 2048.0);
+    }
+
+    #[test]
+    fn cores_without_a_tile_are_idle() {
+        let cores = MatrixCores { count: 100, tile: 64, depth: 256 };
+        let share = |batch: f64, rows: f64, columns: f64, contracted: f64| {
+            MatrixProduct { batch, rows, columns, contracted, taps: 1.0 }.occupancy(&cores)
+        };
+        assert_eq!(share(1.0, 640.0, 640.0, 64.0), 1.0);
+        // A last wave of one tile.
+        assert_eq!(share(101.0, 64.0, 64.0, 64.0), 101.0 / 200.0);
+        // One tile: of one core, or of as many as its sums are worth.
+        assert_eq!(share(1.0, 8.0, 8.0, 64.0), 1.0 / 100.0);
+        assert_eq!(share(1.0, 8.0, 8.0, 4096.0), 16.0 / 100.0);
+        assert_eq!(share(1.0, 8.0, 8.0, 1e6), 1.0);
     }
 
     #[test]

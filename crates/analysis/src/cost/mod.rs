@@ -58,7 +58,7 @@ pub struct Products {
     pub element_type: ElementType,
     /// Operations; a multiplication with its addition counts two.
     pub operations: f64,
-    /// Operations that the matrix unit makes of them, which works on whole tiles.
+    /// Operations that the matrix units make of them, which work on whole tiles and are not always all at work.
     pub padded: f64,
 }
 
@@ -188,7 +188,7 @@ impl Costing<'_> {
                 (interior.reads.clone(), interior.writes.clone())
             }
             _ => {
-                operations::add(module, self.target.matrix_unit, id, 1.0, &mut work.matrix, &mut work.vector);
+                operations::add(module, Some(self.target), id, 1.0, &mut work.matrix, &mut work.vector);
                 work.registers = registers::of_kernel(module, self.target, id);
                 let in_place = is_in_place.first().copied().unwrap_or(false);
                 let reads = reads::operand_shares(module, self.target, id, 1.0, in_place);

@@ -6,6 +6,8 @@ use memplan_ir::{
 };
 
 use super::Products;
+use memplan_memory::Target;
+
 use super::library_calls::{LibraryCall, library_call};
 use super::matrix_unit::MatrixProduct;
 
@@ -19,11 +21,11 @@ const DIVISION: f64 = 4.0;
 /// Vector operations of one random number: the rounds of a counter-based generator.
 const RANDOM: f64 = 16.0;
 
-/// Adds the operations of `share` of an instruction's result to the counts. `unit` is the number of rows and columns of
-/// the matrix unit.
+/// Adds the operations of `share` of an instruction's result to the counts: those that a target makes of products, if one
+/// is given.
 pub(super) fn add(
     module: &Module,
-    unit: Option<u64>,
+    target: Option<&Target>,
     id: InstructionId,
     share: f64,
     matrix: &mut impl Extend<Products>,
@@ -80,7 +82,7 @@ pub(super) fn add(
         (Some(product), Some(array)) => {
             let operations = 2.0 * share * product.multiplications();
             let padded =
-                2.0 * share * unit.map_or(product.multiplications(), |unit| product.padded(unit as f64));
+                2.0 * share * target.map_or(product.multiplications(), |target| product.padded_on(target));
             matrix.extend([Products { element_type: array.element_type, operations, padded }]);
         }
         (Some(_), None) => {}

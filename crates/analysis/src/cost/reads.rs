@@ -63,7 +63,7 @@ impl Interior {
                     inner.reads.iter().map(|read| read * share).collect()
                 }
                 None => {
-                    operations::add(module, target.matrix_unit, id, share, &mut matrix, &mut vector);
+                    operations::add(module, Some(target), id, share, &mut matrix, &mut vector);
                     let part = if is_update[id] { 1.0 } else { share };
                     evaluated = evaluated.max(part * registers::evaluated(module, target, id));
                     operand_shares(module, target, id, share, is_update[id])
