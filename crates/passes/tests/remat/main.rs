@@ -15,23 +15,21 @@ use step::Step;
 /// Prices to try, each twice the one before.
 const PRICES: i32 = 12;
 
-/// Rounds after which to stop: each lowers the peak further.
-const ROUNDS: [usize; 4] = [1, 2, 3, 12];
-
 /// What can be recomputed, from the least on: at prices from that of a byte of a product over 16 features.
-fn ladder(target: &Target) -> Vec<Remat> {
+fn ladder(target: &Target) -> Vec<Products> {
     let rate = target.rates.get(ElementType::F32).unwrap();
-    let prices = (0..PRICES).map(|i| Products::ForSecondsPerByte(8.0 * 2f64.powi(i) / rate));
-    let products = [Products::Kept].into_iter().chain(prices);
-    products.flat_map(|products| ROUNDS.map(|max_rounds| Remat { products, max_rounds, ..REMAT })).collect()
+    let prices = (0..PRICES).map(|i| 8.0 * 2f64.powi(i) / rate);
+    let segments = [2, 4, 16].map(Products::AllButEvery);
+    [Products::Kept].into_iter().chain(prices.map(Products::ForSecondsPerByte)).chain(segments).collect()
 }
 
 /// The peaks and times of the programs that recomputation finds.
 fn found(step: &Step, target: &Target) -> Vec<(u64, f64)> {
-    let programs = ladder(target).into_iter().map(|pass| {
+    let programs = ladder(target).into_iter().map(|products| {
         let mut module = parse(&step.text()).unwrap();
-        let options = RunOptions { verify: true, ..RunOptions::default() };
-        run(&mut module, &[&pass], &Context { target }, options).unwrap();
+        let pass = Remat { products, ..REMAT };
+        run(&mut module, &[&pass], &Context { target }, RunOptions { verify: true, ..RunOptions::default() })
+            .unwrap();
         step.measure(&module)
     });
     programs.collect()
@@ -48,14 +46,13 @@ fn recomputation_is_close_to_the_optimum() {
     );
     let (mut gaps, mut misses) = (Vec::new(), 0);
     for (name, widths) in [
-        ("even", &[256, 256, 256, 256, 256][..]),
-        ("deep", &[256, 256, 256, 256, 256, 256]),
-        ("widening", &[64, 128, 256, 512, 1024]),
-        ("narrowing", &[1024, 512, 256, 128, 64]),
-        ("bottlenecks", &[512, 64, 512, 64, 512]),
-        ("one wide", &[128, 128, 2048, 128, 128]),
+        ("even", [256, 256, 256, 256, 256]),
+        ("widening", [64, 128, 256, 512, 1024]),
+        ("narrowing", [1024, 512, 256, 128, 64]),
+        ("bottlenecks", [512, 64, 512, 64, 512]),
+        ("one wide", [128, 128, 2048, 128, 128]),
     ] {
-        let step = Step::new(widths);
+        let step = Step::new(&widths);
         let (most, time) = step.measure(&parse(&step.text()).unwrap());
         let ours = found(&step, &target);
         let optimum = optimum::times(&step, most);
