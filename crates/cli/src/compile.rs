@@ -55,13 +55,14 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
     let per_device = report::per_device(&module, &target);
     let shows_before = args.result.emit.shows_before();
     let original = (args.result.format == Format::Text || shows_before).then(|| module.clone());
+    let bar = progress::spinner("compiling");
     let options = CompileOptions {
+        watch: Some(progress::stages(&bar)),
         assign: args.pack.assign_options(),
         measure_stages: args.result.format == Format::Text,
         explain_fusion: args.explain_fusion,
         ..CompileOptions::default()
     };
-    let bar = progress::spinner("compiling");
     let compiled = compile(&mut module, &target, &options).map_err(|error| Failure::input(&error));
     bar.finish_and_clear();
     let compiled = compiled?;

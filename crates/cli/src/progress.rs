@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use memplan::driver::Watch;
 
 /// Whether the user wants to see nothing of it.
 static QUIET: AtomicBool = AtomicBool::new(false);
@@ -24,4 +25,13 @@ pub(crate) fn spinner(what: &'static str) -> ProgressBar {
     );
     bar.enable_steady_tick(Duration::from_millis(120));
     bar
+}
+
+/// Shows the last stage of `compile` that is done, and what it came to.
+pub(crate) fn stages(bar: &ProgressBar) -> Watch {
+    let bar = bar.clone();
+    Watch::new(move |stage| {
+        let total = stage.total.map_or_else(String::new, |total| format!(": {total}"));
+        bar.set_message(format!("{}{total}", stage.name));
+    })
 }

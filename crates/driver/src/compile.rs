@@ -7,6 +7,7 @@ use crate::parallel;
 use crate::program::{Effort, Program};
 use crate::report::{Stage, StageReport, TriedFusion, TriedPrograms};
 use crate::stages::Stages;
+use crate::watch::Watch;
 use memplan_check as check;
 use memplan_fast_memory::{FastMemoryOptions, Objective};
 use memplan_ir as ir;
@@ -39,6 +40,8 @@ pub struct CompileOptions {
     pub measure_stages: bool,
     /// Report the verdict on every edge that could be fused.
     pub explain_fusion: bool,
+    /// Who is told of each stage when it is done.
+    pub watch: Option<Watch>,
     /// The most threads that work at a time: by default, as many as there are cores. Results do not depend on it.
     pub threads: usize,
 }
@@ -82,6 +85,7 @@ impl Default for CompileOptions {
             verify_each_pass: false,
             measure_stages: false,
             explain_fusion: false,
+            watch: None,
             threads,
         }
     }

@@ -31,6 +31,7 @@ mod report;
 mod rewrite;
 mod stages;
 mod trace;
+mod watch;
 
 pub use compile::{CompileError, CompileOptions, Compiled, FastMemoryUse, compile};
 pub use estimate::{Estimate, EstimateError, estimate};
@@ -40,3 +41,4 @@ pub use report::{Stage, StageReport, TriedFusion, TriedGuess, TriedPrograms, Tri
 pub use rewrite::{Price, Rewrite, RewriteError, RewriteOptions, Rewritten, Situation, Step, rewrite};
 pub use stages::Stages;
 pub use trace::trace_of_plan;
+pub use watch::Watch;

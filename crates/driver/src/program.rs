@@ -150,6 +150,7 @@ impl<'a> Program<'a> {
         };
         self.measured = Some(total);
         self.last_stage().total = Some(total);
+        self.tell();
         Ok(())
     }
 
@@ -167,6 +168,7 @@ impl<'a> Program<'a> {
     /// Notes a stage before planning.
     pub(crate) fn note(&mut self, name: &'static str, time: Duration, report: StageReport) {
         self.stages.push(Stage { name, time, total: None, report });
+        self.tell();
     }
 
     /// Notes a stage from planning on.
@@ -178,6 +180,14 @@ impl<'a> Program<'a> {
         report: StageReport,
     ) {
         self.stages.push(Stage { name, time, total: Some(total), report });
+        self.tell();
+    }
+
+    /// Tells who watches of the last stage.
+    fn tell(&self) {
+        if let (Some(watch), Some(stage)) = (&self.options.watch, self.stages.last()) {
+            watch.tell(stage);
+        }
     }
 
     /// Schedules and assigns, and puts the module into the order of the schedule.

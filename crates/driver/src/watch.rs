@@ -1,0 +1,35 @@
+//! Being told of stages while a program is compiled.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::report::Stage;
+
+/// Somebody who is told of each stage of `compile` when it is done, and again when it is known what it came to. Programs
+/// that are tried side by side tell of their stages in any order, each from a thread of its own.
+///
+/// ```
+/// use memplan_driver::{CompileOptions, Watch};
+///
+/// let watch = Watch::new(|stage| eprintln!("{} {:?}", stage.name, stage.total));
+/// let options = CompileOptions { watch: Some(watch), ..CompileOptions::default() };
+/// ```
+#[derive(Clone)]
+pub struct Watch(Arc<dyn Fn(&Stage) + Send + Sync>);
+
+impl Watch {
+    /// Calls a function for each stage.
+    pub fn new(tell: impl Fn(&Stage) + Send + Sync + 'static) -> Watch {
+        Watch(Arc::new(tell))
+    }
+
+    pub(crate) fn tell(&self, stage: &Stage) {
+        (self.0)(stage);
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watch")
+    }
+}
