@@ -19,7 +19,7 @@ use memplan::ir::Module;
 use memplan::memory::{Compiler, Target};
 use memplan::passes::Fusion;
 use memplan::plan::{PlaceOptions, Sharing, TakeOver};
-use memplan::{CompileOptions, RewriteOptions, compile, hlo, rewrite};
+use memplan::{CompileOptions, Objective, RewriteOptions, compile, hlo, rewrite};
 
 /// The machines to compile for.
 const TARGETS: [&str; 3] = ["gpu-h100", "tpu-v5e", "cpu"];
@@ -65,7 +65,8 @@ pub(crate) fn document(corpus: &str, programs: &[Program]) -> Result<String, Box
     for target in TARGETS {
         let target = Target::find(target)?;
         let of = |options: &CompileOptions, module: &Module| -> Result<u64, Box<dyn Error>> {
-            Ok(compile(&mut module.clone(), &target, options)?.planned.plan.totals.total.0)
+            let options = CompileOptions { objective: Objective::Memory, ..options.clone() };
+            Ok(compile(&mut module.clone(), &target, &options)?.planned.plan.totals.total.0)
         };
         write!(text, "\n## `memplan compile --target {}`\n\n", target.name)?;
         text.push_str(&table(

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use memplan::memory::Target;
 use memplan::plan::PlanOptions;
-use memplan::{CompileOptions, compile, hlo};
+use memplan::{CompileOptions, Objective, compile, hlo};
 use memplan_testkit::{Fixture, first_difference, random_inputs};
 
 use crate::support::{evaluate, explain, plan_to_run, run_in_arena};
@@ -16,7 +16,11 @@ fn compile_filetests() {
         let target = Target::find(fixture.target.as_deref().unwrap_or("gpu-h100")).unwrap();
         let source = hlo::parse(&fixture.source).unwrap_or_else(|error| panic!("{path:?}: {error}"));
         let mut module = source.clone();
-        let options = CompileOptions { verify_each_pass: true, ..CompileOptions::default() };
+        let options = CompileOptions {
+            objective: Objective::Memory,
+            verify_each_pass: true,
+            ..CompileOptions::default()
+        };
         let compiled = compile(&mut module, &target, &options)
             .unwrap_or_else(|error| panic!("{path:?}: {}", explain(&error)));
 
@@ -77,7 +81,8 @@ fn a_training_step_written_out_keeps_little_of_each_layer() {
         let target = Target::find(target).unwrap();
         let temp = |layers| {
             let mut module = memplan_testkit::unrolled_training(layers);
-            let options = CompileOptions { threads: 1, ..CompileOptions::default() };
+            let options =
+                CompileOptions { objective: Objective::Memory, threads: 1, ..CompileOptions::default() };
             compile(&mut module, &target, &options).unwrap().planned.plan.totals.temp.0
         };
         // What a layer keeps for the way back: eight arrays of its width, two four times as wide, and a number for each

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use memplan::interp::npz;
 use memplan::ir::Module;
 use memplan::memory::{Target, Totals};
-use memplan::{CompileOptions, compile, hlo};
+use memplan::{CompileOptions, Objective, compile, hlo};
 use memplan_testkit::{Program, corpus, first_difference, numerics};
 
 use crate::support::{explain, plan_and_prove, plan_to_run, prove, run_in_arena, snapshot};
@@ -81,7 +81,8 @@ fn ours() -> impl Iterator<Item = Program> {
 /// What a program becomes, verified after each pass, and the totals of its plan, which is proved.
 fn compiled(program: &Program, target: &Target) -> (Module, Totals) {
     let mut module = hlo::parse(&program.text("before")).unwrap();
-    let options = CompileOptions { verify_each_pass: true, ..CompileOptions::default() };
+    let options =
+        CompileOptions { objective: Objective::Memory, verify_each_pass: true, ..CompileOptions::default() };
     let compiled = compile(&mut module, target, &options)
         .unwrap_or_else(|error| panic!("{} for {}: {}", program.name, target.name, explain(&error)));
     prove(&module, &compiled.planned, target)

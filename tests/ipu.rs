@@ -12,7 +12,7 @@ use memplan::ipu::{
 use memplan::ir::Module;
 use memplan::memory::{Bytes, Target};
 use memplan::plan::Planned;
-use memplan::{CompileOptions, compile, hlo};
+use memplan::{CompileOptions, Objective, compile, hlo};
 use memplan_testkit::{Fixture, corpus};
 
 use crate::support::{explain, plan_and_prove, snapshot};
@@ -291,7 +291,8 @@ fn ipu_table() {
 
 fn compiled(path: &Path, target: &Target) -> (Module, Planned) {
     let mut module = hlo::parse(&std::fs::read_to_string(path).unwrap()).unwrap();
-    let compiled = compile(&mut module, target, &CompileOptions::default())
+    let options = CompileOptions { objective: Objective::Memory, ..CompileOptions::default() };
+    let compiled = compile(&mut module, target, &options)
         .unwrap_or_else(|error| panic!("{path:?}: {}", explain(&error)));
     (module, compiled.planned)
 }

@@ -12,6 +12,7 @@ mod ipu;
 mod ipu_document;
 mod layout;
 mod mutations;
+mod objective;
 mod options;
 mod plan;
 mod proved;

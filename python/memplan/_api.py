@@ -66,15 +66,18 @@ def compile(
     *args: Any,
     target: str | None = None,
     memory_limit: int | str | None = None,
+    objective: str | None = None,
     **kwargs: Any,
 ) -> Plan:
     """A program optimized, fused, scheduled, planned and proved for a machine.
 
-    Raises ``memplan.DoesNotFit`` where it needs more than ``memory_limit``.
+    ``objective`` is ``"balanced"`` (the fewest bytes of the programs that are no slower than the fastest), ``"memory"`` or
+    ``"time"``. With ``memory_limit``, it is the fastest program that fits. Raises ``memplan.DoesNotFit`` where none does,
+    or where the program needs more than the machine has.
     """
     machine = target or at_hand()
     module = read(program, *args, target=machine, **kwargs)
-    return Plan(_memplan.compile(module, machine, bytes_of(memory_limit)))
+    return Plan(_memplan.compile(module, machine, bytes_of(memory_limit), objective))
 
 
 def rewrite(

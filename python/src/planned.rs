@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use memplan::driver::exceeded;
 use memplan::memory::{AllocationKind, Bytes, Compiler, MemoryPlan, PlanFile, Target, Totals};
 use memplan::plan::{KeptBy, Lifetime, PeakReport, PlanOptions, lifetimes, peak_report};
-use memplan::{CompileError, CompileOptions, check as checker, ir, plan as planner};
+use memplan::{CompileError, CompileOptions, Objective, check as checker, ir, plan as planner};
 use memplan_cli::Failure;
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
@@ -275,21 +276,26 @@ pub(crate) fn plan(
 
 /// Optimizes, fuses, schedules, plans and proves a program for a machine.
 #[pyfunction]
-#[pyo3(signature = (module, target_name, memory_limit=None))]
+#[pyo3(signature = (module, target_name, memory_limit=None, objective=None))]
 pub(crate) fn compile(
     py: Python<'_>,
     module: &Module,
     target_name: &str,
     memory_limit: Option<u64>,
+    objective: Option<&str>,
 ) -> PyResult<Planned> {
     let machine = target(target_name)?;
+    let memory_limit = memory_limit.map(Bytes);
+    let objective = objective.map_or(Ok(Objective::default()), |name| {
+        let names = Objective::ALL.map(|objective| objective.to_string()).join(", ");
+        name.parse().map_err(|_| InputError::new_err(format!("`{name}` is no objective; there are {names}")))
+    })?;
     let module = Arc::clone(&module.0);
     let job = move || {
         let mut module = Arc::unwrap_or_clone(module);
-        let compiled = memplan::compile(&mut module, &machine, &CompileOptions::default())?;
-        let story = memory_limit
-            .map(Bytes)
-            .filter(|&limit| compiled.planned.plan.totals.total > limit)
+        let options = CompileOptions { objective, memory_limit, ..CompileOptions::default() };
+        let compiled = memplan::compile(&mut module, &machine, &options)?;
+        let story = exceeded(&compiled.planned.plan, &machine, memory_limit)
             .map(|limit| memplan_cli::too_large(&module, &compiled, limit));
         let totals = compiled.planned.plan.totals;
         Ok((Planned::new(module, machine, compiled.planned, totals, None), story))

@@ -1,15 +1,18 @@
 //! `memplan compile`
 
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use memplan::driver::{Point, exceeded, frontier};
 use memplan::ir::Module;
 use memplan::memory::{Bytes, Target};
 use memplan::plan::{PlanOptions, Planned, peak_report};
-use memplan::{CompileOptions, Compiled, compile};
+use memplan::{CompileOptions, Compiled, Effort, Objective, compile};
 
 use crate::check::proof_line;
 use crate::emit::{Before, Program};
 use crate::estimate;
 use crate::failure::Failure;
+use crate::frontier;
 use crate::input::{read_module, target};
 use crate::ipu_report;
 use crate::options::{Format, PackOptions, ResultArgs, parse_bytes};
@@ -26,9 +29,19 @@ pub(crate) struct CompileArgs {
     /// Machine to compile for: a name from `memplan targets`, or a TOML file
     #[arg(long)]
     target: String,
-    /// Fail (status 3) when the program needs more than this, e.g. 16GiB
+    /// What to reach: `memory` is the fewest bytes, `time` the least time by the cost model, and `balanced` the fewest
+    /// bytes of the programs that are no slower than the fastest
+    #[arg(long, default_value_t, value_parser = objective())]
+    objective: Objective,
+    /// Find the fastest program that needs no more than this, e.g. 16GiB; status 3, with the smallest, where none does
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, allow_negative_numbers = true)]
     memory_limit: Option<Bytes>,
+    /// How long to search: `quick` is one order in one way, `thorough` plans every variant in full
+    #[arg(long, default_value_t, value_parser = effort())]
+    effort: Effort,
+    /// List the programs that can be had, from fewest bytes to least time
+    #[arg(long, conflicts_with = "emit")]
+    frontier: bool,
     #[command(flatten)]
     result: ResultArgs,
     /// Say how long each stage took
@@ -56,13 +69,20 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
     let shows_before = args.result.emit.shows_before();
     let original = (args.result.format == Format::Text || shows_before).then(|| module.clone());
     let bar = progress::spinner("compiling");
-    let options = CompileOptions {
+    let options = args.effort.of(CompileOptions {
+        objective: args.objective,
+        memory_limit: args.memory_limit,
         watch: Some(progress::stages(&bar)),
         assign: args.pack.assign_options(),
-        measure_stages: args.result.format == Format::Text,
+        measure_stages: args.result.format == Format::Text && !args.frontier,
         explain_fusion: args.explain_fusion,
         ..CompileOptions::default()
-    };
+    });
+    if args.frontier {
+        let points = frontier(&module, &target, &options).map_err(|error| Failure::input(&error));
+        bar.finish_and_clear();
+        return list(args, &module, &target, &points?);
+    }
     let compiled = compile(&mut module, &target, &options).map_err(|error| Failure::input(&error));
     bar.finish_and_clear();
     let compiled = compiled?;
@@ -93,18 +113,28 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
         }
     };
     args.result.write(text)?;
-    match args.memory_limit {
-        Some(limit) if plan.totals.total > limit => {
-            Err(Failure::DoesNotFit(story(&module, &compiled, limit)))
-        }
-        _ => {
-            args.pool.verdict(placement.as_ref())?;
-            let facts = &compiled.planned.facts;
-            tiles
-                .as_ref()
-                .map_or(Ok(()), |tiles| ipu_report::verdict(&args.ipu, &module, &target, facts, tiles))
-        }
+    if let Some(limit) = exceeded(plan, &target, args.memory_limit) {
+        return Err(Failure::DoesNotFit(story(&module, &compiled, limit)));
     }
+    args.pool.verdict(placement.as_ref())?;
+    let facts = &compiled.planned.facts;
+    tiles.as_ref().map_or(Ok(()), |tiles| ipu_report::verdict(&args.ipu, &module, &target, facts, tiles))
+}
+
+fn effort() -> impl TypedValueParser<Value = Effort> {
+    PossibleValuesParser::new(Effort::ALL.map(<&str>::from)).try_map(|name| name.parse::<Effort>())
+}
+
+fn objective() -> impl TypedValueParser<Value = Objective> {
+    PossibleValuesParser::new(Objective::ALL.map(<&str>::from)).try_map(|name| name.parse::<Objective>())
+}
+
+/// Lists the frontier instead of a program.
+fn list(args: &CompileArgs, module: &Module, target: &Target, points: &[Point]) -> Result<(), Failure> {
+    args.result.write(match args.result.format {
+        Format::Json => frontier::json(module, target, points),
+        Format::Text => frontier::render(module, target, points),
+    })
 }
 
 /// The program with a plan of its own, to be seen beside what became of it.

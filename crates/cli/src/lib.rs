@@ -10,6 +10,7 @@ mod defragment;
 mod emit;
 mod estimate;
 mod failure;
+mod frontier;
 mod input;
 mod ipu_report;
 mod opt;

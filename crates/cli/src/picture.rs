@@ -75,3 +75,44 @@ fn columns(steps: usize, screen: Screen) -> usize {
 fn column(i: usize, width: usize, steps: usize) -> std::ops::Range<usize> {
     i * steps / width..((i + 1) * steps / width).max(i * steps / width + 1)
 }
+
+/// The character of a point of a [`scatter`].
+pub(crate) fn mark(i: usize) -> char {
+    u8::try_from(i).ok().filter(|i| *i < 26).map_or('·', |i| char::from(b'a' + i))
+}
+
+/// Draws points of seconds and bytes, each as its [`mark`]; axes begin where the points do.
+pub(crate) fn scatter(points: &[(f64, u64)]) -> String {
+    let range = |of: &dyn Fn(&(f64, u64)) -> f64| {
+        points.iter().map(of).fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), x| (a.min(x), b.max(x)))
+    };
+    let (seconds, bytes) = (range(&|point| point.0), range(&|point| point.1 as f64));
+    let place = |x: f64, (low, high): (f64, f64), n: usize| match high > low {
+        true => ((x - low) / (high - low) * (n - 1) as f64).round() as usize,
+        false => 0,
+    };
+    let mut cells = vec![[' '; WIDTH]; HEIGHT];
+    for (i, &(x, y)) in points.iter().enumerate() {
+        cells[place(y as f64, bytes, HEIGHT)][place(x, seconds, WIDTH)] = mark(i);
+    }
+    let mut text = String::new();
+    for (line, row) in cells.iter().enumerate().rev() {
+        let label = match line {
+            _ if line == HEIGHT - 1 => Bytes(bytes.1 as u64).to_string(),
+            0 => Bytes(bytes.0 as u64).to_string(),
+            _ => String::new(),
+        };
+        let row: String = row.iter().collect();
+        text.push_str(format!("{label:>12} │{row}").trim_end());
+        text.push('\n');
+    }
+    let (low, high) = (format!("{:.3} ms", seconds.0 * 1e3), format!("{:.3} ms", seconds.1 * 1e3));
+    text.push_str(&format!(
+        "{:>12} └{}\n{:>14}{low}{high:>width$}\n",
+        "",
+        "─".repeat(WIDTH),
+        "",
+        width = WIDTH - low.len()
+    ));
+    text
+}

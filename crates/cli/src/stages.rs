@@ -177,11 +177,13 @@ fn of_programs(tried: &TriedPrograms) -> String {
         let total = of.total.map_or_else(String::new, |total| format!(": {total} at a glance"));
         format!("  first guess {:?}{total}{}", of.guess, chosen(of.is_chosen))
     });
-    let fusions = tried
-        .fusions
-        .iter()
-        .map(|of| format!("  {}: {}{}", of.fusion.unwrap_or("no fusion"), of.total, chosen(of.is_chosen)));
-    lines(guesses.chain(fusions))
+    let programs = tried.programs.iter().map(|of| {
+        let price = of
+            .price
+            .map_or_else(String::new, |price| format!(": {}, {:.3} ms", price.total, price.seconds * 1e3));
+        format!("  {}, {}{price}{}", of.variant, of.fusion.unwrap_or("no fusion"), chosen(of.is_chosen))
+    });
+    lines(guesses.chain(programs))
 }
 
 fn times(n: u32, what: &str) -> String {

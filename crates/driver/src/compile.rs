@@ -1,15 +1,15 @@
 //! The whole pipeline in one screen: from what JAX hands over to a program that needs less memory, with a proof.
 
-use std::time::{Duration, Instant};
-
 use crate::FirstGuess;
-use crate::parallel;
-use crate::program::{Effort, Program};
-use crate::report::{Stage, StageReport, TriedFusion, TriedPrograms};
+use crate::objective::Objective;
+use crate::report::{Stage, StageReport};
+use crate::search::{Found, Search};
 use crate::stages::Stages;
+use crate::variants::{Variant, Ways};
 use crate::watch::Watch;
 use memplan_check as check;
-use memplan_fast_memory::{FastMemoryOptions, Objective};
+use memplan_fast_memory as fast_memory;
+use memplan_fast_memory::FastMemoryOptions;
 use memplan_ir as ir;
 use memplan_ir::Module;
 use memplan_memory::{Bytes, Target};
@@ -19,8 +19,27 @@ use memplan_planner::{AssignOptions, PlanError, Planned, ScheduleOptions};
 /// How to compile.
 #[derive(Clone, Debug)]
 pub struct CompileOptions {
+    /// What to reach.
+    pub objective: Objective,
+    /// Bytes that the program should fit into: among the programs that do, the fastest is taken, or with
+    /// [`Objective::Memory`] the smallest. Where none does, the smallest is.
+    pub memory_limit: Option<Bytes>,
     /// The passes, stage by stage.
     pub stages: Stages,
+    /// Variants of the stages that may be faster, tried for every objective but [`Objective::Memory`].
+    pub faster: Vec<Variant>,
+    /// Variants of the stages that may need fewer bytes, tried where there is a limit.
+    pub smaller: Vec<Variant>,
+    /// The most instructions that are compiled again for variants, over all of them: large programs try fewer.
+    pub max_varied: usize,
+    /// Programs that are planned in full: the fastest, and of those that are fast enough the ones that need fewest bytes
+    /// at a glance.
+    pub finalists: usize,
+    /// How much longer than the fastest program, by this share, one may take before fast memory is assigned and be the
+    /// best afterwards: training steps gain up to a third.
+    pub fast_memory_share: f64,
+    /// Programs that are planned in full where there is a limit, from fewest bytes to least time.
+    pub points: usize,
     /// First guesses of the order, each carried through to a plan at a glance, the cheapest first. Values are recomputed
     /// under the one whose plan is smallest. A program that no guess can order is compiled in the order of its text.
     pub guesses: Vec<FirstGuess>,
@@ -49,9 +68,10 @@ pub struct CompileOptions {
 /// Whether and how `compile` uses fast memory, on targets that have some.
 #[derive(Clone, Debug, Default)]
 pub enum FastMemoryUse {
-    /// With the options for the target, to lower the footprint in main memory.
+    /// With the options for the target: to move fewer bytes of main memory, or, for [`Objective::Memory`], to lower the
+    /// footprint there.
     #[default]
-    Footprint,
+    ByObjective,
     /// With options of one's own.
     With(FastMemoryOptions),
     /// Not at all.
@@ -60,12 +80,14 @@ pub enum FastMemoryUse {
 
 impl FastMemoryUse {
     /// The options for a target; `None` where no fast memory is used.
-    pub(crate) fn options(&self, target: &Target) -> Option<FastMemoryOptions> {
+    pub(crate) fn options(&self, objective: Objective, target: &Target) -> Option<FastMemoryOptions> {
         let of_target = FastMemoryOptions::for_target(target)?;
+        let objective = match objective {
+            Objective::Memory => fast_memory::Objective::Footprint,
+            Objective::Balanced | Objective::Time => fast_memory::Objective::Traffic,
+        };
         match self {
-            FastMemoryUse::Footprint => {
-                Some(FastMemoryOptions { objective: Objective::Footprint, ..of_target })
-            }
+            FastMemoryUse::ByObjective => Some(FastMemoryOptions { objective, ..of_target }),
             FastMemoryUse::With(options) => Some(options.clone()),
             FastMemoryUse::Unused => None,
         }
@@ -76,7 +98,15 @@ impl Default for CompileOptions {
     fn default() -> CompileOptions {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         CompileOptions {
+            objective: Objective::default(),
+            memory_limit: None,
             stages: Stages::default(),
+            faster: Variant::faster(),
+            smaller: Variant::smaller(),
+            max_varied: 1 << 18,
+            finalists: 3,
+            fast_memory_share: 0.3,
+            points: 10,
             guesses: vec![FirstGuess::Text, FirstGuess::OnePass, FirstGuess::Searched],
             glance: OneIn(16),
             schedule: ScheduleOptions::default(),
@@ -158,69 +188,21 @@ pub fn compile(
     target: &Target,
     options: &CompileOptions,
 ) -> Result<Compiled, CompileError> {
-    ir::verify(module).map_err(|source| CompileError::Invalid { when: "to begin with", source })?;
-    if options.assign.scratch.values().any(|bytes| *bytes > Bytes::ZERO) {
-        return Err(CompileError::Scratch);
-    }
-    module.is_scheduled = false;
-    let mut front = Program::new(module.clone(), target, options);
-    front.note("before", Duration::ZERO, StageReport::Nothing);
-    front.measure()?;
-    for stage in &options.stages.front {
-        front.stage(stage)?;
-        front.measure()?;
-    }
-    let n_front = front.stages.len();
-    let start = Instant::now();
-    let (mut back, guesses) = front.recompute()?;
-    back.measure()?;
-    let fused = parallel::map(options.threads, ways_to_fuse(options), |fusion| back.clone().fuse(fusion));
-    let fused = distinct(fused)?;
-    drop(back);
-    let plans = parallel::map(options.threads, fused, |program| program.legalize_and_plan(Effort::Full));
-    let mut plans = plans.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let totals: Vec<Bytes> = plans.iter().map(total).collect();
-    let chosen = (0..totals.len()).rev().min_by_key(|&i| totals[i]).expect("there is a way to fuse");
-    let fusions = plans.iter().enumerate().map(|(i, (program, _))| TriedFusion {
-        fusion: program.fusion,
-        total: totals[i],
-        is_chosen: i == chosen,
-    });
-    let tried = TriedPrograms { guesses, fusions: fusions.collect() };
-    let (mut best, planned) = plans.swap_remove(chosen);
-    drop(plans);
-    // What was measured on the way counts here, too.
-    let own: Duration = best.stages[n_front..].iter().map(|stage| stage.time).sum();
-    let others = start.elapsed().saturating_sub(own);
-    best.note_total("other orders", others, planned.plan.totals.total, StageReport::Programs(tried));
-    let planned = best.assign_fast_memory(planned)?;
+    let ways = Ways::new(options, module, target);
+    let search = Search::begin(checked(module, options)?, target, options, &ways)?;
+    let Found { program: mut best, planned, .. } = search.best()?;
     let proof = best.check(&planned)?;
     *module = best.module;
     Ok(Compiled { planned, proof, stages: best.stages })
 }
 
-/// The ways to fuse: at least one, which may be not to.
-fn ways_to_fuse(options: &CompileOptions) -> Vec<Option<memplan_passes::Fusion>> {
-    match options.stages.fusions.is_empty() {
-        true => vec![None],
-        false => options.stages.fusions.iter().map(|&fusion| Some(fusion)).collect(),
+/// A module that can be compiled, without its schedule.
+pub(crate) fn checked(module: &Module, options: &CompileOptions) -> Result<Module, CompileError> {
+    ir::verify(module).map_err(|source| CompileError::Invalid { when: "to begin with", source })?;
+    if options.assign.scratch.values().any(|bytes| *bytes > Bytes::ZERO) {
+        return Err(CompileError::Scratch);
     }
-}
-
-pub(crate) fn total((_, planned): &(Program<'_>, Planned)) -> Bytes {
-    planned.plan.totals.total
-}
-
-/// Those of some programs that differ from all before them: what is planned once need not be planned again.
-pub(crate) fn distinct<'a>(
-    programs: impl IntoIterator<Item = Result<Program<'a>, CompileError>>,
-) -> Result<Vec<Program<'a>>, CompileError> {
-    let mut kept: Vec<Program<'_>> = Vec::new();
-    for next in programs {
-        let next = next?;
-        if kept.iter().all(|other| other.module != next.module) {
-            kept.push(next);
-        }
-    }
-    Ok(kept)
+    let mut module = module.clone();
+    module.is_scheduled = false;
+    Ok(module)
 }

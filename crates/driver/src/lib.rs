@@ -22,23 +22,33 @@
 //! ```
 
 mod compile;
+mod effort;
 mod estimate;
 mod fast_memory;
 mod first_guess;
+mod frontier;
+mod objective;
 mod parallel;
 mod program;
 mod report;
 mod rewrite;
+mod search;
 mod stages;
 mod trace;
+mod variants;
 mod watch;
 
 pub use compile::{CompileError, CompileOptions, Compiled, FastMemoryUse, compile};
+pub use effort::Effort;
 pub use estimate::{Estimate, EstimateError, estimate};
 pub use fast_memory::assign_fast_memory;
 pub use first_guess::FirstGuess;
-pub use report::{Stage, StageReport, TriedFusion, TriedGuess, TriedPrograms, TriedSchedule};
-pub use rewrite::{Price, Rewrite, RewriteError, RewriteOptions, Rewritten, Situation, Step, rewrite};
+pub use frontier::{Point, frontier};
+pub use objective::{Objective, Price, undominated};
+pub use report::{Stage, StageReport, TriedGuess, TriedProgram, TriedPrograms, TriedSchedule};
+pub use rewrite::{Rewrite, RewriteError, RewriteOptions, Rewritten, Situation, Step, rewrite};
+pub use search::exceeded;
 pub use stages::Stages;
 pub use trace::trace_of_plan;
+pub use variants::{Change, Variant};
 pub use watch::Watch;

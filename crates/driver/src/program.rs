@@ -2,23 +2,30 @@
 
 use std::time::{Duration, Instant};
 
-use crate::compile::{CompileError, CompileOptions, distinct, total};
+use crate::compile::{CompileError, CompileOptions};
 use crate::fast_memory::assign_fast_memory;
+use crate::objective::Price;
 use crate::report::{Stage, StageReport, TriedGuess, TriedSchedule};
+use crate::search::distinct;
+use crate::variants::Way;
 use crate::{FirstGuess, parallel};
+use memplan_analysis::{CallGraph, Costs, InPlace, RunEstimate};
 use memplan_check as check;
+use memplan_fast_memory::FastMemoryOptions;
 use memplan_ir as ir;
 use memplan_ir::Module;
 use memplan_memory::{Bytes, Target};
 use memplan_passes as passes;
 use memplan_passes::{Context, Fusion, Pass, PassRun, Pipeline, RunOptions};
 use memplan_planner as plan;
-use memplan_planner::{AssignOptions, PlaceOptions, PlanError, PlanOptions, Planned, ScheduleOptions};
+use memplan_planner::{
+    AssignOptions, PlaceOptions, PlanError, PlanOptions, Planned, ProgramCost, ScheduleOptions,
+};
 
 /// How much of a search scheduling is.
 #[derive(Clone, Copy)]
-pub(crate) enum Effort {
-    /// Enough to tell guesses apart.
+pub(crate) enum Depth {
+    /// Enough to tell programs apart.
     Glance,
     Full,
 }
@@ -29,9 +36,11 @@ pub(crate) struct Program<'a> {
     pub(crate) module: Module,
     target: &'a Target,
     options: &'a CompileOptions,
+    /// How it is compiled.
+    pub(crate) way: &'a Way,
     pub(crate) stages: Vec<Stage>,
     /// The first guess of the order that the text follows.
-    guess: FirstGuess,
+    pub(crate) guess: FirstGuess,
     /// The pass that fused it.
     pub(crate) fusion: Option<&'static str>,
     /// What the program comes to as it stands, where that was measured since it changed last.
@@ -39,9 +48,14 @@ pub(crate) struct Program<'a> {
 }
 
 impl<'a> Program<'a> {
-    pub(crate) fn new(module: Module, target: &'a Target, options: &'a CompileOptions) -> Program<'a> {
+    pub(crate) fn new(
+        module: Module,
+        target: &'a Target,
+        options: &'a CompileOptions,
+        way: &'a Way,
+    ) -> Program<'a> {
         let (stages, guess) = (Vec::new(), FirstGuess::Text);
-        Program { module, target, options, stages, guess, fusion: None, measured: None }
+        Program { module, target, options, way, stages, guess, fusion: None, measured: None }
     }
 
     pub(crate) fn stage(&mut self, stage: &Pipeline) -> Result<(), CompileError> {
@@ -60,8 +74,9 @@ impl<'a> Program<'a> {
         Ok(runs)
     }
 
-    /// Recomputes rather than keeps, under the first guess that comes to the smallest plan at a glance.
-    pub(crate) fn recompute(self) -> Result<(Self, Vec<TriedGuess>), CompileError> {
+    /// Recomputes rather than keeps, under the first guess that comes to the smallest plan at a glance. Gives the program
+    /// in that order, too, as it was before.
+    pub(crate) fn recompute_under_best_guess(self) -> Result<(Self, Self, Vec<TriedGuess>), CompileError> {
         let threads = self.options.threads;
         let guesses = parallel::map(threads, self.options.guesses.clone(), |guess| self.guess(guess));
         let mut guesses = distinct(guesses.into_iter().filter_map(Result::transpose))?;
@@ -71,42 +86,65 @@ impl<'a> Program<'a> {
             drop(self);
         }
         let is_decided = guesses.len() == 1;
-        let glances = parallel::map(threads, guesses, |mut back| {
-            back.stage(&back.options.stages.recompute)?;
+        let glances = parallel::map(threads, guesses, |ordered| {
+            let mut back = ordered.clone();
+            back.recompute()?;
             let found = match is_decided {
                 true => None,
-                false => Some(back.clone().glance()?),
+                false => Some(back.clone().fuse(back.way.stages.fusions.first().copied())?.glance()?.total),
             };
-            Ok((back, found))
+            Ok((ordered, back, found))
         });
         let mut glances = glances.into_iter().collect::<Result<Vec<_>, CompileError>>()?;
-        let chosen = (0..glances.len()).min_by_key(|&i| glances[i].1).expect("there is a guess");
-        let tried = glances.iter().enumerate().map(|(i, (program, total))| TriedGuess {
+        let chosen = (0..glances.len()).min_by_key(|&i| glances[i].2).expect("there is a guess");
+        let tried = glances.iter().enumerate().map(|(i, (program, _, total))| TriedGuess {
             guess: program.guess,
             total: *total,
             is_chosen: i == chosen,
         });
         let tried = tried.collect();
-        Ok((glances.swap_remove(chosen).0, tried))
+        let (ordered, back, _) = glances.swap_remove(chosen);
+        Ok((ordered, back, tried))
     }
 
-    /// The program in the order of a first guess.
-    fn guess(&self, guess: FirstGuess) -> Result<Option<Self>, CompileError> {
-        let (schedule, fusion) = (&self.options.schedule, self.options.stages.fusions.first());
+    pub(crate) fn recompute(&mut self) -> Result<(), CompileError> {
+        self.stage(&self.way.stages.recompute)
+    }
+
+    /// The program in the order of a first guess; `None` where there is no such order.
+    pub(crate) fn guess(&self, guess: FirstGuess) -> Result<Option<Self>, CompileError> {
+        let (schedule, fusion) = (&self.options.schedule, self.way.stages.fusions.first());
         let Some(module) = guess.order(&self.module, self.target, schedule, fusion)? else { return Ok(None) };
         let measured = self.measured.filter(|_| module == self.module);
         Ok(Some(Program { module, guess, stages: self.stages.clone(), measured, ..*self }))
     }
 
-    /// Total bytes of the plan at a glance.
-    fn glance(self) -> Result<Bytes, CompileError> {
-        let fusion = self.options.stages.fusions.first().copied();
-        Ok(total(&self.fuse(fusion)?.legalize_and_plan(Effort::Glance)?))
+    /// What a fused program comes to at a glance.
+    pub(crate) fn glance(&self) -> Result<Price, CompileError> {
+        let (program, planned) = self.clone().legalize_and_plan(Depth::Glance)?;
+        Ok(program.price(&planned))
+    }
+
+    /// Seconds of one run of a fused program, but for what fast memory saves.
+    pub(crate) fn seconds(&self) -> Result<f64, CompileError> {
+        let mut module = self.module.clone();
+        let context = Context { target: self.target };
+        passes::run(&mut module, &[&self.way.stages.legalize], &context, RunOptions::default())?;
+        let graph = CallGraph::new(&module).map_err(PlanError::from)?;
+        let costs = Costs::new(&module, &graph, &InPlace::new(&module), self.target);
+        Ok(RunEstimate::new(&module, &graph, &costs, self.target).seconds)
+    }
+
+    /// What a planned program comes to.
+    pub(crate) fn price(&self, planned: &Planned) -> Price {
+        let run = ProgramCost::new(&self.module, &planned.facts, self.target).run;
+        let operations = run.matrix_operations + run.vector_operations;
+        Price { total: planned.plan.totals.total, seconds: run.seconds, operations }
     }
 
     /// Puts operations into kernels.
     pub(crate) fn fuse(mut self, fusion: Option<Fusion>) -> Result<Self, CompileError> {
-        let before = &self.options.stages.before_fusion;
+        let before = &self.way.stages.before_fusion;
         let start = Instant::now();
         let mut runs = self.run(before)?;
         if let Some(fusion) = fusion {
@@ -119,16 +157,26 @@ impl<'a> Program<'a> {
         Ok(self)
     }
 
+    /// Fuses in each way, of which one may be not to.
+    pub(crate) fn fuse_in_each_way(&self, threads: usize) -> Vec<Result<Self, CompileError>> {
+        let fusions = &self.way.stages.fusions;
+        let ways = match fusions.is_empty() {
+            true => vec![None],
+            false => fusions.iter().map(|&fusion| Some(fusion)).collect(),
+        };
+        parallel::map(threads, ways, |fusion| self.clone().fuse(fusion))
+    }
+
     /// Everything between fusion and the check.
-    pub(crate) fn legalize_and_plan(mut self, effort: Effort) -> Result<(Self, Planned), CompileError> {
-        if let Effort::Full = effort {
+    pub(crate) fn legalize_and_plan(mut self, depth: Depth) -> Result<(Self, Planned), CompileError> {
+        if let Depth::Full = depth {
             self.measure()?;
         }
         let measured = self.measured;
-        self.stage(&self.options.stages.legalize)?;
+        self.stage(&self.way.stages.legalize)?;
         // What was measured had its copies.
         self.last_stage().total = measured;
-        let planned = self.plan(effort)?;
+        let planned = self.plan(depth)?;
         Ok((self, planned))
     }
 
@@ -142,7 +190,7 @@ impl<'a> Program<'a> {
             None => {
                 let mut module = self.module.clone();
                 let context = Context { target: self.target };
-                passes::run(&mut module, &[&self.options.stages.legalize], &context, RunOptions::default())?;
+                passes::run(&mut module, &[&self.way.stages.legalize], &context, RunOptions::default())?;
                 module.is_scheduled = true;
                 let options = PlanOptions { assign: self.quick_assign(), ..PlanOptions::default() };
                 plan::plan(&module, self.target, &options)?.plan.totals.total
@@ -191,12 +239,12 @@ impl<'a> Program<'a> {
     }
 
     /// Schedules and assigns, and puts the module into the order of the schedule.
-    fn plan(&mut self, effort: Effort) -> Result<Planned, CompileError> {
+    fn plan(&mut self, depth: Depth) -> Result<Planned, CompileError> {
         let start = Instant::now();
         let options = &self.options.schedule;
-        let schedules = match effort {
-            Effort::Full => plan::schedules(&self.module, self.target, options)?,
-            Effort::Glance => {
+        let schedules = match depth {
+            Depth::Full => plan::schedules(&self.module, self.target, options)?,
+            Depth::Glance => {
                 let budget = self.options.glance.of(options.budget);
                 let options = ScheduleOptions { budget, ..options.clone() };
                 vec![plan::schedule(&self.module, self.target, &options).map_err(PlanError::from)?]
@@ -204,9 +252,9 @@ impl<'a> Program<'a> {
         };
         let scheduled = start.elapsed();
         let start = Instant::now();
-        let assign = match effort {
-            Effort::Full => self.options.assign.clone(),
-            Effort::Glance => self.quick_assign(),
+        let assign = match depth {
+            Depth::Full => self.options.assign.clone(),
+            Depth::Glance => self.quick_assign(),
         };
         let (schedules, reports): (Vec<_>, Vec<_>) = schedules.into_iter().unzip();
         let mut tried: Vec<_> =
@@ -223,15 +271,15 @@ impl<'a> Program<'a> {
     }
 
     /// Keeps values near the cores, on targets that have memory there, and plans what is left for main memory.
-    pub(crate) fn assign_fast_memory(&mut self, planned: Planned) -> Result<Planned, CompileError> {
-        let (Some(fast), Some(options)) =
-            (self.target.fast_memory, self.options.fast_memory.options(self.target))
-        else {
-            return Ok(planned);
-        };
+    pub(crate) fn assign_fast_memory(
+        &mut self,
+        planned: Planned,
+        options: Option<&FastMemoryOptions>,
+    ) -> Result<Planned, CompileError> {
+        let (Some(fast), Some(options)) = (self.target.fast_memory, options) else { return Ok(planned) };
         let start = Instant::now();
         let mut module = self.module.clone();
-        let report = assign_fast_memory(&mut module, self.target, &options)?;
+        let report = assign_fast_memory(&mut module, self.target, options)?;
         let plan_options = PlanOptions { assign: self.options.assign.clone(), ..PlanOptions::default() };
         let faster = plan::plan(&module, self.target, &plan_options)?;
         let mut arenas = faster.plan.spaces.iter().filter(|arena| arena.space == fast.space);

@@ -8,7 +8,7 @@ use memplan_memory::Bytes;
 use memplan_passes::PassRun;
 use memplan_planner::{RegionReport, ScheduleReport};
 
-use crate::FirstGuess;
+use crate::{FirstGuess, Price};
 
 /// What one stage of `compile` did.
 #[derive(Clone, Debug)]
@@ -64,8 +64,8 @@ impl TriedSchedule {
 pub struct TriedPrograms {
     /// First guesses of the order, those left out that lead to the same program as one before.
     pub guesses: Vec<TriedGuess>,
-    /// Ways to fuse, likewise.
-    pub fusions: Vec<TriedFusion>,
+    /// Variants and ways to fuse, likewise.
+    pub programs: Vec<TriedProgram>,
 }
 
 /// A first guess of the order.
@@ -79,13 +79,15 @@ pub struct TriedGuess {
     pub is_chosen: bool,
 }
 
-/// A way to fuse.
+/// A fused program.
 #[derive(Clone, Debug)]
-pub struct TriedFusion {
-    /// The name of the pass; `None` where nothing is fused.
+pub struct TriedProgram {
+    /// The name of the variant; `usual` where nothing is varied.
+    pub variant: &'static str,
+    /// The name of the pass that fused it; `None` where nothing is fused.
     pub fusion: Option<&'static str>,
-    /// Total bytes of the plan, before fast memory is assigned.
-    pub total: Bytes,
-    /// Whether the program is fused this way.
+    /// Total bytes and time of the plan with what is in fast memory; `None` where a glance was enough to leave it.
+    pub price: Option<Price>,
+    /// Whether this is the program that is compiled.
     pub is_chosen: bool,
 }

@@ -8,9 +8,9 @@ mod list;
 
 use std::sync::Arc;
 
-use crate::FirstGuess;
 use crate::estimate::{EstimateError, Expected};
 use crate::parallel;
+use crate::{FirstGuess, Price};
 use memplan_ir as ir;
 use memplan_ir::Module;
 use memplan_memory as memory;
@@ -78,17 +78,6 @@ pub struct Rewritten {
     pub before: Price,
     /// What each rewrite that changes something would bring, in the order in which they were tried.
     pub steps: Vec<Step>,
-}
-
-/// What a program costs, by the estimate of a compiler.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Price {
-    /// Bytes of memory.
-    pub total: Bytes,
-    /// Seconds of one run.
-    pub seconds: f64,
-    /// Arithmetic operations of one run.
-    pub operations: f64,
 }
 
 /// One rewrite that was tried.

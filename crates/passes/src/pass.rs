@@ -141,6 +141,12 @@ impl Pipeline {
         self.replacing(name, Some(&pass.into()))
     }
 
+    /// Whether a pass of a name is in it, also in pipelines within.
+    pub fn contains(&self, name: &str) -> bool {
+        let mut passes = self.passes.iter();
+        passes.any(|pass| pass.name() == name || pass.as_pipeline().is_some_and(|inner| inner.contains(name)))
+    }
+
     fn replacing(&self, name: &str, by: Option<&AnyPass>) -> Pipeline {
         let replaced = self.passes.iter().filter_map(|pass| match pass.as_pipeline() {
             _ if pass.name() == name => by.cloned(),

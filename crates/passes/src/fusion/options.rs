@@ -1,11 +1,15 @@
 //! What decides about kernels, beside the rules of the target.
 
+use memplan_memory::FusionGoal;
+
 use crate::OneIn;
 
 /// Limits and tolerances of fusion. The kernels that a machine has are data of the target
 /// ([`memplan_memory::FusionRules`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FusionOptions {
+    /// What decides about fusing a producer; `None`: what the target says.
+    pub goal: Option<FusionGoal>,
     /// How often the instructions of a computation may be duplicated, on average. Training steps need about 3; the limit
     /// keeps chains of cheap operations that are all read twice from doubling the program with every link.
     pub max_duplication: usize,
@@ -56,6 +60,7 @@ pub struct SiblingOptions {
 impl FusionOptions {
     /// The options of `compile`.
     pub const DEFAULT: FusionOptions = FusionOptions {
+        goal: None,
         max_duplication: 16,
         slack: OneIn(16),
         max_source_depth: 3,

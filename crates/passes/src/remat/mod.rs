@@ -61,6 +61,9 @@ pub struct Remat {
     pub tie: Option<Tie>,
     /// Which matrix products and convolutions may be recomputed.
     pub products: Products,
+    /// The part of what runs before the peak, from its begin, in which values may be recomputed that take time to compute.
+    /// What runs first is kept longest: with less than all of it, less is recomputed, and the peak is lowered less.
+    pub reach: f64,
     /// Most changes to each computation. Training steps settle after three or four.
     pub max_rounds: usize,
     /// A change must lower the peak by this fraction at least: less is not worth the longer program.
@@ -73,6 +76,7 @@ pub struct Remat {
 pub const REMAT: Remat = Remat {
     tie: None,
     products: Products::Cheap,
+    reach: 1.0,
     max_rounds: 12,
     min_gain: 1.0 / 512.0,
     fusion: FusionOptions::DEFAULT,
@@ -203,7 +207,7 @@ impl Search<'_> {
         let values = match may_change {
             true => {
                 let runs = self.runs[computation];
-                values_to_recompute(module, self.target, computation, time, products, runs)
+                values_to_recompute(module, self.target, computation, time, (products, options.reach), runs)
             }
             false => None,
         };
@@ -312,10 +316,12 @@ fn values_to_recompute(
     target: &Target,
     computation: ComputationId,
     time: usize,
-    products: Products,
+    (products, reach): (Products, f64),
     runs: f64,
 ) -> Option<FxHashSet<InstructionId>> {
     let (before, after) = module.computations[computation].instructions.split_at(time);
+    let beyond = &before[((time as f64 * reach) as usize).min(time)..];
+    let is_beyond: FxHashSet<InstructionId> = beyond.iter().copied().collect();
     let is_before: FxHashSet<InstructionId> = before.iter().copied().collect();
     let invariant = invariant_state(module, computation);
     let recomputable = products.recomputable(module, target, computation, runs);
@@ -323,8 +329,12 @@ fn values_to_recompute(
     let mut needed: FxHashSet<InstructionId> = FxHashSet::default();
     let needed = operands.copied().filter(|&id| is_before.contains(&id) && needed.insert(id));
     let bytes = |id| crossing_bytes(module, target, &invariant, id);
+    let price = |id| match recomputable.price(id) {
+        price if price > 0 && is_beyond.contains(&id) => UNCUTTABLE,
+        price => price,
+    };
     let recompute_network::Choice { recomputed, .. } =
-        recompute_network::choose(module, needed, bytes, |id| recomputable.price(id))?;
+        recompute_network::choose(module, needed, bytes, price)?;
     (!recomputed.is_empty()).then_some(recomputed)
 }
 

@@ -1,0 +1,91 @@
+//! `memplan compile --frontier`: what a program can be had for.
+
+use comfy_table::{CellAlignment, Table, presets};
+use memplan::driver::Point;
+use memplan::ir::Module;
+use memplan::memory::{Bytes, Target};
+
+use crate::picture;
+
+/// What the file of a frontier says.
+#[derive(serde::Serialize)]
+struct FrontierFile<'a> {
+    format: &'static str,
+    version: u32,
+    module: &'a str,
+    target: &'a str,
+    points: Vec<PointEntry>,
+}
+
+#[derive(serde::Serialize)]
+struct PointEntry {
+    total: u64,
+    temp: u64,
+    seconds: f64,
+    variant: &'static str,
+    what: &'static str,
+    fusion: Option<&'static str>,
+}
+
+/// The points as JSON, from fewest bytes to least time.
+pub(crate) fn json(module: &Module, target: &Target, points: &[Point]) -> String {
+    let entry = |point: &Point| PointEntry {
+        total: point.price.total.0,
+        temp: point.planned.plan.totals.temp.0,
+        seconds: point.price.seconds,
+        variant: point.variant,
+        what: point.description,
+        fusion: point.fusion,
+    };
+    let file = FrontierFile {
+        format: "memplan.frontier",
+        version: 1,
+        module: &module.name,
+        target: &target.name,
+        points: points.iter().map(entry).collect(),
+    };
+    serde_json::to_string_pretty(&file).expect("documents have only string keys") + "\n"
+}
+
+/// A picture, and a row for each point.
+pub(crate) fn render(module: &Module, target: &Target, points: &[Point]) -> String {
+    let places: Vec<(f64, u64)> =
+        points.iter().map(|point| (point.price.seconds, point.price.total.0)).collect();
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header([
+        "",
+        "total",
+        "bytes",
+        "time",
+        "",
+        "what it does differently",
+    ]);
+    let least = points.last().map_or(0.0, |point| point.price.seconds);
+    for (i, Point { price, variant, description, fusion, .. }) in points.iter().enumerate() {
+        let Bytes(bytes) = price.total;
+        let fused = fusion.filter(|&name| name != "fusion").map_or(String::new(), |name| format!("; {name}"));
+        table.add_row([
+            picture::mark(i).to_string(),
+            price.total.to_string(),
+            bytes.to_string(),
+            format!("{:.3} ms", price.seconds * 1e3),
+            if least > 0.0 {
+                format!("{:+.1} %", 100.0 * (price.seconds / least - 1.0))
+            } else {
+                String::new()
+            },
+            format!("{variant}: {description}{fused}"),
+        ]);
+    }
+    for column in 1..5 {
+        table.column_mut(column).expect("six columns").set_cell_alignment(CellAlignment::Right);
+    }
+    format!(
+        "{} on {}: from fewest bytes to least time, by the cost model\n\n{}\n{}\n\n\
+         `--memory-limit BYTES` compiles the fastest of these that fits\n",
+        module.name,
+        target.name,
+        picture::scatter(&places),
+        table.trim_fmt()
+    )
+}

@@ -1,0 +1,96 @@
+//! What `compile` is to reach, and which of several programs reaches it best.
+
+use memplan_memory::Bytes;
+
+/// What `compile` is to reach.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, strum::EnumString, strum::Display, strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "lowercase")]
+pub enum Objective {
+    /// The fewest bytes, whatever they cost.
+    Memory,
+    /// The fewest bytes of the programs that are no slower, by the cost model, than the fastest that is found.
+    #[default]
+    Balanced,
+    /// The least time by the cost model; of programs that are equally fast, the one of fewest bytes.
+    Time,
+}
+
+/// What a program costs, by the cost model.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Price {
+    /// Bytes of memory.
+    pub total: Bytes,
+    /// Seconds of one run.
+    pub seconds: f64,
+    /// Arithmetic operations of one run.
+    pub operations: f64,
+}
+
+impl Objective {
+    /// Every objective.
+    pub const ALL: [Objective; 3] = [Objective::Balanced, Objective::Memory, Objective::Time];
+
+    /// How much longer than the fastest program, by this share of its time, a program may take that needs fewer bytes.
+    pub fn tolerance(self) -> f64 {
+        match self {
+            Objective::Memory => f64::INFINITY,
+            // The model is not that exact.
+            Objective::Balanced => 0.01,
+            Objective::Time => 0.0,
+        }
+    }
+
+    /// The best of some programs; `None` where there is none. Of equal ones, the last.
+    ///
+    /// If there are more to choose from, the choice is never slower, but for `Memory`.
+    pub fn choose(self, prices: &[Price]) -> Option<usize> {
+        let fastest = prices.iter().map(|price| price.seconds).fold(f64::INFINITY, f64::min);
+        let limit = fastest * (1.0 + self.tolerance());
+        let is_allowed = |&i: &usize| prices[i].seconds <= limit || self == Objective::Memory;
+        (0..prices.len()).rev().filter(is_allowed).min_by(|&a, &b| {
+            let (a, b) = (&prices[a], &prices[b]);
+            a.total.cmp(&b.total).then(a.seconds.total_cmp(&b.seconds))
+        })
+    }
+}
+
+/// The programs that no other one beats in bytes and in time, from fewest bytes to least time. Of equal ones, the first.
+pub fn undominated(prices: &[Price]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..prices.len()).collect();
+    order.sort_by(|&a, &b| {
+        prices[a].total.cmp(&prices[b].total).then(prices[a].seconds.total_cmp(&prices[b].seconds))
+    });
+    let mut fastest = f64::INFINITY;
+    order.retain(|&i| {
+        let is_faster = prices[i].seconds < fastest;
+        fastest = fastest.min(prices[i].seconds);
+        is_faster
+    });
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prices(of: &[(u64, f64)]) -> Vec<Price> {
+        of.iter().map(|&(total, seconds)| Price { total: Bytes(total), seconds, operations: 0.0 }).collect()
+    }
+
+    #[test]
+    fn each_objective_has_its_favourite() {
+        let prices = prices(&[(10, 2.0), (20, 1.005), (30, 1.0), (40, 1.0), (5, 9.0)]);
+        assert_eq!(Objective::Memory.choose(&prices), Some(4));
+        assert_eq!(Objective::Balanced.choose(&prices), Some(1));
+        assert_eq!(Objective::Time.choose(&prices), Some(2));
+        assert_eq!(Objective::Time.choose(&[]), None);
+    }
+
+    #[test]
+    fn no_program_that_is_beaten_is_on_the_frontier() {
+        assert_eq!(undominated(&prices(&[(30, 1.0), (10, 2.0), (20, 2.0), (10, 3.0), (30, 1.0)])), [1, 0]);
+        assert!(undominated(&[]).is_empty());
+    }
+}

@@ -1,0 +1,188 @@
+//! Ways to compile: the stages of `compile` with techniques left out, or driven further. Each is a row of data.
+
+use memplan_analysis::Machine;
+use memplan_ir::Module;
+use memplan_memory::{FusionGoal, MemorySpaceId, Target};
+use memplan_passes::{Fusion, FusionOptions, Pass, Pipeline, Products, REMAT, Remat};
+
+use crate::Stages;
+use crate::compile::CompileOptions;
+
+/// A way to compile beside the usual one.
+#[derive(Clone, Debug)]
+pub struct Variant {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does differently, for people.
+    pub description: &'static str,
+    /// What it changes in the stages.
+    pub changes: Vec<Change>,
+}
+
+/// A change of the stages.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// The passes of a name are left out.
+    Without(&'static str),
+    /// Recomputation has other options.
+    Recompute(fn(Remat) -> Remat),
+    /// Recomputation takes time: as much for a byte that is not kept as so many `times` writing it to main memory and
+    /// reading it back, in the part of the program that `reach` says ([`Remat::reach`]).
+    Price {
+        /// How often.
+        times: f64,
+        /// In which part.
+        reach: f64,
+    },
+    /// Each way to fuse has other options.
+    Fuse(fn(Fusion) -> Fusion),
+}
+
+fn variant(
+    name: &'static str,
+    description: &'static str,
+    changes: impl IntoIterator<Item = Change>,
+) -> Variant {
+    Variant { name, description, changes: changes.into_iter().collect() }
+}
+
+fn for_speed(fusion: Fusion) -> Fusion {
+    Fusion { options: FusionOptions { goal: Some(FusionGoal::Kernels), ..fusion.options }, ..fusion }
+}
+
+fn without_products(remat: Remat) -> Remat {
+    Remat { products: Products::Kept, ..remat }
+}
+
+fn in_one_round(remat: Remat) -> Remat {
+    Remat { max_rounds: 1, ..remat }
+}
+
+impl Variant {
+    /// The variants that may be faster: what saves bytes for time is left out.
+    pub fn faster() -> Vec<Variant> {
+        use Change::{Fuse, Recompute, Without};
+        let kept = || Without(REMAT.name());
+        vec![
+            variant("kept values", "nothing is computed again after the peak", [kept()]),
+            variant("kept products", "no product is computed again", [Recompute(without_products)]),
+            variant("one round", "recomputation lowers the peak once", [Recompute(in_one_round)]),
+            variant("few kernels", "kernels take in what they can", [Fuse(for_speed)]),
+            variant(
+                "few kernels, kept values",
+                "kernels take in what they can, and nothing is computed again after the peak",
+                [Fuse(for_speed), kept()],
+            ),
+            variant("kept rows", "loops keep rows for other loops", [Without("loop-residuals")]),
+            variant("scatters", "gradients of gathers stay scatters", [Without("scatter-to-select")]),
+        ]
+    }
+
+    /// The variants that may need fewer bytes for more time: what a byte is worth, and in which part of what runs before
+    /// the peak.
+    pub fn smaller() -> Vec<Variant> {
+        let whole = "what takes time is computed again, too, where a byte is worth moving it so many times";
+        let early = "the same, in the first part of what runs before the peak";
+        let priced = |name, times, reach| {
+            let description = if reach < 1.0 { early } else { whole };
+            variant(name, description, [Change::Price { times, reach }])
+        };
+        vec![
+            priced("price 4", 4.0, 1.0),
+            priced("price 4, first half", 4.0, 0.5),
+            priced("price 1", 1.0, 1.0),
+            priced("price 16", 16.0, 1.0),
+            priced("price 4, first quarter", 4.0, 0.25),
+            priced("price 4, three quarters", 4.0, 0.75),
+            priced("price 2", 2.0, 1.0),
+            priced("price 1, first half", 1.0, 0.5),
+            priced("price 64", 64.0, 1.0),
+            priced("price 4, first eighth", 4.0, 0.125),
+            priced("price 16, first half", 16.0, 0.5),
+        ]
+    }
+}
+
+/// The ways to compile a program.
+pub(crate) struct Ways {
+    pub(crate) usual: Way,
+    pub(crate) faster: Vec<Way>,
+    pub(crate) smaller: Vec<Way>,
+}
+
+/// A way to compile.
+#[derive(Clone, Debug)]
+pub(crate) struct Way {
+    pub(crate) name: &'static str,
+    pub(crate) description: &'static str,
+    pub(crate) stages: Stages,
+    /// How many stages of the front are those of the usual way.
+    pub(crate) shared: usize,
+}
+
+impl Ways {
+    /// As many as there is effort for, for a program of the size of a module.
+    pub(crate) fn new(options: &CompileOptions, module: &Module, target: &Target) -> Ways {
+        let stages = options.stages.clone();
+        let shared = stages.front.len();
+        let most = options.max_varied / module.instructions.len().max(1);
+        let varied = |variants: &[Variant]| {
+            variants.iter().take(most).map(|variant| Way::varied(variant, &options.stages, target)).collect()
+        };
+        let description = "every technique, as far as it costs little";
+        Ways {
+            usual: Way { name: "usual", description, stages, shared },
+            faster: varied(&options.faster),
+            smaller: varied(&options.smaller),
+        }
+    }
+
+    /// Whether some way is the usual one for just so many stages.
+    pub(crate) fn branch_after(&self, n: usize) -> bool {
+        let mut ways = self.faster.iter().chain(&self.smaller);
+        n < self.usual.stages.front.len() && ways.any(|way| way.shared == n)
+    }
+}
+
+impl Way {
+    fn varied(variant: &Variant, usual: &Stages, target: &Target) -> Way {
+        let &Variant { name, description, ref changes } = variant;
+        let is_usual = |stage: &&Pipeline| !changes.iter().any(|change| change.is_about(stage));
+        let shared = usual.front.iter().take_while(is_usual).count();
+        let mut stages = usual.clone();
+        changes.iter().for_each(|change| change.apply(&mut stages, target));
+        Way { name, description, stages, shared }
+    }
+}
+
+impl Change {
+    fn is_about(&self, stage: &Pipeline) -> bool {
+        match self {
+            Change::Without(name) => stage.contains(name),
+            Change::Recompute(_) | Change::Price { .. } => stage.contains(REMAT.name()),
+            Change::Fuse(_) => false,
+        }
+    }
+
+    fn apply(&self, stages: &mut Stages, target: &Target) {
+        let Stages { front, recompute, before_fusion, fusions, legalize } = stages;
+        let each = front.iter_mut().chain([recompute, before_fusion, legalize]);
+        match self {
+            Change::Without(name) => each.for_each(|stage| *stage = stage.without(name)),
+            Change::Recompute(change) => {
+                each.for_each(|stage| *stage = stage.with(REMAT.name(), change(REMAT)));
+            }
+            Change::Price { times, reach } => {
+                let seconds_per_byte = 2.0 * Machine::new(target).memory_seconds(MemorySpaceId::MAIN, 1.0);
+                let products = match seconds_per_byte > 0.0 {
+                    true => Products::ForSecondsPerByte(times * seconds_per_byte),
+                    // Where nobody knows how long bytes take, no byte is worth any time.
+                    false => REMAT.products,
+                };
+                let remat = Remat { products, reach: *reach, ..REMAT };
+                each.for_each(|stage| *stage = stage.with(REMAT.name(), remat));
+            }
+            Change::Fuse(change) => fusions.iter_mut().for_each(|fusion| *fusion = change(*fusion)),
+        }
+    }
+}
