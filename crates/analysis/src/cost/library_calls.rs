@@ -11,7 +11,7 @@ use super::operations::{elements, extent, first_array};
 /// What a custom call computes.
 pub(super) enum LibraryCall<'m> {
     /// A matrix product.
-    Dot(DotDimensions, [&'m ArrayShape; 2]),
+    Dot(Box<DotDimensions>, [&'m ArrayShape; 2]),
     /// A convolution: of a base with a kernel to a result.
     Convolution(Box<Convolution>, [&'m ArrayShape; 3]),
     /// Products that are not one alone: the number of their operations.
@@ -33,12 +33,12 @@ pub(super) fn library_call(module: &Module, id: InstructionId) -> Option<Library
         | "__cublas$lt$matmul$mx"
         | "__cublas$lt$groupedMatmul" => {
             let dimensions = dot_dimensions(notes()?.pointer("/gemm_backend_config/dot_dimension_numbers")?);
-            Some(LibraryCall::Dot(dimensions, [arrays.operand(0)?, arrays.operand(1)?]))
+            Some(LibraryCall::Dot(Box::new(dimensions), [arrays.operand(0)?, arrays.operand(1)?]))
         }
         "__onednn$matmul" => {
             let (lhs, rhs) = (arrays.operand(0)?, arrays.operand(1)?);
             let dimensions = matmul_dimensions(notes()?.get("onednn_matmul_config")?, lhs, rhs)?;
-            Some(LibraryCall::Dot(dimensions, [lhs, rhs]))
+            Some(LibraryCall::Dot(Box::new(dimensions), [lhs, rhs]))
         }
         // The window is always that of the convolution forward, whichever of its three arrays is the result.
         "__cudnn$convForward" | "__cudnn$convBiasActivationForward" | "__cudnn$convForwardGraph" => {
@@ -122,9 +122,12 @@ fn sort(arrays: &Arrays<'_>) -> Option<f64> {
     Some(elements(Some(keys)) * length.log2() * n_arrays as f64)
 }
 
+/// A number of operations, by two extents.
+type Operations = fn(f64, f64) -> f64;
+
 /// Operations of LAPACK's routines on an m × n matrix of which n is the shorter side, by the name that follows the type
 /// (LAPACK working note 41; Golub and Van Loan, Matrix Computations), with vectors where there are some.
-const ROUTINES: [(&[&str], fn(f64, f64) -> f64); 9] = [
+const ROUTINES: [(&[&str], Operations); 9] = [
     (&["potrf", "cholesky"], |_, n| n * n * n / 3.0),
     (&["getrf", "ludecomposition"], |m, n| m * n * n - n * n * n / 3.0),
     (&["geqrf", "geqp3", "orgqr", "ungqr", "qrdecomposition", "qr"], |m, n| {
