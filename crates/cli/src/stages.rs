@@ -6,37 +6,47 @@ use comfy_table::{CellAlignment, Table, presets};
 use memplan::Compiled;
 use memplan::driver::{StageReport, TriedPrograms, TriedSchedule};
 use memplan::fast_memory::{FastMemoryEntry, FastMemoryReport, Residence};
-use memplan::memory::Bytes;
 use memplan::passes::{Conflict, CopyReport, FusionReport, MustShare, RematReport, Report, ResidualsReport};
 
-/// Where the bytes went, stage by stage.
+use crate::time::duration;
+
+/// Where the bytes went, stage by stage, and what a run of the program takes by the cost model.
 pub(crate) fn table(compiled: &Compiled, timings: bool) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
-    table.set_header(if timings { vec!["stage", "total", "", "time"] } else { vec!["stage", "total", ""] });
-    let mut before: Option<Bytes> = None;
+    let mut header = vec!["stage", "total", "", "a run", ""];
+    header.extend(timings.then_some("time"));
+    table.set_header(&header);
+    let (mut bytes, mut seconds) = (None, None);
     for stage in &compiled.stages {
-        let change = match (before, stage.total) {
-            (Some(before), Some(after)) if before.0 > 0 => {
-                format!("{:+.1} %", 100.0 * (after.0 as f64 / before.0 as f64 - 1.0))
-            }
-            _ => String::new(),
-        };
-        before = stage.total.or(before);
-        let total = stage.total.map_or_else(String::new, |total| total.to_string());
-        let mut row = vec![stage.name.to_string(), total, change];
+        let total = stage.total.map(|total| total.0 as f64);
+        // A machine whose speed is not known takes no time.
+        let run = stage.seconds.filter(|&seconds| seconds > 0.0);
+        let mut row = vec![
+            stage.name.to_string(),
+            stage.total.map_or_else(String::new, |total| total.to_string()),
+            change(bytes, total),
+            run.map_or_else(String::new, duration),
+            change(seconds, run),
+        ];
+        (bytes, seconds) = (total.or(bytes), run.or(seconds));
         if timings {
             row.push(format!("{:.1} ms", stage.time.as_secs_f64() * 1e3));
         }
         table.add_row(row);
     }
-    for column in 1..if timings { 4 } else { 3 } {
-        table
-            .column_mut(column)
-            .expect("as many columns as the header")
-            .set_cell_alignment(CellAlignment::Right);
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
     }
     table.trim_fmt() + "\n"
+}
+
+/// By how much something grew.
+fn change(before: Option<f64>, after: Option<f64>) -> String {
+    match (before, after) {
+        (Some(before), Some(after)) if before > 0.0 => format!("{:+.1} %", 100.0 * (after / before - 1.0)),
+        _ => String::new(),
+    }
 }
 
 /// The verdict on every edge of the program that was compiled.

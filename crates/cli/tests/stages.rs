@@ -61,6 +61,10 @@ fn stages_say_what_they_came_to_and_why() {
             "{stage} is not in the table"
         );
     }
+    // Each stage that is measured has bytes, and the time of a run.
+    let (header, rows) = table.split_once('\n').unwrap();
+    assert!(header.contains("total") && header.contains("a run"), "{header}");
+    assert!(rows.lines().filter(|row| row.contains("iB") && row.contains("s ")).count() > 3, "{table}");
     assert!(said(&[&compile[..], &["--timings"]].concat()).contains(" ms"));
 }
 

@@ -172,10 +172,10 @@ impl<'a> Program<'a> {
         if let Depth::Full = depth {
             self.measure()?;
         }
-        let measured = self.measured;
+        let (total, seconds) = (self.measured, self.last_stage().seconds);
         self.stage(&self.way.stages.legalize)?;
         // What was measured had its copies.
-        self.last_stage().total = measured;
+        (self.last_stage().total, self.last_stage().seconds) = (total, seconds);
         let planned = self.plan(depth)?;
         Ok((self, planned))
     }
@@ -185,21 +185,31 @@ impl<'a> Program<'a> {
         if !self.options.measure_stages {
             return Ok(());
         }
-        let total = match self.measured {
-            Some(total) => total,
+        let (total, seconds) = match self.measured {
+            // What the stage before came to.
+            Some(total) => (total, self.stages.iter().rev().find_map(|stage| stage.seconds)),
             None => {
                 let mut module = self.module.clone();
                 let context = Context { target: self.target };
                 passes::run(&mut module, &[&self.way.stages.legalize], &context, RunOptions::default())?;
                 module.is_scheduled = true;
                 let options = PlanOptions { assign: self.quick_assign(), ..PlanOptions::default() };
-                plan::plan(&module, self.target, &options)?.plan.totals.total
+                let planned = plan::plan(&module, self.target, &options)?;
+                let run = ProgramCost::new(&module, &planned.facts, self.target).run;
+                (planned.plan.totals.total, Some(run.seconds))
             }
         };
         self.measured = Some(total);
-        self.last_stage().total = Some(total);
+        (self.last_stage().total, self.last_stage().seconds) = (Some(total), seconds);
         self.tell();
         Ok(())
+    }
+
+    /// Notes how long the planned program runs, if stages are to be measured.
+    fn time_stage(&mut self, planned: &Planned) {
+        if self.options.measure_stages {
+            self.last_stage().seconds = Some(self.price(planned).seconds);
+        }
     }
 
     /// Assignment as it is asked for, but that packing is no search.
@@ -215,7 +225,7 @@ impl<'a> Program<'a> {
 
     /// Notes a stage before planning.
     pub(crate) fn note(&mut self, name: &'static str, time: Duration, report: StageReport) {
-        self.stages.push(Stage { name, time, total: None, report });
+        self.stages.push(Stage { name, time, total: None, seconds: None, report });
         self.tell();
     }
 
@@ -227,7 +237,7 @@ impl<'a> Program<'a> {
         total: Bytes,
         report: StageReport,
     ) {
-        self.stages.push(Stage { name, time, total: Some(total), report });
+        self.stages.push(Stage { name, time, total: Some(total), seconds: None, report });
         self.tell();
     }
 
@@ -267,6 +277,7 @@ impl<'a> Program<'a> {
         let before_packing = totals.total.saturating_sub(totals.fragmentation);
         self.note_total("schedule", scheduled, before_packing, StageReport::Schedules(tried));
         self.note_total("pack", start.elapsed(), totals.total, StageReport::Nothing);
+        self.time_stage(&planned);
         Ok(planned)
     }
 
@@ -290,6 +301,7 @@ impl<'a> Program<'a> {
         self.module = module;
         let report = StageReport::FastMemory(report);
         self.note_total("fast memory", start.elapsed(), faster.plan.totals.total, report);
+        self.time_stage(&faster);
         Ok(faster)
     }
 

@@ -19,6 +19,8 @@ pub struct Stage {
     pub time: Duration,
     /// Total bytes of the program after it, planned as it stands; `None` when not measured.
     pub total: Option<Bytes>,
+    /// Seconds of one run of that program, by the cost model; `None` when not measured.
+    pub seconds: Option<f64>,
     /// Its decisions.
     pub report: StageReport,
 }

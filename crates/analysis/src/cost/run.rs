@@ -37,7 +37,7 @@ pub struct RunEstimate {
     pub vector_seconds: f64,
     /// Seconds that memory takes, likewise.
     pub memory_seconds: f64,
-    /// Seconds in which kernels are launched, or get going.
+    /// Seconds in which kernels are launched, get going, or wait for their first bytes.
     pub overhead: f64,
     /// Seconds that the cores wait for transfers. These five make up the whole.
     pub waiting: f64,
@@ -261,11 +261,15 @@ impl Follow<'_> {
         // What takes longest is what the kernel's time goes to.
         let (matrix, compute) = (self.machine.matrix_seconds(work), self.machine.compute_seconds(work));
         let longest = memory.max(compute);
+        run.overhead = work.overhead;
         match memory >= compute {
-            true => run.memory_seconds = memory,
+            // The first bytes are waited for as for the launch.
+            true => {
+                run.memory_seconds = memory - latency;
+                run.overhead += latency;
+            }
             false => (run.matrix_seconds, run.vector_seconds) = (matrix, compute - matrix),
         }
-        run.overhead = work.overhead;
         run.seconds = longest + work.overhead;
         run
     }
