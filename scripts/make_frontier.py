@@ -20,26 +20,24 @@ PICTURES = 5
 
 
 def memplan(path, *flags):
-    """The output of a compilation, and whether the program fits."""
+    """The output of a compilation."""
     command = [MEMPLAN, "compile", path, "--target", TARGET, *flags]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode not in (0, 3):
         sys.exit(f"{' '.join(command)}: {done.stderr.strip()}")
-    return done.stdout, done.returncode == 0
+    return done.stdout
 
 
-def price(path, *flags):
-    """Total bytes, seconds, and whether they fit."""
-    text, fits = memplan(path, "--format", "json", *flags)
-    plan = json.loads(text)
-    return plan["totals"]["total"], plan["cost"]["seconds"], fits
+def price(path):
+    """Total bytes and seconds by default."""
+    plan = json.loads(memplan(path, "--format", "json"))
+    return plan["totals"]["total"], plan["cost"]["seconds"]
 
 
 def frontiers(programs):
     """A picture and a table for each of the largest training steps."""
     for name, path, _, _ in programs[:PICTURES]:
-        text, _ = memplan(path, "--frontier")
-        yield f"## {name}\n\n```\n{text.rstrip()}\n```\n"
+        yield f"## {name}\n\n```\n{memplan(path, '--frontier').rstrip()}\n```\n"
 
 
 def limits(programs):
@@ -48,11 +46,14 @@ def limits(programs):
     yield f"| program | by default | {' | '.join(heads)} |"
     yield f"|---|---:|{'---:|' * len(heads)}"
     for name, path, total, seconds in programs:
+        # `--memory-limit` takes the fastest of these that fits.
+        points = json.loads(memplan(path, "--frontier", "--format", "json"))["points"]
         cells = [f"{total / 2**20:.1f} MiB, {seconds * 1e3:.3f} ms"]
         for share in SHARES:
-            bytes_, time, fits = price(path, "--memory-limit", str(int(total * share)))
-            more = f"{100 * (time / seconds - 1):+.1f} %"
-            cells.append(more if fits else f"does not fit: {bytes_ / total:.2f}, {more}")
+            fits = [point for point in points if point["total"] <= int(total * share)]
+            point = fits[-1] if fits else points[0]
+            more = f"{100 * (point['seconds'] / seconds - 1):+.1f} %"
+            cells.append(more if fits else f"does not fit: {point['total'] / total:.2f}, {more}")
         yield f"| {name} | {' | '.join(cells)} |"
 
 
@@ -63,7 +64,7 @@ def main():
     for name in names:
         path = os.path.join(corpus, name, "before.hlo.txt")
         if os.path.exists(path):
-            programs.append((name, path, *price(path)[:2]))
+            programs.append((name, path, *price(path)))
     programs.sort(key=lambda program: -program[2])
     print("# What a training step can be had for\n")
     print(f"Written by `python3 scripts/make_frontier.py CORPUS` for `{TARGET}`; do not edit. Seconds are those of the cost model.\n")

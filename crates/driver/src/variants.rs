@@ -3,7 +3,7 @@
 use memplan_analysis::Machine;
 use memplan_ir::Module;
 use memplan_memory::{FusionGoal, MemorySpaceId, Target};
-use memplan_passes::{Fusion, FusionOptions, Pass, Pipeline, Products, REMAT, Remat};
+use memplan_passes::{Fusion, FusionOptions, OneIn, Pass, Pipeline, Products, REMAT, Remat};
 
 use crate::Stages;
 use crate::compile::CompileOptions;
@@ -50,6 +50,10 @@ fn for_speed(fusion: Fusion) -> Fusion {
     Fusion { options: FusionOptions { goal: Some(FusionGoal::Kernels), ..fusion.options }, ..fusion }
 }
 
+fn with_slack(fusion: Fusion) -> Fusion {
+    Fusion { options: FusionOptions { slack: OneIn(1), ..fusion.options }, ..fusion }
+}
+
 fn without_products(remat: Remat) -> Remat {
     Remat { products: Products::Kept, ..remat }
 }
@@ -67,6 +71,11 @@ impl Variant {
             variant("kept values", "nothing is computed again after the peak", [kept()]),
             variant("kept products", "no product is computed again", [Recompute(without_products)]),
             variant("one round", "recomputation lowers the peak once", [Recompute(in_one_round)]),
+            variant(
+                "fewer kernels",
+                "kernels take in what keeps twice as many bytes alive",
+                [Fuse(with_slack)],
+            ),
             variant("few kernels", "kernels take in what they can", [Fuse(for_speed)]),
             variant(
                 "few kernels, kept values",
