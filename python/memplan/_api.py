@@ -71,9 +71,9 @@ def compile(
 ) -> Plan:
     """A program optimized, fused, scheduled, planned and proved for a machine.
 
-    ``objective`` is ``"balanced"`` (the fewest bytes of the programs that are no slower than the fastest), ``"memory"`` or
-    ``"time"``. With ``memory_limit``, it is the fastest program that fits. Raises ``memplan.DoesNotFit`` where none does,
-    or where the program needs more than the machine has.
+    ``objective`` is ``"balanced"`` (the fewest bytes of the programs that are no slower than the fastest),
+    ``"memory"`` or ``"time"``. With ``memory_limit``, it is the fastest program that fits. Raises
+    ``memplan.DoesNotFit`` where none does, or where the program needs more than the machine has.
     """
     machine = target or at_hand()
     module = read(program, *args, target=machine, **kwargs)
