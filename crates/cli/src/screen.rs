@@ -64,7 +64,11 @@ impl Screen {
                 continue;
             }
             let indent = " ".repeat(bare.len() - bare.trim_start().len() + 2);
-            let options = textwrap::Options::new(self.width).subsequent_indent(&indent);
+            // Named, since what is usual depends on the features that other crates ask for.
+            let options = textwrap::Options::new(self.width)
+                .wrap_algorithm(textwrap::WrapAlgorithm::FirstFit)
+                .word_separator(textwrap::WordSeparator::AsciiSpace)
+                .subsequent_indent(&indent);
             wrapped.push_str(&textwrap::fill(bare, options));
             wrapped.push_str(&line[bare.len()..]);
         }
@@ -113,7 +117,7 @@ mod tests {
         let screen = Screen { width: 20, is_colored: false };
         assert_eq!(
             screen.wrap("short\n\n  one two three four five\n"),
-            "short\n\n  one two three\n    four five\n"
+            "short\n\n  one two three four\n    five\n"
         );
         assert_eq!(screen.wrap("no end of line"), "no end of line");
     }
