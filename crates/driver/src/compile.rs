@@ -35,6 +35,9 @@ pub struct CompileOptions {
     /// Programs that are planned in full: the fastest, and of those that are fast enough the ones that need fewest bytes
     /// at a glance.
     pub finalists: usize,
+    /// For [`Objective::Balanced`]: how many bytes more than the usual way, by this share, the fastest program may need at
+    /// a glance. The last percents of time may cost any number of bytes; they are there for [`Objective::Time`].
+    pub most_growth: f64,
     /// How much longer than the fastest program, by this share, one may take before fast memory is assigned and be the
     /// best afterwards: training steps gain up to a third.
     pub fast_memory_share: f64,
@@ -105,6 +108,7 @@ impl Default for CompileOptions {
             smaller: Variant::smaller(),
             max_varied: 1 << 18,
             finalists: 3,
+            most_growth: 0.25,
             fast_memory_share: 0.3,
             points: 10,
             guesses: vec![FirstGuess::Text, FirstGuess::OnePass, FirstGuess::Searched],

@@ -10,7 +10,8 @@ use memplan_memory::Bytes;
 pub enum Objective {
     /// The fewest bytes, whatever they cost.
     Memory,
-    /// The fewest bytes of the programs that are no slower, by the cost model, than the fastest that is found.
+    /// The fewest bytes of the programs that are no slower, by the cost model, than the fastest that is found and does not
+    /// need far more bytes than others ([`CompileOptions::most_growth`](crate::CompileOptions::most_growth)).
     #[default]
     Balanced,
     /// The least time by the cost model; of programs that are equally fast, the one of fewest bytes.

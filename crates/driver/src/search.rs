@@ -129,6 +129,9 @@ impl<'a> Search<'a> {
         let timed = parallel::map(threads, programs, |program| Ok((program.seconds()?, program)));
         let mut timed = timed.into_iter().collect::<Result<Vec<_>, CompileError>>()?;
         timed.sort_by(|a, b| a.0.total_cmp(&b.0));
+        if self.options.objective == Objective::Balanced {
+            self.leave_too_large(&mut timed)?;
+        }
         let limit = timed[0].0 * (1.0 + self.options.objective.tolerance() + self.unknown_share());
         let n_fast = timed.partition_point(|(seconds, _)| *seconds <= limit);
         timed.split_off(n_fast).iter().for_each(|(_, program)| self.leave(program));
@@ -144,6 +147,26 @@ impl<'a> Search<'a> {
             fast.extend(glances.into_iter().map(|(_, program)| program));
         }
         self.finish(fast)
+    }
+
+    /// Leaves the fastest programs as long as they need too many bytes beside the usual ones.
+    fn leave_too_large(&mut self, timed: &mut Vec<(f64, Program<'a>)>) -> Result<(), CompileError> {
+        let is_usual = |program: &Program<'_>| std::ptr::eq(program.way, &self.ways.usual);
+        // Nothing is to be compared where the fastest program is a usual one.
+        if is_usual(&timed[0].1) {
+            return Ok(());
+        }
+        let threads = self.options.threads;
+        let totals =
+            parallel::map(threads, self.usual.iter().collect(), |program: &Program<'_>| program.glance());
+        let totals = totals.into_iter().collect::<Result<Vec<_>, CompileError>>()?;
+        let least = totals.iter().map(|price| price.total.0).min().expect("there is a usual way");
+        let most = least as f64 * (1.0 + self.options.most_growth);
+        while !is_usual(&timed[0].1) && timed[0].1.glance()?.total.0 as f64 > most {
+            let (_, program) = timed.remove(0);
+            self.try_one(&program, None);
+        }
+        Ok(())
     }
 
     /// The share of a program's time that is not known before it has fast memory.
