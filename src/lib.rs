@@ -16,6 +16,7 @@
 //! | pack buffers of anything | [`pack`] |
 //! | know targets, bytes, the plan file | [`memory`] |
 //! | know what is live when, aliased, and what it costs | [`analysis`] |
+//! | say why bytes are needed, and what would need fewer | [`advice`] |
 //! | decide what is in fast memory | [`fast_memory`] |
 //! | plan for machines of tiles | [`ipu`] |
 //! | simulate the pool allocator of a GPU runtime | [`pool`] |
@@ -39,6 +40,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub use memplan_advice as advice;
 pub use memplan_analysis as analysis;
 pub use memplan_check as check;
 pub use memplan_codegen as codegen;

@@ -1,12 +1,12 @@
 //! The report that people read.
 
 use comfy_table::{CellAlignment, Table, presets};
-use memplan::analysis::Facts;
+use memplan::analysis::{Facts, operation, user_frame};
 use memplan::codegen::layout::Padding;
 use memplan::ir::{InstructionId, Module, Position, Shape};
 use memplan::memory::parallel::arguments_per_device;
 use memplan::memory::{AllocationKind, Bytes, MemoryPlan, MemorySpaceId, Target};
-use memplan::plan::{KeptBy, PeakReport, operation, peak_report, source_line};
+use memplan::plan::{KeptBy, PeakReport, peak_report};
 use memplan::{codegen, hlo};
 
 use crate::screen::Screen;
@@ -217,7 +217,7 @@ fn place(plan: &MemoryPlan, slice: memplan::memory::Slice) -> String {
 /// Framework operation and source line.
 fn origin(module: &Module, instruction: InstructionId) -> String {
     let name = operation(module, instruction);
-    match source_line(module, instruction) {
+    match user_frame(module, instruction) {
         Some(location) => format!("{name} {location}"),
         None => name.to_string(),
     }

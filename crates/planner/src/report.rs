@@ -107,27 +107,3 @@ pub fn kept_by(module: &Module, facts: &Facts, value: ValueId) -> KeptBy {
         }
     }
 }
-
-/// The framework's name of the operation that an instruction comes from; empty where it says nothing.
-pub fn operation(module: &Module, instruction: InstructionId) -> &str {
-    module.instructions[instruction].metadata.as_ref().map_or("", |metadata| &metadata.op_name)
-}
-
-/// The line of the user's program that an instruction comes from, as `file:line`.
-pub fn source_line(module: &Module, instruction: InstructionId) -> Option<String> {
-    let metadata = module.instructions[instruction].metadata.as_ref()?;
-    let frames = &module.config.stack_frames;
-    let frame =
-        usize::try_from(metadata.stack_frame_id).ok().and_then(|id| frames.frames.get(id.checked_sub(1)?));
-    let location = frame.and_then(|frame| {
-        let location =
-            frames.file_locations.get(usize::try_from(frame.file_location_id).ok()?.checked_sub(1)?)?;
-        let file = frames.file_names.get(usize::try_from(location.file_name_id).ok()?.checked_sub(1)?)?;
-        Some(format!("{file}:{}", location.line))
-    });
-    let written = || {
-        (!metadata.source_file.is_empty())
-            .then(|| format!("{}:{}", metadata.source_file, metadata.source_line))
-    };
-    location.or_else(written)
-}

@@ -8,9 +8,10 @@ mod lanes;
 mod perfetto;
 mod svg;
 
+use memplan_analysis::{operation, user_frame};
 use memplan_ir::{InstructionId, Module};
 use memplan_memory::{AllocationId, Bytes, KindName, MemorySpaceId, Target};
-use memplan_planner::{KeptBy, Planned, ProgramCost, kept_by, operation, peak_report, source_line};
+use memplan_planner::{KeptBy, Planned, ProgramCost, kept_by, peak_report};
 
 use crate::layout::program::Program;
 use crate::layout::{Lifetime, ProgramLayout, document};
@@ -173,7 +174,7 @@ fn launch_notes(program: &Program<'_>, cost: &ProgramCost) -> Vec<LaunchNotes> {
         let seconds = kernels.of(id).seconds * cost.runs(module.instructions[id].parent);
         notes.push(LaunchNotes {
             operation: operation(module, id).to_string(),
-            source: source_line(module, id),
+            source: user_frame(module, id).map(|frame| frame.to_string()),
             begin: program.launch_at(facts.line.begin(id)),
             seconds: if seconds.is_finite() { seconds.max(0.0) } else { 0.0 },
         });
@@ -188,7 +189,7 @@ fn buffer_notes(program: &Program<'_>) -> Vec<BufferNotes> {
         let id = flow.positions.instruction(flow.values[value].definition);
         BufferNotes {
             operation: operation(module, id).to_string(),
-            source: source_line(module, id),
+            source: user_frame(module, id).map(|frame| frame.to_string()),
             opcode: module.instructions[id].opcode().to_string(),
             made_by: program.is_launch(id).then(|| program.launch_number(id)),
             kept_by: match kept_by(module, program.facts, value) {

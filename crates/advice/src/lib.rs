@@ -1,0 +1,9 @@
+//! What a memory plan means to the person who wrote the program: why bytes are needed, and what would need fewer.
+//!
+//! Nothing here plans or proves; programs are planned by `memplan-driver`, and what values are is known to
+//! `memplan-analysis`.
+
+pub use memplan_analysis::{
+    Phase, Phases, SourceFrame, ValueClass, ValueClasses, folded_operation, innermost_frame, operation,
+    user_frame,
+};
