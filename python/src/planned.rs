@@ -68,8 +68,11 @@ impl Planned {
         row.set_item("computation", &*self.module.computations[instruction.parent].name)?;
         row.set_item("opcode", instruction.op.opcode().to_string())?;
         row.set_item("shape", memplan_cli::shape_at(&self.module, position))?;
-        row.set_item("operation", memplan::plan::operation(&self.module, position.instruction))?;
-        row.set_item("source", memplan::plan::source_line(&self.module, position.instruction))?;
+        row.set_item("operation", memplan::analysis::operation(&self.module, position.instruction))?;
+        row.set_item(
+            "source",
+            memplan::analysis::user_frame(&self.module, position.instruction).map(|frame| frame.to_string()),
+        )?;
         Ok(row)
     }
 
