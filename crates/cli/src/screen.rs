@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 
+use anstyle::{AnsiColor, Style};
 use clap::ColorChoice;
 
 /// A place where people read.
@@ -11,13 +12,6 @@ pub struct Screen {
     pub(crate) width: usize,
     is_colored: bool,
 }
-
-const BOLD: &str = "\x1b[1m";
-const FAINT: &str = "\x1b[2m";
-const RED: &str = "\x1b[31m";
-const GREEN: &str = "\x1b[32m";
-const BLUE: &str = "\x1b[34m";
-const PLAIN: &str = "\x1b[0m";
 
 /// Widths between which a report can be read.
 const WIDTHS: std::ops::RangeInclusive<usize> = 60..=140;
@@ -77,32 +71,32 @@ impl Screen {
 
     /// What begins a part of the text.
     pub(crate) fn heading(self, text: &str) -> String {
-        self.styled(BOLD, text)
+        self.styled(Style::new().bold(), text)
     }
 
     /// What is beside the point.
     pub(crate) fn faint(self, text: &str) -> String {
-        self.styled(FAINT, text)
+        self.styled(Style::new().dimmed(), text)
     }
 
     /// What is as it should be.
     pub(crate) fn good(self, text: &str) -> String {
-        self.styled(GREEN, text)
+        self.styled(AnsiColor::Green.on_default(), text)
     }
 
     /// What is not, and what is to be looked at first.
     pub(crate) fn bad(self, text: &str) -> String {
-        self.styled(RED, text)
+        self.styled(AnsiColor::Red.on_default(), text)
     }
 
     /// What is drawn.
     pub(crate) fn drawn(self, text: &str) -> String {
-        self.styled(BLUE, text)
+        self.styled(AnsiColor::Blue.on_default(), text)
     }
 
-    fn styled(self, style: &str, text: &str) -> String {
+    fn styled(self, style: Style, text: &str) -> String {
         match self.is_colored && !text.is_empty() {
-            true => format!("{style}{text}{PLAIN}"),
+            true => format!("{style}{text}{style:#}"),
             false => text.to_string(),
         }
     }

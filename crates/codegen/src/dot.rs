@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 
 use memplan_hlo::shape_text;
-use memplan_ir::{ComputationId, InstructionId, Module, Op, SecondaryMap, Shape};
+use memplan_ir::{ComputationId, InstructionId, Module, Op, SecondaryMap, Shape, Users};
 use memplan_memory::Bytes;
 use memplan_planner::{Planned, peak_report};
 
@@ -78,12 +78,7 @@ fn neighbours(
     around: Around,
 ) -> Vec<InstructionId> {
     let graph = &planned.facts.graph;
-    let mut readers: SecondaryMap<InstructionId, Vec<InstructionId>> = SecondaryMap::new();
-    for &computation in graph.sequential() {
-        for (id, instruction) in module.instructions_of(computation) {
-            instruction.operands.iter().for_each(|&operand| readers[operand].push(id));
-        }
-    }
+    let users = Users::new(module);
     let mut distance: SecondaryMap<InstructionId, Option<u32>> = SecondaryMap::new();
     distance[around.instruction] = Some(0);
     let mut found = vec![around.instruction];
@@ -98,7 +93,7 @@ fn neighbours(
         let caller = matches!(instruction.op, Op::Parameter { .. })
             .then(|| graph.caller(instruction.parent))
             .flatten();
-        let near = instruction.operands.iter().chain(&readers[id]).copied();
+        let near = instruction.operands.iter().chain(users.of(id)).copied();
         for next in near.chain(roots).chain(caller) {
             if distance[next].is_none() {
                 distance[next] = Some(steps + 1);

@@ -27,6 +27,7 @@ pub mod parallel;
 mod plan;
 mod plan_file;
 mod target;
+mod target_checks;
 #[cfg(feature = "schema")]
 mod target_fields;
 mod target_file;

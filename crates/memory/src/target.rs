@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use memplan_ir::{ArrayShape, ElementType, Layout, Shape};
 use serde::{Deserialize, Serialize};
 
-use crate::{Alignment, Bytes, FusionRules, TargetError, TileRule, Tiles, by_name};
+use crate::{Alignment, Bytes, FusionRules, TileRule, Tiles, by_name};
 
 /// A memory space by the number that layouts use, `S(n)`; 0 is the main memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -237,130 +237,6 @@ pub struct Target {
 }
 
 impl Target {
-    /// Checks what the types alone do not.
-    ///
-    /// # Errors
-    /// [`TargetError::Invalid`] with the field that is wrong.
-    pub fn validate(&self) -> Result<(), TargetError> {
-        let invalid = |field: String, message: String| {
-            Err(TargetError::Invalid { target: self.name.clone(), field, message })
-        };
-        let above_zero = |rate: f64| rate > 0.0 && rate.is_finite();
-        let Some(main) = self.spaces.first() else {
-            return invalid("spaces".into(), "it has no memory space".into());
-        };
-        if main.id != MemorySpaceId::MAIN {
-            return invalid("spaces.0.id".into(), format!("its first memory space is {}, not S(0)", main.id));
-        }
-        for (i, space) in self.spaces.iter().enumerate() {
-            let MemorySpace { id, name, .. } = space;
-            let field = |field: &str| format!("spaces.{i}.{field}");
-            if self.spaces[..i].iter().any(|other| other.id == *id) {
-                return invalid(field("id"), format!("memory space {id} is there twice"));
-            }
-            if name.is_empty() || self.spaces[..i].iter().any(|other| other.name == *name) {
-                return invalid(field("name"), "every memory space has a name of its own".into());
-            }
-            if space.bandwidth.is_some_and(|bandwidth| !above_zero(bandwidth)) {
-                return invalid(field("bandwidth"), format!("the bandwidth of `{name}` must be above zero"));
-            }
-            if !(space.kernel_share > 0.0 && space.kernel_share <= 1.0) {
-                let message = "kernels reach a share of the bandwidth above 0 and up to 1".into();
-                return invalid(field("kernel_share"), message);
-            }
-            if !(space.latency >= 0.0 && space.latency.is_finite()) {
-                return invalid(field("latency"), format!("the latency of `{name}` must not be below zero"));
-            }
-            if space.capacity.is_some_and(|capacity| capacity < space.reserved) {
-                return invalid(field("reserved"), format!("`{name}` reserves more than it has"));
-            }
-            if space.usable().is_some_and(|usable| usable < space.kernel_scratch) {
-                let message = format!("the scratch of a kernel is more than `{name}` has");
-                return invalid(field("kernel_scratch"), message);
-            }
-            if space.kernel_scratch_base > space.kernel_scratch {
-                let message = "a kernel's scratch begins with more than it may have".into();
-                return invalid(field("kernel_scratch_base"), message);
-            }
-            if space.kernel_scratch_base > Bytes::ZERO && space.kernel_scratch_per_byte.is_none() {
-                let message = "without `kernel_scratch_per_byte` every kernel uses all it may have".into();
-                return invalid(field("kernel_scratch_base"), message);
-            }
-        }
-        for (i, transfer) in self.transfers.iter().enumerate() {
-            for (end, id) in [("from", transfer.from), ("to", transfer.to)] {
-                if self.space(id).is_none() {
-                    return invalid(format!("transfers.{i}.{end}"), format!("there is no memory space {id}"));
-                }
-            }
-            if transfer.from == transfer.to {
-                let message = format!("a transfer ends in another memory space than {}", transfer.from);
-                return invalid(format!("transfers.{i}.to"), message);
-            }
-            let ends = |transfer: &Transfer| (transfer.from, transfer.to);
-            if self.transfers[..i].iter().any(|other| ends(other) == ends(transfer)) {
-                let message =
-                    format!("the transfer from {} to {} is there twice", transfer.from, transfer.to);
-                return invalid(format!("transfers.{i}.to"), message);
-            }
-            if transfer.bandwidth.is_some_and(|bandwidth| !above_zero(bandwidth)) {
-                let message = "the bandwidth of a transfer must be above zero".into();
-                return invalid(format!("transfers.{i}.bandwidth"), message);
-            }
-        }
-        if self.vector_rate.is_some_and(|rate| !above_zero(rate)) {
-            return invalid("vector_rate".into(), "the rate of the vector units must be above zero".into());
-        }
-        if self.matrix_unit == Some(0) {
-            return invalid("matrix_unit".into(), "a matrix unit has at least one row".into());
-        }
-        if self.matrix_cores.is_some_and(|cores| [cores.count, cores.tile, cores.depth].contains(&0)) {
-            return invalid("matrix_cores".into(), "there is at least one of everything".into());
-        }
-        if let Some(unit) = &self.vector_unit {
-            let seconds = [
-                ("evaluation", unit.evaluation_seconds),
-                ("access", unit.access_seconds),
-                ("epilogue", unit.epilogue_seconds),
-                ("operand", unit.operand_seconds),
-                ("move", unit.move_seconds),
-            ];
-            if let Some((name, _)) = seconds.iter().find(|(_, s)| !(*s >= 0.0 && s.is_finite())) {
-                let message = "what a register takes must not be below zero".into();
-                return invalid(format!("vector_unit.{name}_seconds"), message);
-            }
-            if unit.register_elements == 0 {
-                let message = "a register has at least one element".into();
-                return invalid("vector_unit.register_elements".into(), message);
-            }
-        }
-        if !(self.kernel_overhead >= 0.0 && self.kernel_overhead.is_finite()) {
-            let message = "the overhead of a kernel must not be below zero".into();
-            return invalid("kernel_overhead".into(), message);
-        }
-        if let Some(fast) = &self.fast_memory {
-            let capacity = self.space(fast.space).and_then(|space| space.capacity);
-            let has_way = |from, to| self.transfers.iter().any(|way| way.from == from && way.to == to);
-            let message = match fast {
-                _ if fast.space == MemorySpaceId::MAIN => "the fast memory is not the main one".into(),
-                _ if capacity.is_none() => format!("{} is no memory with a capacity", fast.space),
-                _ if !has_way(main.id, fast.space) => format!("no transfer leads to {}", fast.space),
-                _ if !has_way(fast.space, main.id) => format!("no transfer leads from {}", fast.space),
-                _ => String::new(),
-            };
-            if !message.is_empty() {
-                return invalid("fast_memory.space".into(), message);
-            }
-            if self.space(fast.flags).is_none() {
-                return invalid("fast_memory.flags".into(), format!("there is no memory {}", fast.flags));
-            }
-        }
-        match self.tiles.as_ref().and_then(|tiles| tiles.problem(main.capacity)) {
-            Some((field, message)) => invalid(field, message),
-            None => Ok(()),
-        }
-    }
-
     /// The memory space with a number, if the target has it.
     pub fn space(&self, id: MemorySpaceId) -> Option<&MemorySpace> {
         self.spaces.iter().find(|space| space.id == id)
