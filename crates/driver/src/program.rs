@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 use crate::compile::{CompileError, CompileOptions};
 use crate::fast_memory::assign_fast_memory;
 use crate::objective::Price;
-use crate::report::{Stage, StageReport, TriedGuess, TriedSchedule};
-use crate::search::distinct;
+use crate::report::{Stage, StageReport, TriedSchedule};
 use crate::variants::Way;
 use crate::{FirstGuess, parallel};
 use memplan_analysis::{CallGraph, Costs, InPlace, RunEstimate};
@@ -74,37 +73,21 @@ impl<'a> Program<'a> {
         Ok(runs)
     }
 
-    /// Recomputes rather than keeps, under the first guess that comes to the smallest plan at a glance. Gives the program
-    /// in that order, too, as it was before.
-    pub(crate) fn recompute_under_best_guess(self) -> Result<(Self, Self, Vec<TriedGuess>), CompileError> {
-        let threads = self.options.threads;
-        let guesses = parallel::map(threads, self.options.guesses.clone(), |guess| self.guess(guess));
-        let mut guesses = distinct(guesses.into_iter().filter_map(Result::transpose))?;
-        if guesses.is_empty() {
-            guesses.push(self);
-        } else {
-            drop(self);
+    /// The program in the order of each first guess that gives another one; as it is where none gives any.
+    pub(crate) fn in_each_order(self) -> Result<Vec<Self>, CompileError> {
+        let guesses = self.options.guesses.clone();
+        let guesses = parallel::map(self.options.threads, guesses, |guess| self.guess(guess));
+        let mut ordered: Vec<Self> = Vec::new();
+        for guess in guesses.into_iter().filter_map(Result::transpose) {
+            let guess = guess?;
+            if ordered.iter().all(|other| other.module != guess.module) {
+                ordered.push(guess);
+            }
         }
-        let is_decided = guesses.len() == 1;
-        let glances = parallel::map(threads, guesses, |ordered| {
-            let mut back = ordered.clone();
-            back.recompute()?;
-            let found = match is_decided {
-                true => None,
-                false => Some(back.clone().fuse(back.way.stages.fusions.first().copied())?.glance()?.total),
-            };
-            Ok((ordered, back, found))
-        });
-        let mut glances = glances.into_iter().collect::<Result<Vec<_>, CompileError>>()?;
-        let chosen = (0..glances.len()).min_by_key(|&i| glances[i].2).expect("there is a guess");
-        let tried = glances.iter().enumerate().map(|(i, (program, _, total))| TriedGuess {
-            guess: program.guess,
-            total: *total,
-            is_chosen: i == chosen,
-        });
-        let tried = tried.collect();
-        let (ordered, back, _) = glances.swap_remove(chosen);
-        Ok((ordered, back, tried))
+        if ordered.is_empty() {
+            ordered.push(self);
+        }
+        Ok(ordered)
     }
 
     pub(crate) fn recompute(&mut self) -> Result<(), CompileError> {

@@ -9,6 +9,7 @@
 //! Seconds are known as soon as a program is fused, bytes at a glance after a short search for an order. Only what is
 //! still promising then is planned in full.
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use memplan_fast_memory::FastMemoryOptions;
@@ -31,6 +32,17 @@ pub(crate) struct Found<'a> {
     pub(crate) price: Price,
 }
 
+/// A fused program, and what is known of it.
+struct Candidate<'a> {
+    program: Program<'a>,
+    /// What it comes to at a glance.
+    glance: OnceLock<Price>,
+    /// What it comes to in full.
+    price: Option<Price>,
+    /// Whether it was planned in full with fast memory for speed.
+    is_finished: bool,
+}
+
 /// A search for programs.
 pub(crate) struct Search<'a> {
     target: &'a Target,
@@ -38,12 +50,15 @@ pub(crate) struct Search<'a> {
     ways: &'a Ways,
     /// The program after as many stages of the usual front, where a variant branches off.
     fronts: Vec<Option<Program<'a>>>,
-    /// The program in the order of the chosen first guess, before anything is computed again.
-    ordered: Program<'a>,
+    /// The program in the order of each first guess, before anything is computed again.
+    ordered: Vec<Program<'a>>,
     guesses: Vec<TriedGuess>,
-    /// The programs of the usual way, a way to fuse each.
-    usual: Vec<Program<'a>>,
-    tried: Vec<TriedProgram>,
+    /// No two of them are equal. Those of the usual way come first.
+    candidates: Vec<Candidate<'a>>,
+    /// How many are of the usual way, a way to fuse each.
+    n_usual: usize,
+    /// The numbers of those that are usual or may be faster, once those were made.
+    fast: Option<Vec<usize>>,
     start: Instant,
 }
 
@@ -66,10 +81,16 @@ impl<'a> Search<'a> {
             fronts.push(branches(fronts.len(), &front));
         }
         let start = Instant::now();
-        let (ordered, mut back, guesses) = front.recompute_under_best_guess()?;
+        let ordered = front.in_each_order()?;
+        let (mut back, guesses) = recomputed_in_best_order(&ordered, &ways.usual, options.threads)?;
         back.measure()?;
-        let usual = distinct(back.fuse_in_each_way(options.threads))?;
-        Ok(Search { target, options, ways, fronts, ordered, guesses, usual, tried: Vec::new(), start })
+        let usual = back.fuse_in_each_way(options.threads).into_iter().collect::<Result<Vec<_>, _>>()?;
+        let (candidates, fast) = (Vec::new(), None);
+        let mut search =
+            Search { target, options, ways, fronts, ordered, guesses, candidates, n_usual: 0, fast, start };
+        search.add(usual);
+        search.n_usual = search.candidates.len();
+        Ok(search)
     }
 
     /// The program that the options ask for, or the smallest that was found where none fits.
@@ -100,71 +121,55 @@ impl<'a> Search<'a> {
     pub(crate) fn all(&mut self) -> Result<Vec<Found<'a>>, CompileError> {
         let mut found = self.finalists()?;
         found.push(self.smallest()?);
-        let mut programs = self.varied(&self.ways.faster)?;
-        programs.extend(self.varied(&self.ways.smaller)?);
-        let programs = distinct(self.usual.iter().cloned().chain(programs).map(Ok))?;
-        let glances = parallel::map(self.options.threads, programs, |program| {
-            let glance = program.glance()?;
-            Ok((program, glance))
-        });
-        let glances = glances.into_iter().collect::<Result<Vec<_>, CompileError>>()?;
-        let prices: Vec<Price> = glances.iter().map(|(_, price)| *price).collect();
+        let smaller = self.smaller()?;
+        self.add(smaller);
+        let all: Vec<usize> = (0..self.candidates.len()).collect();
+        let prices = self.glances(&all)?;
         let mut kept = undominated(&prices);
         thin(&mut kept, self.options.points, &prices);
-        let mut is_kept = vec![false; glances.len()];
-        kept.into_iter().for_each(|i| is_kept[i] = true);
-        let (kept, left): (Vec<_>, Vec<_>) =
-            glances.into_iter().zip(is_kept).partition(|(_, is_kept)| *is_kept);
-        left.iter().for_each(|((program, _), _)| self.leave(program));
-        let kept = kept.into_iter().map(|((program, _), _)| program).collect();
-        found.extend(self.finish(kept)?);
+        kept.retain(|&i| !self.candidates[i].is_finished);
+        found.extend(self.finish(&kept)?);
         Ok(found)
     }
 
     /// The programs of which one is the best: the fastest, and of those that are not much slower the smallest.
     fn finalists(&mut self) -> Result<Vec<Found<'a>>, CompileError> {
-        let threads = self.options.threads;
-        let varied = self.varied(&self.ways.faster)?;
-        let programs = distinct(self.usual.iter().cloned().chain(varied).map(Ok))?;
-        let timed = parallel::map(threads, programs, |program| Ok((program.seconds()?, program)));
-        let mut timed = timed.into_iter().collect::<Result<Vec<_>, CompileError>>()?;
+        let fast = self.fast()?;
+        let seconds =
+            parallel::map(self.options.threads, fast.clone(), |i| self.candidates[i].program.seconds());
+        let seconds = seconds.into_iter().collect::<Result<Vec<_>, CompileError>>()?;
+        let mut timed: Vec<(f64, usize)> = seconds.into_iter().zip(fast).collect();
         timed.sort_by(|a, b| a.0.total_cmp(&b.0));
         if self.options.objective == Objective::Balanced {
             self.leave_too_large(&mut timed)?;
         }
         let limit = timed[0].0 * (1.0 + self.options.objective.tolerance() + self.unknown_share());
-        let n_fast = timed.partition_point(|(seconds, _)| *seconds <= limit);
-        timed.split_off(n_fast).iter().for_each(|(_, program)| self.leave(program));
-        let programs = timed.into_iter().map(|(_, program)| program);
-        let mut fast: Vec<Program<'a>> = programs.collect();
+        timed.truncate(timed.partition_point(|(seconds, _)| *seconds <= limit));
+        let mut fast: Vec<usize> = timed.into_iter().map(|(_, i)| i).collect();
         if fast.len() > self.options.finalists {
             let others = fast.split_off(1);
-            let glances = parallel::map(threads, others, |program| Ok((program.glance()?.total, program)));
-            let mut glances = glances.into_iter().collect::<Result<Vec<_>, CompileError>>()?;
+            let glances = self.glances(&others)?;
+            let mut glances: Vec<(Bytes, usize)> =
+                glances.iter().zip(others).map(|(glance, i)| (glance.total, i)).collect();
             glances.sort_by_key(|(total, _)| *total);
-            let left = glances.split_off(self.options.finalists.saturating_sub(1));
-            left.iter().for_each(|(_, program)| self.leave(program));
-            fast.extend(glances.into_iter().map(|(_, program)| program));
+            glances.truncate(self.options.finalists.saturating_sub(1));
+            fast.extend(glances.into_iter().map(|(_, i)| i));
         }
-        self.finish(fast)
+        self.finish(&fast)
     }
 
     /// Leaves the fastest programs as long as they need too many bytes beside the usual ones.
-    fn leave_too_large(&mut self, timed: &mut Vec<(f64, Program<'a>)>) -> Result<(), CompileError> {
-        let is_usual = |program: &Program<'_>| std::ptr::eq(program.way, &self.ways.usual);
+    fn leave_too_large(&self, timed: &mut Vec<(f64, usize)>) -> Result<(), CompileError> {
+        let is_usual = |i: usize| i < self.n_usual;
         // Nothing is to be compared where the fastest program is a usual one.
-        if is_usual(&timed[0].1) {
+        if is_usual(timed[0].1) {
             return Ok(());
         }
-        let threads = self.options.threads;
-        let totals =
-            parallel::map(threads, self.usual.iter().collect(), |program: &Program<'_>| program.glance());
-        let totals = totals.into_iter().collect::<Result<Vec<_>, CompileError>>()?;
-        let least = totals.iter().map(|price| price.total.0).min().expect("there is a usual way");
-        let most = least as f64 * (1.0 + self.options.most_growth);
-        while !is_usual(&timed[0].1) && timed[0].1.glance()?.total.0 as f64 > most {
-            let (_, program) = timed.remove(0);
-            self.try_one(&program, None);
+        let usual: Vec<usize> = (0..self.n_usual).collect();
+        let least = self.glances(&usual)?.iter().map(|price| price.total.0).min();
+        let most = least.expect("there is a usual way") as f64 * (1.0 + self.options.most_growth);
+        while !is_usual(timed[0].1) && self.candidates[timed[0].1].glance()?.total.0 as f64 > most {
+            timed.remove(0);
         }
         Ok(())
     }
@@ -177,35 +182,66 @@ impl<'a> Search<'a> {
 
     /// The program of fewest bytes that the usual way leads to.
     fn smallest(&mut self) -> Result<Found<'a>, CompileError> {
-        let plans = parallel::map(self.options.threads, self.usual.clone(), |program| {
+        let usual = self.candidates[..self.n_usual].iter().map(|candidate| candidate.program.clone());
+        let plans = parallel::map(self.options.threads, usual.collect(), |program| {
             program.legalize_and_plan(Depth::Full)
         });
         let plans = plans.into_iter().collect::<Result<Vec<_>, CompileError>>()?;
         let prices: Vec<Price> = plans.iter().map(|(program, planned)| program.price(planned)).collect();
         let chosen = Objective::Memory.choose(&prices).expect("there is a way to fuse");
-        plans.iter().zip(&prices).for_each(|((program, _), price)| self.try_one(program, Some(*price)));
+        for (candidate, price) in self.candidates.iter_mut().zip(prices) {
+            candidate.price.get_or_insert(price);
+        }
         let fast_memory = self.options.fast_memory.options(Objective::Memory, self.target);
         let (program, planned) = plans.into_iter().nth(chosen).expect("it is one of them");
         Found::new(program, planned, fast_memory.as_ref())
     }
 
-    /// Plans programs in full.
-    fn finish(&mut self, programs: Vec<Program<'a>>) -> Result<Vec<Found<'a>>, CompileError> {
+    /// Plans candidates in full.
+    fn finish(&mut self, candidates: &[usize]) -> Result<Vec<Found<'a>>, CompileError> {
         let fast_memory = self.options.fast_memory.options(Objective::Time, self.target);
-        let found = parallel::map(self.options.threads, programs, |program| {
+        let programs = candidates.iter().map(|&i| self.candidates[i].program.clone()).collect();
+        let found = parallel::map(self.options.threads, programs, |program: Program<'a>| {
             let (program, planned) = program.legalize_and_plan(Depth::Full)?;
             Found::new(program, planned, fast_memory.as_ref())
         });
         let found = found.into_iter().collect::<Result<Vec<_>, _>>()?;
-        found.iter().for_each(|found| self.try_one(&found.program, Some(found.price)));
+        for (&i, found) in candidates.iter().zip(&found) {
+            (self.candidates[i].price, self.candidates[i].is_finished) = (Some(found.price), true);
+        }
         Ok(found)
     }
 
-    /// The fused programs of some variants.
-    fn varied(&self, ways: &'a [Way]) -> Result<Vec<Program<'a>>, CompileError> {
+    fn glances(&self, candidates: &[usize]) -> Result<Vec<Price>, CompileError> {
+        let glance = |i: usize| self.candidates[i].glance();
+        parallel::map(self.options.threads, candidates.to_vec(), glance).into_iter().collect()
+    }
+
+    /// The numbers of the candidates of the usual way and of those that may be faster.
+    fn fast(&mut self) -> Result<Vec<usize>, CompileError> {
+        if self.fast.is_none() {
+            let guess = self.guesses.iter().position(|guess| guess.is_chosen).expect("one is chosen");
+            let programs = self.varied(&self.ways.faster, &self.ordered[guess])?;
+            self.add(programs);
+            self.fast = Some((0..self.candidates.len()).collect());
+        }
+        Ok(self.fast.clone().expect("they are made above"))
+    }
+
+    /// The fused programs that may need fewer bytes: in the order of the first guess under which the first of these ways
+    /// comes to fewest.
+    fn smaller(&self) -> Result<Vec<Program<'a>>, CompileError> {
+        let Some(first) = self.ways.smaller.first() else { return Ok(Vec::new()) };
+        let (_, guesses) = recomputed_in_best_order(&self.ordered, first, self.options.threads)?;
+        let guess = guesses.iter().position(|guess| guess.is_chosen).expect("one is chosen");
+        self.varied(&self.ways.smaller, &self.ordered[guess])
+    }
+
+    /// The fused programs of some variants, in the order of an ordered program.
+    fn varied(&self, ways: &'a [Way], ordered: &Program<'a>) -> Result<Vec<Program<'a>>, CompileError> {
         let programs = parallel::map(self.options.threads, ways.iter().collect(), |way: &'a Way| {
             let mut program = match &self.fronts[way.shared] {
-                _ if way.shared + 1 == self.fronts.len() => self.ordered.clone(),
+                _ if way.shared + 1 == self.fronts.len() => ordered.clone(),
                 front => front.clone().expect("a way branches off here"),
             };
             program.way = way;
@@ -213,7 +249,7 @@ impl<'a> Search<'a> {
                 program.stage(stage)?;
             }
             if way.shared + 1 < self.fronts.len() {
-                program = program.guess(self.ordered.guess)?.unwrap_or(program);
+                program = program.guess(ordered.guess)?.unwrap_or(program);
             }
             program.recompute()?;
             program.fuse_in_each_way(1).into_iter().collect::<Result<Vec<_>, _>>()
@@ -221,31 +257,70 @@ impl<'a> Search<'a> {
         Ok(programs.into_iter().collect::<Result<Vec<_>, CompileError>>()?.into_iter().flatten().collect())
     }
 
-    fn leave(&mut self, program: &Program<'a>) {
-        self.try_one(program, None);
-    }
-
-    fn try_one(&mut self, program: &Program<'a>, price: Option<Price>) {
-        let (variant, fusion) = (program.way.name, program.fusion);
-        self.tried.push(TriedProgram { variant, fusion, price, is_chosen: false });
+    /// Adds those programs that differ from all candidates: what is planned once need not be planned again.
+    fn add(&mut self, programs: Vec<Program<'a>>) {
+        for program in programs {
+            if self.candidates.iter().all(|other| other.program.module != program.module) {
+                let glance = OnceLock::new();
+                self.candidates.push(Candidate { program, glance, price: None, is_finished: false });
+            }
+        }
     }
 
     /// Notes with a program what it was chosen from.
-    fn note(mut self, mut found: Found<'a>) -> Found<'a> {
+    fn note(self, mut found: Found<'a>) -> Found<'a> {
         let program = &mut found.program;
-        let is_it = |tried: &&mut TriedProgram| {
-            (tried.variant, tried.fusion, tried.price)
-                == (program.way.name, program.fusion, Some(found.price))
-        };
-        self.tried.iter_mut().rev().find(is_it).into_iter().for_each(|tried| tried.is_chosen = true);
+        let tried = self.candidates.iter().map(|Candidate { program: other, price, .. }| {
+            let is_chosen = (other.way.name, other.fusion) == (program.way.name, program.fusion);
+            let price = if is_chosen { Some(found.price) } else { *price };
+            TriedProgram { variant: other.way.name, fusion: other.fusion, price, is_chosen }
+        });
+        let tried = TriedPrograms { programs: tried.collect(), guesses: self.guesses };
         // What was measured on the way counts here, too.
         let n_front = self.ways.usual.stages.front.len() + 1;
         let own: Duration = program.stages[n_front..].iter().map(|stage| stage.time).sum();
-        let tried = TriedPrograms { guesses: self.guesses, programs: self.tried };
         let others = self.start.elapsed().saturating_sub(own);
         program.note_total("other programs", others, found.price.total, StageReport::Programs(tried));
         found
     }
+}
+
+impl Candidate<'_> {
+    fn glance(&self) -> Result<Price, CompileError> {
+        if let Some(&price) = self.glance.get() {
+            return Ok(price);
+        }
+        let price = self.program.glance()?;
+        Ok(*self.glance.get_or_init(|| price))
+    }
+}
+
+/// Recomputes as a way does rather than keeps, under the first guess that comes to the smallest plan at a glance.
+fn recomputed_in_best_order<'a>(
+    ordered: &[Program<'a>],
+    way: &'a Way,
+    threads: usize,
+) -> Result<(Program<'a>, Vec<TriedGuess>), CompileError> {
+    let is_decided = ordered.len() == 1;
+    let glances = parallel::map(threads, ordered.iter().collect(), |ordered: &Program<'a>| {
+        let mut back = ordered.clone();
+        back.way = way;
+        back.recompute()?;
+        let found = match is_decided {
+            true => None,
+            false => Some(back.clone().fuse(way.stages.fusions.first().copied())?.glance()?.total),
+        };
+        Ok((back, found))
+    });
+    let mut glances = glances.into_iter().collect::<Result<Vec<_>, CompileError>>()?;
+    let chosen = (0..glances.len()).min_by_key(|&i| glances[i].1).expect("there is a guess");
+    let tried = glances.iter().enumerate().map(|(i, (program, total))| TriedGuess {
+        guess: program.guess,
+        total: *total,
+        is_chosen: i == chosen,
+    });
+    let tried = tried.collect();
+    Ok((glances.swap_remove(chosen).0, tried))
 }
 
 impl<'a> Found<'a> {
@@ -278,18 +353,4 @@ fn thin(points: &mut Vec<usize>, most: usize, prices: &[Price]) {
         let densest = (1..points.len() - 1).min_by_key(gap).expect("there are inner points");
         points.remove(densest);
     }
-}
-
-/// Those of some programs that differ from all before them: what is planned once need not be planned again.
-pub(crate) fn distinct<'a>(
-    programs: impl IntoIterator<Item = Result<Program<'a>, CompileError>>,
-) -> Result<Vec<Program<'a>>, CompileError> {
-    let mut kept: Vec<Program<'_>> = Vec::new();
-    for next in programs {
-        let next = next?;
-        if kept.iter().all(|other| other.module != next.module) {
-            kept.push(next);
-        }
-    }
-    Ok(kept)
 }

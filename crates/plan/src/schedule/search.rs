@@ -121,19 +121,33 @@ impl Search<'_> {
         Step::Stuck
     }
 
-    /// First what is to run before a place, then the rest; what moves back behind it goes right before its first user.
+    /// First what is to run before a place, then the rest. What moves back behind the place goes right before its first
+    /// user; what moves forward goes right after the last of its operands, or what needs it, of theirs.
     fn split(&mut self, nodes: &[Node], runs_before: &[bool], place: usize) -> Vec<Node> {
         let mut index: FxHashMap<Node, usize> = FxHashMap::default();
         nodes.iter().enumerate().for_each(|(i, &node)| {
             index.insert(node, i);
         });
-        let mut late: Vec<usize> = (0..nodes.len()).collect();
+        let graph = self.graph;
+        let inside =
+            |row: &[Node]| row.iter().filter_map(|node| index.get(node)).copied().collect::<Vec<_>>();
+        let mut at: Vec<usize> = (0..nodes.len()).collect();
         for i in (0..place).rev().filter(|&i| !runs_before[i]) {
-            let users = self.graph.successors.row(nodes[i]).iter().filter_map(|user| index.get(user));
-            late[i] = users.map(|&user| late[user]).min().unwrap_or(nodes.len());
+            let users = inside(graph.successors.row(nodes[i]));
+            at[i] = users.into_iter().map(|user| at[user]).min().unwrap_or(nodes.len());
+        }
+        let moves_forward = |i: &usize| runs_before[*i];
+        for i in (place..nodes.len()).filter(moves_forward) {
+            let operands = inside(graph.predecessors.row(nodes[i]));
+            at[i] = operands.into_iter().map(|operand| at[operand]).max().unwrap_or(0);
+        }
+        for i in (place..nodes.len()).rev().filter(moves_forward) {
+            let users = inside(graph.successors.row(nodes[i])).into_iter().filter(moves_forward);
+            at[i] = users.map(|user| at[user]).min().unwrap_or(at[i]);
         }
         let mut order: Vec<usize> = (0..nodes.len()).collect();
-        order.sort_by_key(|&i| (!runs_before[i], if runs_before[i] { i } else { late[i] }, i));
+        // What moves forward comes after what it goes right after, which stands before it in the old order.
+        order.sort_by_key(|&i| (!runs_before[i], at[i], i));
         order.into_iter().map(|i| nodes[i]).collect()
     }
 
