@@ -21,6 +21,8 @@ use memplan_ir::{
 };
 use memplan_program::ValueId;
 use petgraph::unionfind::UnionFind;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use crate::CallGraph;
 
@@ -227,9 +229,10 @@ impl Flow<'_> {
         let next = self.positions.root(body.root);
         let exit = self.positions.root(id);
         self.join(tested, state);
-        for i in 0..self.positions.count_of(id) {
+        let is_kept = self.kept_state([init, state, next], self.positions.count_of(id));
+        for (i, is_kept) in is_kept.into_iter().enumerate() {
             let [init, state, next, exit] = [init, state, next, exit].map(|p| PositionId::new(p.index() + i));
-            if self.same(state, next) {
+            if is_kept {
                 self.classes.union(state.as_u32(), init.as_u32());
                 self.classes.union(state.as_u32(), exit.as_u32());
             } else {
@@ -238,6 +241,32 @@ impl Flow<'_> {
                 self.inputs.extend([(state, init), (state, next), (exit, state)]);
             }
         }
+    }
+
+    /// Which of the first `n` parts of a loop's state are in every iteration what they are to begin with: the body hands
+    /// them through, or another such part that begins as the same value.
+    fn kept_state(&mut self, [init, state, next]: [PositionId; 3], n: usize) -> Vec<bool> {
+        let mut class = |from: PositionId, i: usize| self.classes.find_mut(from.as_u32() + i as u32);
+        let part_of_class: FxHashMap<u32, usize> = (0..n).map(|i| (class(state, i), i)).collect();
+        let handed_on: Vec<Option<usize>> =
+            (0..n).map(|i| part_of_class.get(&class(next, i)).copied()).collect();
+        let begins_as: Vec<u32> = (0..n).map(|i| class(init, i)).collect();
+        // Every part is kept until something says otherwise, and that passes on to what it becomes.
+        let mut becomes: Vec<SmallVec<[usize; 1]>> = vec![SmallVec::new(); n];
+        let mut is_kept = vec![true; n];
+        let mut changed: Vec<usize> = Vec::new();
+        for (i, &from) in handed_on.iter().enumerate() {
+            match from {
+                Some(from) if begins_as[from] == begins_as[i] => becomes[from].push(i),
+                _ => changed.push(i),
+            }
+        }
+        while let Some(i) = changed.pop() {
+            if std::mem::replace(&mut is_kept[i], false) {
+                changed.extend(&becomes[i]);
+            }
+        }
+        is_kept
     }
 
     /// A conditional hands one operand to each branch; its result is a phi unless all branches return one value.

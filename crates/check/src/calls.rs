@@ -7,8 +7,9 @@
 //!
 //! A while loop runs its condition and body any number of times, so this must hold for every next iteration as well:
 //! initial value, parameters of condition and body, root of the body, and result share one slice, and the condition
-//! leaves it alone. State that the body passes through at its own place keeps its name; other state is a new value
-//! after the loop, the same for every number of iterations. That is the fixed point; nothing has to be iterated.
+//! leaves it alone. State that the body passes through at its own place keeps its name, and so does an immediate that it
+//! passes on as another part that is the same immediate; other state is a new value after the loop, the same for every
+//! number of iterations. That is the fixed point; nothing has to be iterated.
 
 use memplan_ir::{ComputationId, EntityRef, InstructionId, Op, PositionId, ShapeIndex};
 use memplan_memory::{Bytes, Slice};
@@ -91,7 +92,8 @@ impl Walk<'_, '_> {
         }
         self.lose(id, body);
         for (i, &(init, result)) in parts.iter().enumerate() {
-            let kept = self.name(part(body_in, i)) == self.name(part(body_out, i));
+            let (state, next) = (self.name(part(body_in, i)), self.name(part(body_out, i)));
+            let kept = state == next || self.is_same_immediate(state, next);
             let name = if kept { Some(self.name(init)) } else { None };
             self.bind_part(id, result, name);
         }
@@ -216,6 +218,18 @@ impl Walk<'_, '_> {
                 let size = Bytes(facts.part(parameter).size);
                 self.violation(Violation::Unplaced { at: facts.place(parameter), size });
             }
+        }
+    }
+
+    /// Whether two names are of one and the same constant, each the constant itself or a parameter that is one at every call.
+    fn is_same_immediate(&self, a: Holder, b: Holder) -> bool {
+        let constant = |name: Holder| match name {
+            Holder::Embedded(at) => Some(self.proving.immediates.get(&at).copied().unwrap_or(at)),
+            _ => None,
+        };
+        match (constant(a), constant(b)) {
+            (Some(a), Some(b)) => a == b || self.facts().same_constant(a, b),
+            _ => false,
         }
     }
 

@@ -248,8 +248,10 @@ impl<'a> Facts<'a> {
     }
 
     pub(crate) fn same_constant(&self, a: PositionId, b: PositionId) -> bool {
+        let index = |p: PositionId| self.positions.shape_index(p);
+        let same_part = index(a) == index(b);
         let [a, b] = [a, b].map(|p| &self.module.instructions[self.positions.instruction(p)]);
-        a.shape == b.shape && a.op == b.op
+        same_part && matches!(a.op, Op::Constant(_)) && a.shape == b.shape && a.op == b.op
     }
 
     /// Resolves the plan's slices, each in bounds of an allocation that exists.

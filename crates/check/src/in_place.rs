@@ -9,8 +9,8 @@
 //! several results, each at the same *k*.
 //!
 //! A reduction beside such results is a second reader of the operand. Kernels that make both, as XLA's reduction
-//! emitters do, read each element once and both store it and fold it, so [`Reach::Folded`] does no harm to *other*
-//! results that take the operand's place. A result that needs the finished reduction needs a second pass, and bytes of its own.
+//! emitters do, read each element once and both store what it becomes and fold it, so [`Reach::Folded`] does no harm to
+//! *other* results of that loop that take the operand's place. A result that needs the finished reduction needs a second pass, and bytes of its own.
 //!
 //! The same holds for the update of a dynamic-update-slice into another parameter: its kernel runs over the update, reads
 //! element *k* when it is *k*'s turn, and stores it elsewhere.
@@ -265,12 +265,15 @@ fn fusion_may_overwrite(
     let made_by =
         |leaf: &Leaf| output.strip_prefix(&leaf.index).and_then(|rest| part(leaf.id, &leaf.at.join(&rest)));
     let replaces = leaves.iter().any(|leaf| made_by(leaf).is_some() && leaf.reach == Reach::Same);
+    // The loop that folds elements is the one that stores what they become.
+    let stores = leaves.iter().any(|leaf| leaf.reach == Reach::Same);
     let lies_as_made = leaves.iter().filter_map(made_by).all(|made| lie_alike(written, Some(made)));
     lies_as_made
         && leaves.iter().all(|leaf| match leaf.reach {
             Reach::No => true,
             Reach::Same => size.is_some() && extents(part(leaf.id, &leaf.at)) == size,
-            Reach::Folded | Reach::Beside => replaces,
+            Reach::Folded => stores,
+            Reach::Beside => replaces,
             _ => false,
         })
 }

@@ -75,6 +75,36 @@ ENTRY main {
     );
 }
 
+/// The loop that stores `s` reads `p` for it and folds it, element by element, before another result takes its place.
+#[test]
+fn what_is_folded_beside_what_it_becomes_may_be_overwritten() {
+    accepts(
+        "HloModule m, is_scheduled=true
+add {
+  x = f32[] parameter(0)
+  y = f32[] parameter(1)
+  ROOT z = f32[] add(x, y)
+}
+fused {
+  p = f32[8]{0} parameter(0)
+  q = f32[8]{0} parameter(1)
+  zero = f32[] constant(0)
+  s = f32[8]{0} add(p, q)
+  n = f32[] reduce(s, zero), dimensions={0}, to_apply=add
+  t = f32[8]{0} negate(q)
+  ROOT all = (f32[], f32[8]{0}, f32[8]{0}) tuple(n, s, t)
+}
+ENTRY main {
+  a = f32[8]{0} parameter(0)          // arg0+0
+  b = f32[8]{0} negate(a)             // temp+0
+  f = (f32[], f32[8]{0}, f32[8]{0}) fusion(b, a), kind=kLoop, calls=fused // {0} temp+64 {1} temp+32 {2} temp+0
+  s = f32[8]{0} get-tuple-element(f), index=1 // temp+32
+  t = f32[8]{0} get-tuple-element(f), index=2 // temp+0
+  ROOT r = f32[8]{0} add(s, t)        // out+0
+}",
+    );
+}
+
 const LOOP: &str = "HloModule m, is_scheduled=true
 body {
   bp = (s32[], f32[4]{0}, f32[4]{0}) parameter(0) // {0} temp+0 {1} temp+4 {2} arg0+0

@@ -302,6 +302,35 @@ ENTRY main {
     );
 }
 
+/// Two parts of one parameter are two immediates.
+#[test]
+fn an_immediate_is_the_same_at_every_call() {
+    refutes(
+        "HloModule m, is_scheduled=true
+inner {
+  ip = f32[] parameter(0)
+  ROOT ir = f32[4]{0} broadcast(ip), dimensions={} // temp+0
+}
+outer {
+  t = (f32[], f32[]) parameter(0)     // temp+32
+  a = f32[] get-tuple-element(t), index=0
+  b = f32[] get-tuple-element(t), index=1
+  x = f32[4]{0} call(a), to_apply=inner // temp+0
+  c = f32[4]{0} negate(x)             // temp+16
+  y = f32[4]{0} call(b), to_apply=inner // temp+0
+  ROOT s = f32[4]{0} add(c, y)        // temp+16
+}
+ENTRY main {
+  one = f32[] constant(1)
+  two = f32[] constant(2)
+  u = (f32[], f32[]) tuple(one, two)  // temp+32
+  o = f32[4]{0} call(u), to_apply=outer // temp+16
+  ROOT r = f32[4]{0} negate(o)        // out+0
+}",
+        "`ip` in `inner` needs 4 bytes but has no slice",
+    );
+}
+
 const FLIGHT: &str = "HloModule m, is_scheduled=true
 ENTRY main {
   p = f32[4]{0} parameter(0)          // arg0+0
