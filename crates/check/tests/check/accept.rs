@@ -89,10 +89,10 @@ fused {
   p = f32[8]{0} parameter(0)
   q = f32[8]{0} parameter(1)
   zero = f32[] constant(0)
-  s = f32[8]{0} add(p, q)
-  n = f32[] reduce(s, zero), dimensions={0}, to_apply=add
-  t = f32[8]{0} negate(q)
-  ROOT all = (f32[], f32[8]{0}, f32[8]{0}) tuple(n, s, t)
+  fs = f32[8]{0} add(p, q)
+  n = f32[] reduce(fs, zero), dimensions={0}, to_apply=add
+  ft = f32[8]{0} negate(q)
+  ROOT all = (f32[], f32[8]{0}, f32[8]{0}) tuple(n, fs, ft)
 }
 ENTRY main {
   a = f32[8]{0} parameter(0)          // arg0+0
