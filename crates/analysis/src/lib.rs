@@ -30,6 +30,7 @@ mod buffers;
 mod call_graph;
 mod cost;
 mod dataflow;
+mod dimensions;
 mod facts;
 mod in_place;
 mod kernel_scratch;
@@ -50,6 +51,9 @@ pub use cost::{
     operations,
 };
 pub use dataflow::{Dataflow, Value, ValueKind, dataflow};
+pub use dimensions::{
+    Batch, DimensionId, Dimensions, FactorId, FactorList, Relation, RelationKind, prefix_windows,
+};
 pub use facts::Facts;
 pub use in_place::{InPlace, InPlacePair};
 pub use kernel_scratch::{KernelScratch, kernel_scratch};

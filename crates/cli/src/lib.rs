@@ -3,6 +3,7 @@
 
 #![allow(clippy::print_stdout, reason = "this is the one crate whose results go to standard output")]
 
+mod argument_dimension;
 mod check;
 mod compile;
 mod completions;

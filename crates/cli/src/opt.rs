@@ -1,8 +1,14 @@
 //! `memplan opt`
 
+use std::str::FromStr;
+
 use clap::Args;
+use memplan::analysis::Dimensions;
+use memplan::ir::Module;
+use memplan::memory::Target;
 use memplan::{hlo, passes};
 
+use crate::argument_dimension::ArgumentDimension;
 use crate::failure::Failure;
 use crate::input::{read_module, target};
 use crate::output::write_result;
@@ -17,6 +23,10 @@ pub(crate) struct OptArgs {
     /// Run only the first N passes
     #[arg(long, value_name = "N")]
     stop_after: Option<usize>,
+    /// Give a dimension of the arguments another extent, before all passes, and let the program follow: `batch=16`, or
+    /// `2:0=16` for dimension 0 of parameter 2. What scalars say of extents stays
+    #[arg(long, value_name = "DIMENSION=N")]
+    resize: Option<Resize>,
     /// Machine to compile for
     #[arg(long, default_value = "cpu")]
     target: String,
@@ -30,9 +40,51 @@ pub(crate) fn run(args: &OptArgs) -> Result<(), Failure> {
     let list = args.passes.iter().map(|name| find(name)).collect::<Result<Vec<_>, _>>()?;
     let mut module = read_module(&args.module)?;
     let options = passes::RunOptions { stop_after: args.stop_after, verify: true };
+    if let Some(resize) = &args.resize {
+        module = resize.apply(module, &target)?;
+    }
     passes::run(&mut module, &list, &passes::Context { target: &target }, options)
         .map_err(|error| Failure::input(&error))?;
     write_result(args.output.as_deref(), hlo::print(&module))
+}
+
+/// A dimension of the arguments, and what it is to be.
+#[derive(Clone, Copy, Debug)]
+struct Resize {
+    dimension: ArgumentDimension,
+    extent: i64,
+}
+
+impl FromStr for Resize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Resize, String> {
+        let (dimension, extent) = text.split_once('=').ok_or("it is written DIMENSION=N")?;
+        let extent = extent.parse().ok().filter(|&n| n > 0).ok_or("N is a whole number above zero")?;
+        Ok(Resize { dimension: dimension.parse()?, extent })
+    }
+}
+
+impl Resize {
+    fn apply(self, mut module: Module, target: &Target) -> Result<Module, Failure> {
+        let context = passes::Context { target };
+        passes::run(&mut module, &[&passes::FOLLOWABLE], &context, passes::RunOptions::default())
+            .map_err(|error| Failure::input(&error))?;
+        let dimensions = Dimensions::follow(&module);
+        let found = self.dimension.find(&module, &dimensions)?;
+        let old = found.extent(&dimensions);
+        let factor = dimensions.extent(found.factor);
+        // Where the dimension is a product, its slowest factor is what changes.
+        let extent = self.extent.checked_mul(factor).filter(|n| n % old == 0).map(|n| n / old);
+        let extent = extent.ok_or_else(|| {
+            Failure::Usage(format!(
+                "error: an extent of {old} that is taken apart elsewhere cannot become {}",
+                self.extent
+            ))
+        })?;
+        let resized = passes::resize(&module, &dimensions, found.factor, extent);
+        Ok(resized.map_err(|error| Failure::input(&error))?.module)
+    }
 }
 
 fn find(name: &str) -> Result<&'static dyn passes::Pass, Failure> {

@@ -53,6 +53,13 @@ pub struct PaddingDimension {
     pub interior: i64,
 }
 
+impl PaddingDimension {
+    /// The extent after padding; `None` beyond 64 bits. May be negative.
+    pub fn padded(self, extent: i64) -> Option<i64> {
+        crate::infer::padded(extent, self.low, self.high, self.interior)
+    }
+}
+
 /// Dimension numbers of a gather.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "XLA's names")]
@@ -111,6 +118,14 @@ impl Default for WindowDimension {
             base_dilation: 1,
             window_reversal: false,
         }
+    }
+}
+
+impl WindowDimension {
+    /// In how many places the window can be over so many elements; `None` beyond 64 bits. Stride and dilations are those
+    /// of a valid window.
+    pub fn placements(&self, extent: i64) -> Option<i64> {
+        crate::infer::placements(extent, self)
     }
 }
 

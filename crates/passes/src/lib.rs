@@ -60,6 +60,7 @@ mod pass;
 mod pipeline;
 mod remat;
 mod report;
+mod resize;
 mod rewrite;
 mod row_blocks;
 mod scalar;
@@ -68,6 +69,7 @@ mod sharding_annotations;
 mod side_effects;
 mod spell_out;
 mod strip_fast_memory;
+mod tell_apart;
 mod tuple_constant_expander;
 mod tuple_simplifier;
 mod tuple_uses;
@@ -104,16 +106,18 @@ pub use optimization_barrier_expander::OPTIMIZATION_BARRIER_EXPANDER;
 pub use pass::{
     AnyPass, Context, Outcome, Pass, PassError, PassFn, PassRun, Pipeline, RunOptions, Unsupported, run,
 };
-pub use pipeline::{LEGALIZE, SIMPLIFY, TAKE_APART};
+pub use pipeline::{FOLLOWABLE, LEGALIZE, SIMPLIFY, TAKE_APART};
 pub use remat::{
     LoweredPeak, Products, REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, Recomputed, Remat,
     RematReport, Tie,
 };
 pub use report::Report;
+pub use resize::{ResizeError, Resized, resize};
 pub use row_blocks::{ROW_BLOCKS, RowBlocks};
 pub use scatter_to_select::SCATTER_TO_SELECT;
 pub use sharding_annotations::{SHARDING_FOLDING, SHARDING_REMOVER};
 pub use strip_fast_memory::strip_fast_memory;
+pub use tell_apart::TELL_APART;
 pub use tuple_constant_expander::TUPLE_CONSTANT_EXPANDER;
 pub use tuple_simplifier::TUPLE_SIMPLIFIER;
 pub use while_invariant_code_motion::{
@@ -144,6 +148,7 @@ pub const ALL: &[&dyn Pass] = &[
     &DEFAULT_LAYOUTS,
     &DONATION,
     &FLATTEN_CALL_GRAPH,
+    &FOLLOWABLE,
     &FUSION,
     &FUSION_INLINER,
     &FUSION_OF_UPDATES,
@@ -160,6 +165,7 @@ pub const ALL: &[&dyn Pass] = &[
     &SCATTER_TO_SELECT,
     &SIMPLIFY,
     &TAKE_APART,
+    &TELL_APART,
     &TUPLE_CONSTANT_EXPANDER,
     &TUPLE_SIMPLIFIER,
     &WHILE_INVARIANT_CODE_MOTION,

@@ -6,7 +6,7 @@ use crate::AnyPass::{self, Static};
 use crate::{
     ALGEBRAIC_SIMPLIFIER, BITCAST_EXPANDER, CALL_INLINER, CONDITIONAL_SIMPLIFIER, CONSTANT_FOLDING,
     COPY_INSERTION, CSE, DCE, DEFAULT_LAYOUTS, FLATTEN_CALL_GRAPH, FUSION_INLINER, HOST_OFFLOAD, Pipeline,
-    TUPLE_CONSTANT_EXPANDER, TUPLE_SIMPLIFIER, WHILE_INVARIANT_CODE_MOTION, WHILE_SIMPLIFIER,
+    TELL_APART, TUPLE_CONSTANT_EXPANDER, TUPLE_SIMPLIFIER, WHILE_INVARIANT_CODE_MOTION, WHILE_SIMPLIFIER,
 };
 
 /// One round. Inlining comes first, since everything else looks at one computation at a time.
@@ -58,6 +58,21 @@ pub const LEGALIZE: Pipeline = Pipeline {
         Static(&HOST_OFFLOAD),
         Static(&FLATTEN_CALL_GRAPH),
         Static(&COPY_INSERTION),
+    ]),
+    rounds: 1,
+};
+
+/// What a module goes through before its dimensions are followed: every value has one caller and one purpose then, so that
+/// only those dimensions are one that have to be.
+pub const FOLLOWABLE: Pipeline = Pipeline {
+    name: "followable",
+    description: "give every call and every constant its own values, so that dimensions can be followed",
+    passes: Cow::Borrowed(&[
+        Static(&TUPLE_CONSTANT_EXPANDER),
+        Static(&CALL_INLINER),
+        Static(&FLATTEN_CALL_GRAPH),
+        Static(&TELL_APART),
+        Static(&DCE),
     ]),
     rounds: 1,
 };

@@ -89,7 +89,7 @@ fn dilated(n: i64, dilation: i64) -> Option<i64> {
 
 /// Number of placements of a window over `base` elements; `None` on overflow. See "Window" in XLA's operation
 /// semantics. Size, stride and dilations must be positive.
-pub(super) fn placements(base: i64, window: &WindowDimension) -> Option<i64> {
+pub(crate) fn placements(base: i64, window: &WindowDimension) -> Option<i64> {
     let padded = dilated(base, window.base_dilation)?
         .checked_add(window.padding_low)?
         .checked_add(window.padding_high)?;
@@ -101,7 +101,7 @@ pub(super) fn placements(base: i64, window: &WindowDimension) -> Option<i64> {
 }
 
 /// Extent after padding; `None` on overflow. May be negative.
-pub(super) fn padded(size: i64, low: i64, high: i64, interior: i64) -> Option<i64> {
+pub(crate) fn padded(size: i64, low: i64, high: i64, interior: i64) -> Option<i64> {
     let between = size.saturating_sub(1).max(0).checked_mul(interior)?;
     size.checked_add(low)?.checked_add(high)?.checked_add(between)
 }

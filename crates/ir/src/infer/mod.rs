@@ -28,7 +28,7 @@ use std::borrow::Cow;
 
 use crate::{ArrayShape, ComputationId, Module, Op, Opcode, Shape};
 
-pub(crate) use dimension::{Agreement, compatible};
+pub(crate) use dimension::{Agreement, compatible, padded, placements};
 pub(crate) use error::brief;
 pub use error::{Extent, InferError};
 

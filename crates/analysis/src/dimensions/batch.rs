@@ -1,0 +1,128 @@
+//! Which dimension of a program's arguments is the batch.
+
+use super::{Dimensions, FactorId, FactorList};
+use cranelift_entity::EntityRef;
+use memplan_ir::{ArrayShape, InstructionId, Module, Shape};
+
+/// The factor that a program's examples are counted by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// The factor.
+    pub factor: FactorId,
+    /// The first argument that has it: number of the parameter, number of the part in preorder of its shape, and dimension.
+    pub at: (usize, usize, usize),
+    /// Everything that the extent of that dimension is a product of.
+    pub dimension: FactorList,
+}
+
+impl Batch {
+    /// The extent of the whole dimension.
+    pub fn extent(&self, dimensions: &Dimensions) -> i64 {
+        self.dimension.iter().map(|&factor| dimensions.extent(factor)).product()
+    }
+}
+
+/// An array among the arguments.
+struct Argument<'a> {
+    parameter: usize,
+    part: usize,
+    array: &'a ArrayShape,
+    factors: Vec<FactorId>,
+    /// It comes back as a result of the same type and extents: weights, moments, caches.
+    is_state: bool,
+}
+
+impl Dimensions {
+    /// The factor that the dimension of a parameter of the entry is counted by; where there are several, the slowest.
+    pub fn batch_at(
+        &self,
+        module: &Module,
+        parameter: usize,
+        part: usize,
+        dimension: usize,
+    ) -> Option<Batch> {
+        let id = *module.entry_computation().parameters.get(parameter)?;
+        let position = self.positions.of(id).nth(part)?;
+        let factors = self.factors_of(self.of(position).nth(dimension)?);
+        Some(Batch { factor: *factors.first()?, at: (parameter, part, dimension), dimension: factors })
+    }
+
+    /// The likeliest batch: of the dimensions of integer arguments (tokens, labels), or else of all
+    /// arguments that are no state, or else of all, those that no state of floats has; of these, the one that most bytes
+    /// of the program have.
+    ///
+    /// `None` where no argument has a dimension that could be it.
+    pub fn batch(&self, module: &Module) -> Option<Batch> {
+        let arguments = self.arguments(module);
+        let of = |wanted: &dyn Fn(&Argument<'_>) -> bool| -> Vec<FactorId> {
+            arguments.iter().filter(|argument| wanted(argument)).flat_map(Argument::once).collect()
+        };
+        let integers = of(&|a| a.array.element_type.is_integral());
+        let data = of(&|a| !a.is_state);
+        let found = [integers, data, of(&|_| true)].into_iter().find(|factors| !factors.is_empty())?;
+        let of_state = of(&|a| a.is_state && !a.array.element_type.is_integral());
+        let own: Vec<FactorId> = found.iter().copied().filter(|factor| !of_state.contains(factor)).collect();
+        let candidates = if own.is_empty() { found } else { own };
+        let bytes = self.bytes_by_factor(module);
+        let factor = candidates
+            .into_iter()
+            .max_by_key(|factor| (bytes[factor.index()], std::cmp::Reverse(*factor)))?;
+        let (parameter, part, dimension) =
+            arguments.iter().find_map(|argument| argument.place_of(self, module, factor))?;
+        Some(Batch { factor, ..self.batch_at(module, parameter, part, dimension)? })
+    }
+
+    fn arguments<'a>(&self, module: &'a Module) -> Vec<Argument<'a>> {
+        let entry = module.entry_computation();
+        let results = leaves(module, entry.root);
+        let is_state = |array: &ArrayShape| {
+            array.rank() > 0 && results.iter().any(|(_, result)| result.same_ignoring_layout(array))
+        };
+        let mut arguments = Vec::new();
+        for (parameter, &id) in entry.parameters.iter().enumerate() {
+            for (part, array) in leaves(module, id) {
+                let factors = self.of_parameter(module, parameter, part).into_iter().flatten().collect();
+                arguments.push(Argument { parameter, part, array, factors, is_state: is_state(array) });
+            }
+        }
+        arguments
+    }
+
+    /// Bytes of all arrays that have a factor among their extents.
+    fn bytes_by_factor(&self, module: &Module) -> Vec<u64> {
+        let mut bytes = vec![0u64; self.factor_count()];
+        for (position, array) in self.arrays(module) {
+            let size =
+                array.element_count().unwrap_or(0).saturating_mul(array.element_type.byte_width().into());
+            for factor in self.of(position).flat_map(|dimension| self.factors_of(dimension)) {
+                bytes[factor.index()] = bytes[factor.index()].saturating_add(size);
+            }
+        }
+        bytes
+    }
+}
+
+impl Argument<'_> {
+    /// Factors that it has once: what it has twice counts no examples.
+    fn once(&self) -> Vec<FactorId> {
+        let count = |factor: &FactorId| self.factors.iter().filter(|other| *other == factor).count();
+        self.factors.iter().copied().filter(|factor| count(factor) == 1).collect()
+    }
+
+    fn place_of(
+        &self,
+        dimensions: &Dimensions,
+        module: &Module,
+        factor: FactorId,
+    ) -> Option<(usize, usize, usize)> {
+        let own = dimensions.of_parameter(module, self.parameter, self.part);
+        let dimension = own.iter().position(|factors| factors.contains(&factor))?;
+        Some((self.parameter, self.part, dimension))
+    }
+}
+
+/// The arrays of a value, each with its number among the parts of the shape.
+fn leaves(module: &Module, id: InstructionId) -> Vec<(usize, &ArrayShape)> {
+    let parts = super::parts(module.shape(id)).into_iter().enumerate();
+    parts.filter_map(|(part, shape): (usize, &Shape)| Some((part, shape.as_array()?))).collect()
+}

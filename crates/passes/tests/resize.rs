@@ -1,0 +1,158 @@
+//! Programs of another size: what follows, and what is refused.
+
+use memplan_analysis::Dimensions;
+use memplan_hlo::{parse, print};
+use memplan_ir::Module;
+use memplan_memory::Target;
+use memplan_passes::{Context, FOLLOWABLE, ResizeError, RunOptions, resize, run};
+
+fn followable(text: &str) -> (Module, Dimensions) {
+    let mut module = parse(text).unwrap();
+    let target = Target::find("cpu").unwrap();
+    run(&mut module, &[&FOLLOWABLE], &Context { target: &target }, RunOptions::default()).unwrap();
+    let dimensions = Dimensions::follow(&module);
+    (module, dimensions)
+}
+
+/// The program with the dimension of a parameter scaled to an extent, or why there is none.
+fn resized(text: &str, (parameter, dimension): (usize, usize), extent: i64) -> Result<String, String> {
+    let (module, dimensions) = followable(text);
+    let found = dimensions.batch_at(&module, parameter, 0, dimension).unwrap();
+    let text = |resized: Result<_, ResizeError>| match resized {
+        Ok(memplan_passes::Resized { module, .. }) => Ok(print(&module)),
+        Err(error) => Err(error.to_string()),
+    };
+    text(resize(&module, &dimensions, found.factor, extent))
+}
+
+#[track_caller]
+fn check(text: &str, at: (usize, usize), extent: i64, expected: &[&str]) {
+    let found = resized(text, at, extent).unwrap();
+    for line in expected {
+        assert!(found.contains(line), "`{line}` is not in\n{found}");
+    }
+}
+
+/// Two zeros of one shape are one instruction, a mask is as wide as weights, and a batch is a part of rows.
+const STEP: &str = "
+HloModule step, entry_computation_layout={(f32[4,16,16]{2,1,0}, f32[16,16]{1,0})->f32[64,16]{1,0}}
+ENTRY main {
+  x = f32[4,16,16] parameter(0)
+  w = f32[16,16] parameter(1)
+  zero = f32[] constant(0)
+  zeros = f32[16,16] broadcast(zero), dimensions={}
+  mask = f32[4,16,16] broadcast(zeros), dimensions={1,2}
+  masked = f32[4,16,16] add(x, mask)
+  shifted = f32[16,16] add(w, zeros)
+  rows = f32[64,16] reshape(masked)
+  ROOT out = f32[64,16] dot(rows, shifted), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}";
+
+#[test]
+fn a_batch_is_followed_through_reshapes_and_products() {
+    check(STEP, (0, 0), 2, &["->f32[32,16]", "x = f32[2,16,16]", "w = f32[16,16]", "rows = f32[32,16]"]);
+    check(STEP, (0, 1), 8, &["x = f32[4,8,16]", "w = f32[16,16]", "rows = f32[32,16]"]);
+    // What is contracted goes with the weights.
+    check(STEP, (0, 2), 8, &["x = f32[4,16,8]", "w = f32[8,16]", "out = f32[64,16]"]);
+}
+
+#[test]
+fn slices_pads_and_windows_follow() {
+    let text = "
+HloModule m
+add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }
+ENTRY main {
+  x = f32[9,4] parameter(0)
+  zero = f32[] constant(0)
+  but_last = f32[8,4] slice(x), slice={[0:8], [0:4]}
+  half = f32[4,4] slice(but_last), slice={[4:8], [0:4]}
+  padded = f32[11,4] pad(x, zero), padding=1_1x0_0
+  sums = f32[9,4] reduce-window(x, zero), window={size=9x1 pad=8_0x0_0}, to_apply=add
+  pairs = f32[4,4] reduce-window(but_last, zero), window={size=2x1 stride=2x1}, to_apply=add
+  both = f32[18,4] concatenate(x, sums), dimensions={0}
+  ROOT t = (f32[4,4], f32[11,4], f32[4,4], f32[18,4]) tuple(half, padded, pairs, both)
+}";
+    let expected = [
+        "but_last = f32[16,4]",
+        "slice={[0:16], [0:4]}",
+        "slice={[8:16], [0:4]}",
+        "padded = f32[19,4]",
+        "size=17x1 pad=16_0x0_0",
+        "pairs = f32[8,4]",
+        "both = f32[34,4]",
+    ];
+    check(text, (0, 0), 17, &expected);
+    // The half of seven.
+    assert!(resized(text, (0, 0), 8).is_err());
+}
+
+#[test]
+fn loops_and_scatters_follow() {
+    let text = "
+HloModule m
+second { a = f32[] parameter(0) ROOT b = f32[] parameter(1) }
+body {
+  s = (f32[8,4], s32[]) parameter(0)
+  x = f32[8,4] get-tuple-element(s), index=0
+  i = s32[] get-tuple-element(s), index=1
+  one = s32[] constant(1)
+  n = s32[] add(i, one)
+  zero = s32[] constant(0)
+  row = f32[8,1] dynamic-slice(x, zero, i), dynamic_slice_sizes={8,1}
+  y = f32[8,4] dynamic-update-slice(x, row, zero, zero)
+  ROOT r = (f32[8,4], s32[]) tuple(y, n)
+}
+condition {
+  s = (f32[8,4], s32[]) parameter(0)
+  i = s32[] get-tuple-element(s), index=1
+  n = s32[] constant(4)
+  ROOT r = pred[] compare(i, n), direction=LT
+}
+ENTRY main {
+  x = f32[8,4] parameter(0)
+  places = s32[8,1] parameter(1)
+  zero = s32[] constant(0)
+  nothing = f32[] constant(0)
+  init = (f32[8,4], s32[]) tuple(x, zero)
+  loop = (f32[8,4], s32[]) while(init), condition=condition, body=body
+  y = f32[8,4] get-tuple-element(loop), index=0
+  room = f32[16,4] broadcast(nothing), dimensions={}
+  ROOT out = f32[16,4] scatter(room, places, y), update_window_dims={1}, inserted_window_dims={0}, \
+       scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=second
+}";
+    let expected = ["dynamic_slice_sizes={4,1}", "places = s32[4,1]", "out = f32[8,4]"];
+    check(text, (0, 0), 4, &expected);
+}
+
+#[test]
+fn what_cannot_follow_is_refused() {
+    let table = "
+HloModule m
+ENTRY main { x = f32[3] parameter(0)  c = f32[3] constant({1, 2, 3})  ROOT s = f32[3] add(x, c) }";
+    let error = resized(table, (0, 0), 6).unwrap_err();
+    assert_eq!(
+        error,
+        "the constant `c` has 3 elements in this dimension, and what others would be is not known"
+    );
+    let call = "
+HloModule m
+ENTRY main { x = f32[3] parameter(0)  ROOT s = f32[5] custom-call(x), custom_call_target=\"f\" }";
+    let error = resized(call, (0, 0), 6).unwrap_err();
+    assert_eq!(error, "`s` (custom-call) takes a dimension of 3 as it is");
+}
+
+#[test]
+fn the_batch_is_found() {
+    let batch = |text: &str| {
+        let (module, dimensions) = followable(text);
+        dimensions.batch(&module).map(|batch| batch.at)
+    };
+    assert_eq!(batch(STEP), Some((0, 0, 0)));
+    let labels = "
+HloModule m
+ENTRY main { xs = f32[128,256,64] parameter(0)  y = s32[256] parameter(1)
+  b = s32[128,256,64] broadcast(y), dimensions={1}  c = f32[128,256,64] convert(b)
+  ROOT r = f32[128,256,64] add(xs, c) }";
+    assert_eq!(batch(labels), Some((0, 0, 1)));
+    assert_eq!(batch("HloModule m\nENTRY main { x = f32[] parameter(0)  ROOT n = f32[] negate(x) }"), None);
+}
