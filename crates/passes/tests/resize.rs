@@ -82,8 +82,6 @@ ENTRY main {
         "both = f32[34,4]",
     ];
     check(text, (0, 0), 17, &expected);
-    // The half of seven.
-    assert!(resized(text, (0, 0), 8).is_err());
 }
 
 #[test]

@@ -28,6 +28,8 @@ struct Argument<'a> {
     part: usize,
     array: &'a ArrayShape,
     factors: Vec<FactorId>,
+    /// Those of its slowest dimension.
+    leads: FactorList,
     /// It comes back as a result of the same type and extents: weights, moments, caches.
     is_state: bool,
 }
@@ -48,8 +50,8 @@ impl Dimensions {
     }
 
     /// The likeliest batch: of the dimensions of integer arguments (tokens, labels), or else of all
-    /// arguments that are no state, or else of all, those that no state of floats has; of these, the one that most bytes
-    /// of the program have.
+    /// arguments that are no state, or else of all, those that no state of floats has; of these, those that are the slowest of
+    /// an argument, if there are such, and of these the one that most bytes of the program have.
     ///
     /// `None` where no argument has a dimension that could be it.
     pub fn batch(&self, module: &Module) -> Option<Batch> {
@@ -63,6 +65,10 @@ impl Dimensions {
         let of_state = of(&|a| a.is_state && !a.array.element_type.is_integral());
         let own: Vec<FactorId> = found.iter().copied().filter(|factor| !of_state.contains(factor)).collect();
         let candidates = if own.is_empty() { found } else { own };
+        let leading =
+            of(&|_| true).into_iter().filter(|factor| arguments.iter().any(|a| a.leads.contains(factor)));
+        let leading: Vec<FactorId> = leading.filter(|factor| candidates.contains(factor)).collect();
+        let candidates = if leading.is_empty() { candidates } else { leading };
         let bytes = self.bytes_by_factor(module);
         let factor = candidates
             .into_iter()
@@ -81,8 +87,17 @@ impl Dimensions {
         let mut arguments = Vec::new();
         for (parameter, &id) in entry.parameters.iter().enumerate() {
             for (part, array) in leaves(module, id) {
-                let factors = self.of_parameter(module, parameter, part).into_iter().flatten().collect();
-                arguments.push(Argument { parameter, part, array, factors, is_state: is_state(array) });
+                let own = self.of_parameter(module, parameter, part);
+                let leads = own.first().cloned().unwrap_or_default();
+                let factors = own.into_iter().flatten().collect();
+                arguments.push(Argument {
+                    parameter,
+                    part,
+                    array,
+                    factors,
+                    leads,
+                    is_state: is_state(array),
+                });
             }
         }
         arguments
