@@ -5,13 +5,14 @@ use memplan::check;
 use memplan::memory::PlanFile;
 
 use crate::failure::{Failure, chain};
-use crate::input::{read, read_module, target};
+use crate::input::{Form, read, read_module, target};
 use crate::output::write_result;
 use crate::report::count;
+use crate::verdict::within;
 
 #[derive(Args)]
 pub(crate) struct CheckArgs {
-    /// HLO text or protobuf; `-` is standard input
+    /// HLO text or protobuf, also `.gz`, or a folder of `--xla_dump_to`; `-` is standard input
     module: String,
     /// The plan, as JSON
     plan: String,
@@ -21,7 +22,7 @@ pub(crate) struct CheckArgs {
 }
 
 pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
-    let module = read_module(&args.module)?;
+    let module = read_module(&args.module, Form::Compiled)?;
     let bytes = read(&args.plan)?;
     let file: PlanFile = serde_json::from_slice(&bytes).map_err(|error| {
         Failure::Input(format!(
@@ -35,7 +36,10 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     let target = target(name)?;
     let (schedule, plan) = file.resolve(&module).map_err(|error| Failure::Refuted(chain(&error)))?;
     match check::check(&module, &schedule, &target, &plan) {
-        Ok(proof) => write_result(None, proof_line(&proof)),
+        Ok(proof) => {
+            write_result(None, proof_line(&proof))?;
+            within(&plan, &target)
+        }
         Err(violations) => Err(Failure::Refuted(format!("error: the plan is wrong\n{}", list(&violations)))),
     }
 }

@@ -2,18 +2,18 @@
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use memplan::driver::{Point, exceeded, frontier};
+use memplan::driver::{Point, frontier};
 use memplan::ir::Module;
 use memplan::memory::{Bytes, Target};
-use memplan::plan::{PlanOptions, Planned, peak_report};
-use memplan::{CompileOptions, Compiled, Effort, Objective, compile};
+use memplan::plan::{PlanOptions, Planned};
+use memplan::{CompileOptions, Effort, Objective, compile};
 
 use crate::check::proof_line;
 use crate::emit::{Before, Program};
 use crate::estimate;
 use crate::failure::Failure;
 use crate::frontier;
-use crate::input::{read_module, target};
+use crate::input::{Form, read_module, target};
 use crate::ipu_report;
 use crate::options::{Format, PackOptions, ResultArgs, parse_bytes};
 use crate::plan::plan_module;
@@ -21,10 +21,11 @@ use crate::pool::{PoolOptions, paragraph};
 use crate::progress;
 use crate::report;
 use crate::stages;
+use crate::verdict::{beyond, fits, verdict};
 
 #[derive(Args)]
 pub(crate) struct CompileArgs {
-    /// HLO text or protobuf; `-` is standard input
+    /// HLO text or protobuf, also `.gz`, or a folder of `--xla_dump_to`; `-` is standard input
     module: String,
     /// Machine to compile for: a name from `memplan targets`, or a TOML file
     #[arg(long)]
@@ -64,7 +65,7 @@ pub(crate) struct CompileArgs {
 pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
     args.result.check()?;
     let target = target(&args.target)?;
-    let mut module = read_module(&args.module)?;
+    let mut module = read_module(&args.module, Form::Given)?;
     let per_device = report::per_device(&module, &target);
     let shows_before = args.result.emit.shows_before();
     let original = (args.result.format == Format::Text || shows_before).then(|| module.clone());
@@ -102,7 +103,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
             let mut text = stages::table(&compiled, args.timings) + "\n";
             let facts = &compiled.planned.facts;
             text.push_str(&report::render(&module, &target, facts, plan, per_device, screen));
-            let beside = original.as_ref().and_then(|original| estimate::beside(original, &target));
+            let beside = original.as_ref().map(|original| estimate::beside(original, &target, &plan.totals));
             text.extend(beside.map(|beside| screen.wrap(&beside)));
             text.extend(placement.iter().map(|placement| paragraph(placement, screen)));
             text.extend(tiles.as_ref().map(|tiles| ipu_report::render(&module, tiles)));
@@ -113,10 +114,8 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
         }
     };
     args.result.write(text)?;
-    if let Some(limit) = exceeded(plan, &target, args.memory_limit) {
-        return Err(Failure::DoesNotFit(story(&module, &compiled, limit)));
-    }
-    args.pool.verdict(placement.as_ref())?;
+    verdict(&module, &target, &compiled.planned, args.memory_limit, per_device)?;
+    args.pool.verdict(placement.as_ref(), args.memory_limit)?;
     let facts = &compiled.planned.facts;
     tiles.as_ref().map_or(Ok(()), |tiles| ipu_report::verdict(&args.ipu, &module, &target, facts, tiles))
 }
@@ -134,6 +133,13 @@ fn list(args: &CompileArgs, module: &Module, target: &Target, points: &[Point]) 
     args.result.write(match args.result.format {
         Format::Json => frontier::json(module, target, points),
         Format::Text => frontier::render(module, target, points),
+    })?;
+    let Some(least) = points.first() else { return Ok(()) };
+    fits(least.price.total, target).map_err(|available| {
+        Failure::DoesNotFit(format!(
+            "error: the smallest program needs {}",
+            beyond(least.price.total, available)
+        ))
     })
 }
 
@@ -142,23 +148,4 @@ fn as_given(original: &Module, target: &Target) -> Result<(Module, Planned), Fai
     let mut module = original.clone();
     let (planned, _) = plan_module(&mut module, target, true, &PlanOptions::default())?;
     Ok((module, planned))
-}
-
-/// What is asked for, what there is, and who holds the peak.
-pub fn story(module: &Module, compiled: &Compiled, limit: Bytes) -> String {
-    let totals = &compiled.planned.plan.totals;
-    let peak = peak_report(module, &compiled.planned.facts, &compiled.planned.plan);
-    let mut text = format!(
-        "error: the program needs {} and may have {limit}: {} too much\n  the peak is {} while `{}` runs, held by",
-        totals.total,
-        totals.total.saturating_sub(limit),
-        peak.bytes,
-        module.instructions[peak.instruction].name,
-    );
-    for buffer in peak.buffers.iter().take(5) {
-        let (shape, name) =
-            (report::shape_at(module, &buffer.position), report::name_at(module, &buffer.position));
-        text.push_str(&format!("\n  {:>12}  {shape} {name}", buffer.slice.size.to_string()));
-    }
-    text
 }

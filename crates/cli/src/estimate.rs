@@ -8,13 +8,14 @@ use serde::Serialize;
 
 use crate::emit::Program;
 use crate::failure::Failure;
-use crate::input::{read_module, target};
+use crate::input::{Form, read_module, target};
 use crate::options::{Format, ResultArgs};
 use crate::report;
+use crate::verdict::verdict;
 
 #[derive(Args)]
 pub(crate) struct EstimateArgs {
-    /// HLO text or protobuf, as JAX hands it over; `-` is standard input
+    /// HLO text or protobuf as JAX hands it over, also `.gz`, or a folder of `--xla_dump_to`; `-` is standard input
     module: String,
     /// Whose: xla-gpu, xla-cpu or xla-tpu
     #[arg(long, value_parser = compiler)]
@@ -41,7 +42,7 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
     args.result.check()?;
     let compiler = &args.compiler;
     let target = target(args.target.as_ref().unwrap_or(&compiler.target))?;
-    let module = read_module(&args.module)?;
+    let module = read_module(&args.module, Form::Given)?;
     let per_device = report::per_device(&module, &target);
     let found = estimate(&module, compiler, &target).map_err(|error| Failure::input(&error))?;
     args.result.emit.write(&Program::new(&found.module, &target, &found.planned))?;
@@ -65,20 +66,28 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
             screen.wrap(&expected) + &report
         }
     };
-    args.result.write(text)
+    args.result.write(text)?;
+    verdict(&found.module, &target, &found.planned, None, per_device)
 }
 
-/// What a compiler that people have would need where a plan assumes other kernels than it makes; nothing for machines of
-/// which no compiler is known.
-pub(crate) fn beside(module: &Module, target: &Target) -> Option<String> {
+/// Whose kernels a compiled program needs, and what a compiler that people have would need with its own, where one is
+/// known for that kind of machine.
+pub(crate) fn beside(module: &Module, target: &Target, compiled: &Totals) -> String {
     let is_for =
         |compiler: &Compiler| Target::find(&compiler.target).is_ok_and(|usual| usual.family == target.family);
-    let compiler = Compiler::built_in().into_iter().find(is_for)?;
-    let other = match estimate(module, &compiler, target) {
-        Ok(found) => format!("{} would need {} (`memplan estimate`)", compiler.name, found.total),
-        Err(error) => format!("what {} would need is not known: {error}", compiler.name),
-    };
-    Some(format!("\nthis is with the kernels that {}'s file promises; {other}\n", target.name))
+    let compiler = Compiler::built_in().into_iter().find(is_for);
+    let other = compiler.map(|compiler| match estimate(module, &compiler, target) {
+        Ok(found) => {
+            let own = compiled.total.saturating_sub(compiled.constants);
+            let ratio = found.total.0 as f64 / own.0.max(1) as f64;
+            format!(
+                "; {} would need {}, {ratio:.2} times as much (`memplan estimate`)",
+                compiler.name, found.total
+            )
+        }
+        Err(error) => format!("; what {} would need is not known: {error}", compiler.name),
+    });
+    format!("\nthis is with the kernels that {}'s file promises{}\n", target.name, other.unwrap_or_default())
 }
 
 /// The compiler with a name.

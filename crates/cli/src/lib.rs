@@ -22,6 +22,7 @@ mod passes;
 mod picture;
 mod plan;
 mod pool;
+mod programs;
 mod progress;
 mod replay;
 mod report;
@@ -31,12 +32,12 @@ mod screen;
 mod stages;
 mod targets;
 mod time;
+mod verdict;
 
 use std::ffi::OsString;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-pub use compile::story as too_large;
 pub use failure::Failure;
 pub use input::{parse_module, target};
 pub use options::parse_bytes;
@@ -44,6 +45,7 @@ pub use plan::plan_module;
 pub use report::{render as report, shape_at};
 pub use rewrite::report as rewrite_report;
 pub use screen::Screen;
+pub use verdict::story as too_large;
 
 /// Plans the memory of tensor programs: reads HLO from JAX and XLA, gives every buffer an address, proves the answer.
 #[derive(Parser)]

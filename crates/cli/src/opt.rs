@@ -10,12 +10,12 @@ use memplan::{hlo, passes};
 
 use crate::argument_dimension::ArgumentDimension;
 use crate::failure::Failure;
-use crate::input::{read_module, target};
+use crate::input::{Form, read_module, target};
 use crate::output::write_result;
 
 #[derive(Args)]
 pub(crate) struct OptArgs {
-    /// HLO text or protobuf; `-` is standard input
+    /// HLO text or protobuf, also `.gz`, or a folder of `--xla_dump_to`; `-` is standard input
     module: String,
     /// Passes to run, in order
     #[arg(long, value_delimiter = ',')]
@@ -38,7 +38,7 @@ pub(crate) struct OptArgs {
 pub(crate) fn run(args: &OptArgs) -> Result<(), Failure> {
     let target = target(&args.target)?;
     let list = args.passes.iter().map(|name| find(name)).collect::<Result<Vec<_>, _>>()?;
-    let mut module = read_module(&args.module)?;
+    let mut module = read_module(&args.module, Form::Given)?;
     let options = passes::RunOptions { stop_after: args.stop_after, verify: true };
     if let Some(resize) = &args.resize {
         module = resize.apply(module, &target)?;

@@ -9,14 +9,16 @@ use memplan::{LEGALIZE, check, passes};
 use crate::check::{list, proof_line};
 use crate::emit::Program;
 use crate::failure::Failure;
-use crate::input::{read_module, target};
+use crate::input::{Form, find, note_choice, target};
 use crate::options::{Format, PackOptions, ResultArgs};
 use crate::pool::{PoolOptions, paragraph};
+use crate::programs;
 use crate::report;
+use crate::verdict::verdict;
 
 #[derive(Args)]
 pub(crate) struct PlanArgs {
-    /// HLO text or protobuf; `-` is standard input
+    /// HLO text or protobuf, also `.gz`, or a folder of `--xla_dump_to`; `-` is standard input
     module: String,
     /// Machine to plan for: a name from `memplan targets`, or a TOML file
     #[arg(long, default_value = "cpu")]
@@ -45,26 +47,40 @@ enum ScheduleChoice {
 pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     args.result.check()?;
     let target = target(&args.target)?;
-    let mut module = read_module(&args.module)?;
-    let per_device = report::per_device(&module, &target);
     let options = PlanOptions { assign: args.pack.assign_options(), ..PlanOptions::default() };
-    let (planned, proof) =
-        plan_module(&mut module, &target, args.schedule == ScheduleChoice::Keep, &options)?;
-    let program = Program::new(&module, &target, &planned);
+    let keep_schedule = args.schedule == ScheduleChoice::Keep;
+    let found = find(&args.module, Form::Compiled)?;
+    let resident = programs::resident(&args.module, &found, &target, keep_schedule, &options);
+    let chosen = resident.as_ref().map_or(Ok(0), programs::largest_of)?;
+    note_choice(&args.module, &found, chosen);
+    let mut module = found[chosen].module()?;
+    let per_device = report::per_device(&module, &target);
+    let (planned, proof) = plan_module(&mut module, &target, keep_schedule, &options)?;
+    let mut program = Program::new(&module, &target, &planned);
+    program.resident = resident.as_ref();
     args.result.emit.write(&program)?;
     let placement = args.pool.placement(&target, &planned.plan);
     let text = match args.result.format {
         Format::Json => program.plan_json(),
         Format::Text => {
             let screen = args.result.screen();
-            let mut text =
-                report::render(&module, &target, &planned.facts, &planned.plan, per_device, screen);
+            let list = resident.as_ref().map(|resident| programs::render(resident, screen) + "\n");
+            let mut text = list.unwrap_or_default();
+            text.push_str(&report::render(
+                &module,
+                &target,
+                &planned.facts,
+                &planned.plan,
+                per_device,
+                screen,
+            ));
             text.extend(placement.iter().map(|placement| paragraph(placement, screen)));
             text + "\n" + &screen.wrap(&proof_line(&proof))
         }
     };
     args.result.write(text)?;
-    args.pool.verdict(placement.as_ref())
+    verdict(&module, &target, &planned, None, per_device)?;
+    args.pool.verdict(placement.as_ref(), None)
 }
 
 /// Schedules a module, unless it has a schedule that is to be kept, gives every buffer an address, and proves the plan.

@@ -10,8 +10,7 @@ use crate::screen::Screen;
 
 #[derive(Args)]
 pub(crate) struct PoolOptions {
-    /// On GPUs: how the process gets its memory, as XLA_PYTHON_CLIENT_ALLOCATOR: default, platform, bfc, cuda_async or vmm. With any of these flags, a
-    /// program that does not fit is a failure (status 3)
+    /// On GPUs: how the process gets its memory, as XLA_PYTHON_CLIENT_ALLOCATOR: default, platform, bfc, cuda_async or vmm
     #[arg(long, value_name = "KIND", value_parser = parse_allocator)]
     allocator: Option<AllocatorKind>,
     /// On GPUs: share of the memory that the process may have, as XLA_CLIENT_MEM_FRACTION (default 0.75)
@@ -38,10 +37,11 @@ impl PoolOptions {
         if is_wanted { place(target, plan, &settings) } else { None }
     }
 
-    /// The failure of a program that does not fit, where the flags ask whether it does.
-    pub(crate) fn verdict(&self, placement: Option<&Placement>) -> Result<(), Failure> {
+    /// The failure of a program that does not fit into the process. Where a limit says what there is, only flags that
+    /// describe the process make this a question.
+    pub(crate) fn verdict(&self, placement: Option<&Placement>, limit: Option<Bytes>) -> Result<(), Failure> {
         match placement {
-            Some(Placement { shortage: Some(shortage), .. }) if self.is_asked() => {
+            Some(Placement { shortage: Some(shortage), .. }) if self.is_asked() || limit.is_none() => {
                 Err(Failure::DoesNotFit(format!("the program does not fit into the process: {shortage}")))
             }
             _ => Ok(()),

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::defragment::{Wish, defragment};
 use crate::failure::Failure;
-use crate::input::{read, read_module, render_at, target};
+use crate::input::{Form, read, read_module, render_at, target};
 use crate::options::{Format, PackOptions, parse_bytes, parse_fraction};
 use crate::output::{distinct, write_result};
 use crate::picture;
@@ -152,7 +152,7 @@ fn of_trace(path: &str) -> Result<Subject, Failure> {
 }
 
 fn of_module(args: &ReplayArgs, target: &Target) -> Result<Subject, Failure> {
-    let mut module = read_module(&args.input)?;
+    let mut module = read_module(&args.input, Form::Compiled)?;
     passes::run(&mut module, &[&LEGALIZE], &passes::Context { target }, passes::RunOptions::default())
         .map_err(|error| Failure::input(&error))?;
     let options = PlanOptions { assign: args.pack.assign_options(), ..PlanOptions::default() };

@@ -9,6 +9,7 @@ use memplan::memory::{AllocationKind, Bytes, MemoryPlan, MemorySpaceId, Target};
 use memplan::plan::{KeptBy, PeakReport, peak_report};
 use memplan::{codegen, hlo};
 
+use crate::input::JAX_RECIPE;
 use crate::screen::Screen;
 use crate::{picture, time};
 
@@ -53,6 +54,7 @@ pub fn render(
     let at = &module.instructions[peak.instruction].name;
     text.push_str(&format!("\n{title} while `{at}` runs\n\n"));
     text.push_str(&buffers(module, plan, &peak, screen));
+    text.push_str(&without_lines(module));
     screen.wrap(&text)
 }
 
@@ -155,6 +157,16 @@ pub(crate) fn per_device(module: &Module, target: &Target) -> Option<Bytes> {
 /// A number of things.
 pub(crate) fn count(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+/// Where no operation says from which line of the program it comes: how to get a module that does.
+fn without_lines(module: &Module) -> String {
+    match module.instructions.keys().any(|id| user_frame(module, id).is_some()) {
+        true => String::new(),
+        false => {
+            format!("\nno operation of this module says where in the program it comes from: {JAX_RECIPE}\n")
+        }
+    }
 }
 
 /// Two lines a buffer: what it is, and why it is there.

@@ -8,14 +8,15 @@ use memplan::{Price, RewriteOptions, Rewritten, hlo, rewrite};
 
 use crate::estimate::compiler;
 use crate::failure::Failure;
-use crate::input::{read_module, target};
+use crate::input::{Form, read_module, target};
 use crate::options::parse_bytes;
 use crate::output::{say, write_result};
 use crate::progress;
+use crate::verdict::{beyond, fits};
 
 #[derive(Args)]
 pub(crate) struct RewriteArgs {
-    /// HLO text or protobuf, as JAX hands it over; `-` is standard input
+    /// HLO text or protobuf as JAX hands it over, also `.gz`, or a folder of `--xla_dump_to`; `-` is standard input
     module: String,
     /// Who compiles it further: xla-gpu, xla-cpu or xla-tpu
     #[arg(long, value_parser = compiler)]
@@ -33,7 +34,7 @@ pub(crate) struct RewriteArgs {
 
 pub(crate) fn run(args: &RewriteArgs) -> Result<(), Failure> {
     let target = target(args.target.as_ref().unwrap_or(&args.compiler.target))?;
-    let module = read_module(&args.module)?;
+    let module = read_module(&args.module, Form::Given)?;
     let bar = progress::spinner("rewriting");
     let options = RewriteOptions { memory_limit: args.memory_limit, ..RewriteOptions::default() };
     let rewritten = rewrite(module, &args.compiler, &target, &options);
@@ -41,14 +42,20 @@ pub(crate) fn run(args: &RewriteArgs) -> Result<(), Failure> {
     let rewritten = rewritten.map_err(|error| Failure::input(&error))?;
     say(&report(&rewritten, &args.compiler));
     write_module(args.output.as_deref(), &rewritten.module)?;
-    match args.memory_limit {
-        Some(limit) if rewritten.after().total > limit => Err(Failure::DoesNotFit(format!(
-            "error: {} is expected to need {} for the rewritten program, which may have {limit}",
-            args.compiler.name,
-            rewritten.after().total
-        ))),
-        _ => Ok(()),
-    }
+    let needed = rewritten.after().total;
+    let available = match args.memory_limit {
+        Some(limit) if needed > limit => limit,
+        Some(_) => return Ok(()),
+        None => match fits(needed, &target) {
+            Ok(()) => return Ok(()),
+            Err(available) => available,
+        },
+    };
+    Err(Failure::DoesNotFit(format!(
+        "error: for the rewritten program {} is expected to need {}",
+        args.compiler.name,
+        beyond(needed, available)
+    )))
 }
 
 /// As protobuf or as text, as the name of the file says.

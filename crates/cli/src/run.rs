@@ -7,16 +7,17 @@ use clap::Args;
 use memplan::interp::{self, Devices, Options, npz};
 use memplan::ir::{Instruction, Literal, Module, Op};
 use memplan::memory::Target;
-use memplan::plan::{AssignOptions, PlanOptions, plan};
+use memplan::plan::{AssignOptions, PlanOptions, Planned, plan};
 use memplan::{CompileOptions, LEGALIZE, compile, passes};
 
 use crate::failure::Failure;
-use crate::input::{read_module, target};
+use crate::input::{Form, read_module, target};
 use crate::output::{say, write_result};
+use crate::verdict::verdict;
 
 #[derive(Args)]
 pub(crate) struct RunArgs {
-    /// HLO text or protobuf; `-` is standard input
+    /// HLO text or protobuf, also `.gz`, or a folder of `--xla_dump_to`; `-` is standard input
     module: String,
     /// Arrays p0, p1, ... for the leaves of the parameters, in order; bfloat16 as uint16 bits
     ///
@@ -46,7 +47,7 @@ pub(crate) struct RunArgs {
 
 pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     let target = target(&args.target)?;
-    let module = read_module(&args.module)?;
+    let module = read_module(&args.module, Form::Given)?;
     let file = File::open(&args.inputs)
         .map_err(|error| Failure::Input(format!("error: cannot read `{}`: {error}", args.inputs)))?;
     let devices = Devices::of(&module);
@@ -61,14 +62,17 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     }
     let results = interp::evaluate_on(&module, devices, &inputs, &options);
     let results = results.map_err(|error| Failure::input(&error))?;
-    if args.arena && in_arena(module, &target, devices, &inputs, &options)? != results {
+    let planned = args.arena.then(|| plan_to_run(&mut module, &target)).transpose()?;
+    if let Some(planned) = &planned
+        && in_arena(&module, planned, devices, &inputs, &options)? != results
+    {
         let text = "error: inside its arena the program computes other numbers than with separate buffers";
         return Err(Failure::Refuted(text.to_string()));
     }
-    match &args.outputs {
-        Some(path) => write(path, &results),
-        None => Ok(()),
+    if let Some(path) = &args.outputs {
+        write(path, &results)?;
     }
+    planned.map_or(Ok(()), |planned| verdict(&module, &target, &planned, None, None))
 }
 
 /// Text may leave the elements of constants out, `constant({...})`. Then the results are right for the module as XLA's
@@ -88,21 +92,24 @@ fn warn_of_elided_constants(module: &Module) {
     ));
 }
 
-/// Plans the module and runs it inside the plan.
+/// Plans the module with the working memory of the evaluator's kernels.
+fn plan_to_run(module: &mut Module, target: &Target) -> Result<Planned, Failure> {
+    passes::run(module, &[&LEGALIZE], &passes::Context { target }, passes::RunOptions::default())
+        .map_err(|error| Failure::input(&error))?;
+    let assign = AssignOptions { scratch: interp::scratch(module), ..AssignOptions::default() };
+    let options = PlanOptions { assign, ..PlanOptions::default() };
+    plan(module, target, &options).map_err(|error| Failure::input(&error))
+}
+
+/// Runs the module inside its plan.
 fn in_arena(
-    mut module: Module,
-    target: &Target,
+    module: &Module,
+    planned: &Planned,
     devices: Devices,
     inputs: &[Vec<Literal>],
     options: &Options,
 ) -> Result<Vec<Literal>, Failure> {
-    let context = passes::Context { target };
-    passes::run(&mut module, &[&LEGALIZE], &context, passes::RunOptions::default())
-        .map_err(|error| Failure::input(&error))?;
-    let assign = AssignOptions { scratch: interp::scratch(&module), ..AssignOptions::default() };
-    let plan_options = PlanOptions { assign, ..PlanOptions::default() };
-    let planned = plan(&module, target, &plan_options).map_err(|error| Failure::input(&error))?;
-    interp::run_in_arena_on(&module, &planned.schedule, &planned.plan, devices, inputs, options)
+    interp::run_in_arena_on(module, &planned.schedule, &planned.plan, devices, inputs, options)
         .map_err(|error| Failure::Refuted(format!("error: {error}")))
 }
 

@@ -3,6 +3,7 @@
 mod completions;
 mod emit;
 mod estimate;
+mod inputs;
 #[cfg(unix)]
 mod interrupted;
 mod outputs;

@@ -74,7 +74,7 @@ fn a_limit_that_is_not_met_is_status_3_with_the_program_written() {
     let module = repository(RESIDUALS).display().to_string();
     let arguments = ["rewrite", &module, "--compiler", "xla-gpu", "--memory-limit", "1KiB", "-o", "out.hlo"];
     let (text, status) = failure(folder.path(), &arguments);
-    assert!(text.contains("which may have 1.00 KiB"), "{text}");
+    assert!(text.contains("and may have 1.00 KiB"), "{text}");
     assert_eq!(status, 3);
     assert!(folder.path().join("out.hlo").exists());
 }

@@ -26,6 +26,7 @@ mod kernel_scratch;
 pub mod parallel;
 mod plan;
 mod plan_file;
+mod resident;
 mod target;
 mod target_checks;
 #[cfg(feature = "schema")]
@@ -45,6 +46,7 @@ pub use fast_memory::{FastMemoryDecision, Prefetch, SlicePrefetch, SliceTiming};
 pub use fusion_rules::{ContractionRules, FusionGoal, FusionRules};
 pub use plan::{Allocation, AllocationId, AllocationKind, MemoryPlan, Slice, SpaceTotals, Totals};
 pub use plan_file::{CostEntry, KindName, PlanFile, PlanFileError};
+pub use resident::{Assigned, Resident, ResidentProgram};
 pub use target::{
     Family, FastMemory, MatrixCores, MemorySpace, MemorySpaceId, Rates, Target, Transfer, VectorUnit,
 };

@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Alignment, Allocation, AllocationId, AllocationKind, Bytes, MemoryPlan, MemorySpaceId, Slice,
+    Alignment, Allocation, AllocationId, AllocationKind, Bytes, MemoryPlan, MemorySpaceId, Resident, Slice,
     SpaceTotals, TileReport, Totals,
 };
 
@@ -45,6 +45,10 @@ pub struct PlanFile {
     /// How full the tiles are, of machines that have tiles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tiles: Option<TileReport>,
+    /// Where the module lay in a folder of a dump, or beside a buffer assignment: the programs there, of which this one
+    /// needs most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resident: Option<Resident>,
 }
 
 /// The order of execution of one computation.
@@ -268,6 +272,7 @@ impl PlanFile {
                 })
                 .collect(),
             tiles: None,
+            resident: None,
         }
     }
 

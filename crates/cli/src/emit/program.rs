@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use memplan::codegen::layout::{ProgramLayout, layout};
 use memplan::codegen::view::View;
 use memplan::ir::Module;
-use memplan::memory::{PlanFile, Target};
+use memplan::memory::{PlanFile, Resident, Target};
 use memplan::plan::{Planned, ProgramCost};
 
 use crate::ipu_report::{Chips, summary};
@@ -17,6 +17,8 @@ pub(crate) struct Program<'a> {
     pub(crate) planned: &'a Planned,
     /// The tiles, of a machine that has some.
     pub(crate) tiles: Option<&'a Chips>,
+    /// The programs of the folder that it was read from.
+    pub(crate) resident: Option<&'a Resident>,
     /// The program before it was compiled.
     pub(crate) before: Option<Before<'a>>,
     layout: OnceCell<ProgramLayout>,
@@ -37,6 +39,7 @@ impl<'a> Program<'a> {
             target,
             planned,
             tiles: None,
+            resident: None,
             before: None,
             layout: OnceCell::new(),
             view: OnceCell::new(),
@@ -48,6 +51,7 @@ impl<'a> Program<'a> {
     pub(crate) fn plan_json(&self) -> String {
         let mut file = PlanFile::new(self.module, &self.planned.schedule, &self.planned.plan);
         file.tiles = self.tiles.map(|chips| summary(self.module, chips));
+        file.resident = self.resident.cloned();
         self.cost().note(self.module, &self.planned.facts, &mut file);
         json(&file)
     }

@@ -1,0 +1,206 @@
+//! Reading what people give: modules in files, compressed or not, in folders of dumps, or on standard input; targets.
+
+mod assigned;
+mod dump;
+mod foreign;
+mod gzip;
+mod module;
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use memplan::hlo;
+use memplan::ir::Module;
+use memplan::memory::{Assigned, Target, TargetError};
+
+use crate::failure::Failure;
+use crate::output::say;
+use crate::programs;
+
+pub(crate) use dump::Form;
+pub(crate) use foreign::JAX_RECIPE;
+pub use module::parse_module;
+
+/// A program that a path names.
+pub(crate) struct Found {
+    /// What its files are called in a folder, without what tells them apart; a path that names a file.
+    pub(crate) name: String,
+    /// The file to read.
+    pub(crate) file: String,
+    assignment: Option<PathBuf>,
+}
+
+impl Found {
+    /// Reads and verifies the module.
+    pub(crate) fn module(&self) -> Result<Module, Failure> {
+        parse_module(read(&self.file)?, if self.file == "-" { "<stdin>" } else { &self.file })
+    }
+
+    /// What the buffer assignment beside the module needs, where there is one.
+    pub(crate) fn assigned(&self) -> Option<Assigned> {
+        assigned::parse(&read_text(self.assignment.as_ref()?.to_str()?).ok()?)
+    }
+}
+
+/// Reads and verifies a module. Of a folder that XLA dumped into, the program that needs most, which is said.
+pub(crate) fn read_module(path: &str, form: Form) -> Result<Module, Failure> {
+    let found = find(path, form)?;
+    let i = match found.len() {
+        1 => 0,
+        _ => programs::largest(&found)?,
+    };
+    note_choice(path, &found, i);
+    found[i].module()
+}
+
+/// Says which of the files in a folder was read, and how to name another.
+pub(crate) fn note_choice(path: &str, found: &[Found], chosen: usize) {
+    let file = &found[chosen].file;
+    let Some(other) = found.iter().enumerate().find(|&(i, _)| i != chosen).map(|(_, other)| other) else {
+        if file != path {
+            say(&format!("note: this is {file}"));
+        }
+        return;
+    };
+    let folder = Path::new(file).parent().unwrap_or(Path::new("."));
+    let other = folder.join(&other.name);
+    say(&format!(
+        "note: this is {file}, which needs most of {} programs; `{}` names another",
+        found.len(),
+        other.display()
+    ));
+}
+
+/// The programs that a path names, at least one: a file, standard input, the programs of a folder that XLA dumped into, or
+/// those of them that are called so (`FOLDER/jit_step`).
+pub(crate) fn find(path: &str, form: Form) -> Result<Vec<Found>, Failure> {
+    let given = Path::new(path);
+    if path == "-" || given.is_file() {
+        let assignment = dump::assignment_beside(given);
+        return Ok(vec![Found { name: path.to_string(), file: path.to_string(), assignment }]);
+    }
+    let within = |folder: &Path, name: Option<&str>| {
+        let programs = dump::programs(folder)
+            .map_err(|error| Failure::Input(format!("error: cannot read `{}`: {error}", folder.display())))?;
+        let wanted = programs
+            .into_iter()
+            .filter(|(program, _)| name.is_none_or(|name| dump::is_called(program, name)));
+        Ok(wanted.filter_map(|(name, files)| found(name, &files, form)).collect::<Vec<_>>())
+    };
+    let programs = if given.is_dir() { within(given, None)? } else { Vec::new() };
+    if !programs.is_empty() {
+        return Ok(programs);
+    }
+    // XLA makes folders of the names of programs, too, without modules in them.
+    let parent =
+        given.parent().map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent });
+    let name = given.file_name().and_then(|name| name.to_str());
+    let named = match (parent, name) {
+        (Some(parent), Some(name)) if parent.is_dir() => within(parent, Some(name))?,
+        _ => Vec::new(),
+    };
+    if !named.is_empty() {
+        return Ok(named);
+    }
+    let others = parent.filter(|parent| !given.is_dir() && parent.is_dir());
+    let others = others.map_or(Ok(Vec::new()), |parent| within(parent, None))?;
+    Err(Failure::Input(match (given.is_dir(), others.is_empty()) {
+        (true, _) => format!(
+            "error: there is no module in the folder `{path}`\n  help: XLA writes modules there with \
+             `XLA_FLAGS=\"--xla_dump_to={path} --xla_dump_hlo_as_text\"`"
+        ),
+        (false, false) => {
+            format!("error: there is no file and no program `{path}`; the folder has {}", names(&others))
+        }
+        // Reading it says why it cannot be read.
+        (false, true) => {
+            return Ok(vec![Found { name: path.to_string(), file: path.to_string(), assignment: None }]);
+        }
+    }))
+}
+
+/// A few programs by name.
+fn names(programs: &[Found]) -> String {
+    const MOST: usize = 8;
+    let mut names: Vec<&str> = programs.iter().take(MOST).map(|program| program.name.as_str()).collect();
+    if programs.len() > MOST {
+        names.push("...");
+    }
+    names.join(", ")
+}
+
+fn found(name: String, files: &dump::Files, form: Form) -> Option<Found> {
+    let file = files.module(form)?.to_string_lossy().into_owned();
+    Some(Found { name, file, assignment: files.assignment.clone() })
+}
+
+/// The target with a name, or from a file.
+///
+/// # Errors
+/// There is no such target, or the file describes none.
+pub fn target(name: &str) -> Result<Target, Failure> {
+    target_and_file(name).map(|(target, _)| target)
+}
+
+/// The target with a name, or from a file, and the text of its file.
+pub(crate) fn target_and_file(name: &str) -> Result<(Target, String), Failure> {
+    if !name.ends_with(".toml") {
+        let target = Target::find(name).map_err(|error| Failure::input(&error))?;
+        let file = Target::built_in_file(name).expect("built-in targets have files");
+        return Ok((target, file.to_string()));
+    }
+    let text = read_text(name)?;
+    let target = Target::parse(&text, name).map_err(|error| match error {
+        TargetError::File { span, message, help, .. } => {
+            Failure::Input(hlo::render_with_help(&message, help.as_deref(), span, name, &text))
+        }
+        error => Failure::input(&error),
+    })?;
+    Ok((target, text))
+}
+
+/// Reads a whole file, or standard input for `-`, once; what is compressed with gzip is unpacked.
+pub(crate) fn read(path: &str) -> Result<Vec<u8>, Failure> {
+    static IS_READ: AtomicBool = AtomicBool::new(false);
+    if path == "-" && IS_READ.swap(true, Ordering::Relaxed) {
+        return Err(Failure::Usage("standard input (`-`) is asked for twice, and can be read once".into()));
+    }
+    let mut bytes = Vec::new();
+    let result = match path {
+        "-" => std::io::stdin().lock().read_to_end(&mut bytes).map(|_| ()),
+        _ => std::fs::read(path).map(|contents| bytes = contents),
+    };
+    result.map_err(|error| Failure::Input(format!("error: cannot read `{path}`: {error}")))?;
+    gzip::unpack(bytes, path)
+}
+
+/// Reads a whole file, or standard input for `-`, that is text in UTF-8.
+pub(crate) fn read_text(path: &str) -> Result<String, Failure> {
+    String::from_utf8(read(path)?).map_err(|error| {
+        let text = String::from_utf8_lossy(error.as_bytes());
+        // Up to the first wrong byte both are the same, and there stands a replacement character.
+        let wrong = error.utf8_error().valid_up_to();
+        let span = wrong..wrong + char::REPLACEMENT_CHARACTER.len_utf8();
+        Failure::Input(hlo::render_message("this is no text in UTF-8", span, path, &text))
+    })
+}
+
+/// What is wrong at a line and byte column of a file, both from 1, with the line and a caret.
+pub(crate) fn render_at(
+    line: usize,
+    column: usize,
+    error: &dyn std::fmt::Display,
+    name: &str,
+    text: &[u8],
+) -> String {
+    let source = text.split(|&byte| byte == b'\n').nth(line - 1).unwrap_or_default();
+    // A window around the column, as a hostile line may be long.
+    const BEFORE: usize = 60;
+    let from = (column - 1).saturating_sub(BEFORE).min(source.len());
+    let to = (column + 40).min(source.len());
+    let window = String::from_utf8_lossy(&source[from..to]);
+    let before = String::from_utf8_lossy(&source[from..(column - 1).min(source.len())]);
+    let blanks = " ".repeat(before.chars().count());
+    format!("error: {error}\n --> {name}:{line}:{column}\n  | {}\n  | {blanks}^", window.trim_end())
+}

@@ -1,0 +1,101 @@
+//! Whether a program fits. Where it does not, every verb ends with status 3 after its result.
+
+use memplan::driver::exceeded;
+use memplan::ir::Module;
+use memplan::memory::{Bytes, MemoryPlan, MemorySpaceId, Target};
+use memplan::plan::{Planned, peak_report};
+
+use crate::failure::Failure;
+use crate::report;
+
+/// Holders of the peak that are named.
+const HOLDERS: usize = 5;
+
+/// Whether a plan fits a limit, where one is given, and the memories of its machine.
+///
+/// `per_device` is what the arguments of a program that is not partitioned yet take on each device. The plan is then that
+/// of the whole program, so only these are held against the machine.
+///
+/// # Errors
+/// [`Failure::DoesNotFit`], with what is too much and who holds it.
+pub(crate) fn verdict(
+    module: &Module,
+    target: &Target,
+    planned: &Planned,
+    limit: Option<Bytes>,
+    per_device: Option<Bytes>,
+) -> Result<(), Failure> {
+    let plan = &planned.plan;
+    if let Some(arguments) = per_device.filter(|_| limit.is_none()) {
+        return fits(arguments, target).map_err(|available| {
+            Failure::DoesNotFit(format!(
+                "error: the arguments alone need {} on each device",
+                beyond(arguments, available)
+            ))
+        });
+    }
+    if let Some(available) = exceeded(plan, target, limit) {
+        return Err(Failure::DoesNotFit(story(module, planned, available)));
+    }
+    within(plan, target)
+}
+
+/// Whether a plan fits the memories of its machine.
+///
+/// # Errors
+/// [`Failure::DoesNotFit`] names the first memory that it does not fit.
+pub(crate) fn within(plan: &MemoryPlan, target: &Target) -> Result<(), Failure> {
+    for space in &plan.spaces {
+        // Whether the parts fit their tiles is not a question of the sum.
+        let is_tiled = target.tiles.is_some() && space.space == MemorySpaceId::MAIN;
+        let usable = target.space(space.space).filter(|_| !is_tiled).and_then(|space| space.usable());
+        if let Some(usable) = usable.filter(|&usable| space.total > usable) {
+            let beyond = beyond(space.total, usable);
+            return Err(Failure::DoesNotFit(format!("error: of {} the program needs {beyond}", space.name)));
+        }
+    }
+    Ok(())
+}
+
+/// Whether so many bytes fit the main memory of a machine.
+///
+/// # Errors
+/// What there is of it.
+pub(crate) fn fits(needed: Bytes, target: &Target) -> Result<(), Bytes> {
+    // Whether the parts fit their tiles is not a question of the sum.
+    let main = target.space(MemorySpaceId::MAIN).filter(|_| target.tiles.is_none());
+    match main.and_then(|space| space.usable()).filter(|&usable| needed > usable) {
+        Some(usable) => Err(usable),
+        None => Ok(()),
+    }
+}
+
+/// What is needed, what there is, and what is too much, so that both people and scripts can read it.
+pub(crate) fn beyond(needed: Bytes, available: Bytes) -> String {
+    let excess = needed.saturating_sub(available);
+    format!(
+        "{needed} and may have {available}: {excess} too much ({} - {} = {} bytes)",
+        needed.0, available.0, excess.0
+    )
+}
+
+/// What is asked for, what there is, and who holds the peak.
+pub fn story(module: &Module, planned: &Planned, limit: Bytes) -> String {
+    let plan = &planned.plan;
+    let peak = peak_report(module, &planned.facts, plan);
+    // A limit is about the total, a capacity about main memory alone; each is named by the larger of the two.
+    let main = plan.spaces.iter().find(|space| space.space == MemorySpaceId::MAIN).map(|space| space.total);
+    let needed = main.unwrap_or_default().max(plan.totals.total);
+    let mut text = format!(
+        "error: the program needs {}\n  the peak is {} while `{}` runs, held by",
+        beyond(needed, limit),
+        peak.bytes,
+        module.instructions[peak.instruction].name,
+    );
+    for buffer in peak.buffers.iter().take(HOLDERS) {
+        let (shape, name) =
+            (report::shape_at(module, &buffer.position), report::name_at(module, &buffer.position));
+        text.push_str(&format!("\n  {:>12}  {shape} {name}", buffer.slice.size.to_string()));
+    }
+    text
+}

@@ -1,0 +1,168 @@
+//! What can be given as a module: compressed files, folders of dumps, and what is no HLO at all.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::Value;
+
+use crate::{failure, memplan, repository};
+
+/// A folder as XLA leaves it, with two programs.
+fn dump() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let corpus = |file: &str| fs::read(repository("tests/corpus").join(file)).unwrap();
+    for (name, contents) in [
+        ("module_0001.jit_attention.before_optimizations.txt", corpus("attention/before.hlo.txt")),
+        ("module_0001.jit_attention.sm_9.0_gpu_after_optimizations.txt", corpus("attention/gpu.hlo.txt")),
+        (
+            "module_0001.jit_attention.sm_9.0_gpu_after_optimizations-buffer-assignment.txt",
+            b"BufferAssignment:\nallocation 0: size 4096, parameter 0, shape |f32[1024]| at ShapeIndex {}:\n\
+              allocation 1: size 1024, preallocated-temp:\n"
+                .to_vec(),
+        ),
+        ("module_0001.jit_attention.thunk_sequence.txt", b"000: kGemm".to_vec()),
+        ("module_0007.jit_branches.before_optimizations.hlo.pb.gz", gzip(&corpus("branches/before.hlo.pb"))),
+        ("module_0009.jit_broken.before_optimizations.txt", b"HloModule broken\n\nENTRY".to_vec()),
+        ("module_0009.jit_broken.debug_options", b"xla_dump_to: \"x\"".to_vec()),
+    ] {
+        fs::write(folder.path().join(name), contents).unwrap();
+    }
+    fs::create_dir(folder.path().join("module_0001.jit_attention")).unwrap();
+    folder
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// Both streams of a run that succeeds, with the name of the folder left out.
+fn shown(folder: &Path, args: &[&str]) -> String {
+    let output = memplan(folder, args);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+}
+
+#[test]
+fn programs_of_a_folder_are_listed() {
+    let folder = dump();
+    let text = shown(folder.path(), &["plan", ".", "--target", "gpu-h100"]);
+    let list = text.split_once("jit_attention on gpu-h100").unwrap().0;
+    insta::with_settings!({
+        snapshot_path => "../../../snapshots",
+        prepend_module_to_snapshot => false,
+        omit_expression => true,
+    }, { insta::assert_snapshot!("programs_of_a_folder", list) });
+    assert!(text.ends_with("note: this is ./module_0001.jit_attention.sm_9.0_gpu_after_optimizations.txt, which needs most of 3 programs; `./module_0007.jit_branches` names another\n"), "{text}");
+
+    let text = shown(folder.path(), &["plan", ".", "--target", "gpu-h100", "--format", "json"]);
+    let plan: Value = serde_json::from_str(text.split_once("\nnote:").unwrap().0).unwrap();
+    let programs = plan["resident"]["programs"].as_array().unwrap();
+    assert_eq!(plan["totals"], programs[0]["totals"]);
+    assert_eq!(programs[0]["assigned"]["total"], 5120);
+    let sum = |key: &str| (0..2).map(|i| programs[i]["totals"][key].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(plan["resident"]["all_running"].as_u64(), Some(sum("total")));
+}
+
+#[test]
+fn one_program_of_a_folder_has_a_name() {
+    let folder = dump();
+    let parent = folder.path().parent().unwrap();
+    let name = folder.path().file_name().unwrap().to_str().unwrap();
+    for program in ["jit_branches", "module_0007.jit_branches"] {
+        let text = shown(parent, &["plan", &format!("{name}/{program}"), "--target", "cpu"]);
+        assert!(text.contains("jit_branches on cpu") || text.contains(" on cpu"), "{text}");
+        assert!(text.contains("module_0007.jit_branches.before_optimizations.hlo.pb.gz"), "{text}");
+    }
+    // A folder that XLA made for a program holds none of its modules.
+    let text = shown(folder.path(), &["opt", "module_0001.jit_attention"]);
+    assert!(text.contains("module_0001.jit_attention.before_optimizations.txt"), "{text}");
+
+    let (message, status) = failure(folder.path(), &["plan", "./jit_nothing"]);
+    assert!(message.contains("module_0001.jit_attention, module_0007.jit_branches"), "{message}");
+    assert_eq!(status, 1);
+    let empty = tempfile::tempdir().unwrap();
+    let (message, status) = failure(empty.path(), &["plan", "."]);
+    assert!(message.contains("--xla_dump_to=. --xla_dump_hlo_as_text"), "{message}");
+    assert_eq!(status, 1);
+}
+
+#[test]
+fn compressed_files_are_read_and_bombs_are_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = fs::read(repository("tests/corpus/branches/before.hlo.txt")).unwrap();
+    fs::write(folder.path().join("plain.hlo"), &text).unwrap();
+    fs::write(folder.path().join("small.hlo.gz"), gzip(&text)).unwrap();
+    let plan = |file| shown(folder.path(), &["plan", file, "--format", "json"]);
+    assert_eq!(plan("plain.hlo"), plan("small.hlo.gz"));
+
+    fs::write(folder.path().join("cut.gz"), &gzip(&text)[..100]).unwrap();
+    let (message, status) = failure(folder.path(), &["plan", "cut.gz"]);
+    assert!(message.contains("compressed and damaged"), "{message}");
+    assert_eq!(status, 1);
+    let zeros = vec![0; 1 << 20];
+    let mut bomb = GzEncoder::new(Vec::new(), Compression::best());
+    (0..80).for_each(|_| bomb.write_all(&zeros).unwrap());
+    fs::write(folder.path().join("bomb.gz"), bomb.finish().unwrap()).unwrap();
+    let (message, status) = failure(folder.path(), &["plan", "bomb.gz"]);
+    assert!(message.contains("unpacks to more than 100 times its size"), "{message}");
+    assert_eq!(status, 1);
+}
+
+#[test]
+fn what_is_no_hlo_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    for (contents, name, help) in [
+        (&b"#loc1 = loc(\"x\")\nmodule @jit_f attributes {}"[..], "is StableHLO", "debug_info=True"),
+        (b"// made by hand\nfunc.func @main() {", "is StableHLO", "debug_info=True"),
+        (b"ML\xefR\x0dStableHLO_v1.9.3\x00", "as bytecode", "debug_info=True"),
+        (b"{ lambda ; a:f32[3]. let b = sin a in (b,) }", "a jaxpr", "debug_info=True"),
+        (b"BufferAssignment:\nallocation 0: size 4:", "buffer assignment", "beside it"),
+        (b"{\n  \"format\": \"memplan.plan\"", "a plan file", "memplan diff"),
+        (b"PK\x03\x04", "an archive", "unpack"),
+    ] {
+        fs::write(folder.path().join("given"), contents).unwrap();
+        let (message, status) = failure(folder.path(), &["plan", "given"]);
+        assert_eq!(status, 1);
+        assert!(message.contains(name) && message.contains(help), "{message}");
+    }
+}
+
+#[test]
+fn a_module_without_source_lines_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let note = "no operation of this module says where in the program it comes from";
+    let with = "HloModule m\n\nENTRY main {\n  p = f32[8] parameter(0)\n  \
+                ROOT n = f32[8] negate(p), metadata={op_name=\"neg\" source_file=\"a.py\" source_line=3}\n}\n";
+    fs::write(folder.path().join("with.hlo"), with).unwrap();
+    assert!(!shown(folder.path(), &["plan", "with.hlo"]).contains(note));
+    let without = repository("tests/hlo/estimate/xla-gpu__stable_sort.hlo");
+    assert!(shown(folder.path(), &["plan", without.to_str().unwrap()]).contains(note));
+}
+
+#[test]
+fn what_does_not_fit_is_status_3_in_every_verb() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "HloModule big\n\nENTRY main {\n  p = f32[32768,1048576] parameter(0)\n  ROOT n = f32[32768,1048576] negate(p)\n}\n";
+    fs::write(folder.path().join("big.hlo"), text).unwrap();
+    let plan =
+        ["plan", "big.hlo", "--target", "gpu-h100", "--emit", "plan=plan.json", "--emit", "hlo=planned.hlo"];
+    for args in [
+        &plan[..],
+        &["check", "planned.hlo", "plan.json"],
+        &["plan", "big.hlo", "--target", "gpu-h100"],
+        &["compile", "big.hlo", "--target", "gpu-h100"],
+        &["compile", "big.hlo", "--target", "gpu-h100", "--frontier"],
+        &["estimate", "big.hlo", "--compiler", "xla-gpu"],
+        &["rewrite", "big.hlo", "--compiler", "xla-gpu"],
+    ] {
+        let output = memplan(folder.path(), args);
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{args:?}: {message}");
+        assert!(message.contains("too much ("), "{args:?}: {message}");
+    }
+}
