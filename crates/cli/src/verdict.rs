@@ -40,7 +40,8 @@ pub(crate) fn verdict(
     within(plan, target)
 }
 
-/// Whether a plan fits the memories of its machine.
+/// Whether a plan fits the memories of its machine. Fast memory is left out: what `compile` puts there fits, and what other
+/// compilers put there they may place with tricks of their own.
 ///
 /// # Errors
 /// [`Failure::DoesNotFit`] names the first memory that it does not fit.
@@ -48,7 +49,9 @@ pub(crate) fn within(plan: &MemoryPlan, target: &Target) -> Result<(), Failure> 
     for space in &plan.spaces {
         // Whether the parts fit their tiles is not a question of the sum.
         let is_tiled = target.tiles.is_some() && space.space == MemorySpaceId::MAIN;
-        let usable = target.space(space.space).filter(|_| !is_tiled).and_then(|space| space.usable());
+        let is_fast = target.fast_memory.is_some_and(|fast| fast.space == space.space);
+        let known = target.space(space.space).filter(|_| !is_tiled && !is_fast);
+        let usable = known.and_then(|space| space.usable());
         if let Some(usable) = usable.filter(|&usable| space.total > usable) {
             let beyond = beyond(space.total, usable);
             return Err(Failure::DoesNotFit(format!("error: of {} the program needs {beyond}", space.name)));
