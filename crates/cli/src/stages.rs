@@ -191,7 +191,8 @@ fn of_programs(tried: &TriedPrograms) -> String {
         let price = of
             .price
             .map_or_else(String::new, |price| format!(": {}, {:.3} ms", price.total, price.seconds * 1e3));
-        format!("  {}, {}{price}{}", of.variant, of.fusion.unwrap_or("no fusion"), chosen(of.is_chosen))
+        let fusion = of.fusion.unwrap_or("no fusion");
+        format!("  {}, {:?}, {fusion}{price}{}", of.variant, of.guess, chosen(of.is_chosen))
     });
     lines(guesses.chain(programs))
 }

@@ -86,6 +86,8 @@ pub struct TriedGuess {
 pub struct TriedProgram {
     /// The name of the variant; `usual` where nothing is varied.
     pub variant: &'static str,
+    /// The first guess of its order.
+    pub guess: FirstGuess,
     /// The name of the pass that fused it; `None` where nothing is fused.
     pub fusion: Option<&'static str>,
     /// Total bytes and time of the plan with what is in fast memory; `None` where a glance was enough to leave it.

@@ -82,7 +82,7 @@ impl<'a> Search<'a> {
         }
         let start = Instant::now();
         let ordered = front.in_each_order()?;
-        let (mut back, guesses) = recomputed_in_best_order(&ordered, &ways.usual, options.threads)?;
+        let (mut back, guesses) = recomputed_in_best_order(&ordered, options.threads)?;
         back.measure()?;
         let usual = back.fuse_in_each_way(options.threads).into_iter().collect::<Result<Vec<_>, _>>()?;
         let (candidates, fast) = (Vec::new(), None);
@@ -228,13 +228,16 @@ impl<'a> Search<'a> {
         Ok(self.fast.clone().expect("they are made above"))
     }
 
-    /// The fused programs that may need fewer bytes: in the order of the first guess under which the first of these ways
-    /// comes to fewest.
+    /// The fused programs that may need fewer bytes, in the order of the best first guess and of the next one: what to
+    /// recompute depends much on the order.
     fn smaller(&self) -> Result<Vec<Program<'a>>, CompileError> {
-        let Some(first) = self.ways.smaller.first() else { return Ok(Vec::new()) };
-        let (_, guesses) = recomputed_in_best_order(&self.ordered, first, self.options.threads)?;
-        let guess = guesses.iter().position(|guess| guess.is_chosen).expect("one is chosen");
-        self.varied(&self.ways.smaller, &self.ordered[guess])
+        let mut orders: Vec<usize> = (0..self.guesses.len()).collect();
+        orders.sort_by_key(|&i| (!self.guesses[i].is_chosen, self.guesses[i].total));
+        let mut programs = Vec::new();
+        for order in orders.into_iter().take(2) {
+            programs.extend(self.varied(&self.ways.smaller, &self.ordered[order])?);
+        }
+        Ok(programs)
     }
 
     /// The fused programs of some variants, in the order of an ordered program.
@@ -270,10 +273,12 @@ impl<'a> Search<'a> {
     /// Notes with a program what it was chosen from.
     fn note(self, mut found: Found<'a>) -> Found<'a> {
         let program = &mut found.program;
+        let name = |program: &Program<'_>| (program.way.name, program.guess, program.fusion);
         let tried = self.candidates.iter().map(|Candidate { program: other, price, .. }| {
-            let is_chosen = (other.way.name, other.fusion) == (program.way.name, program.fusion);
+            let is_chosen = name(other) == name(program);
             let price = if is_chosen { Some(found.price) } else { *price };
-            TriedProgram { variant: other.way.name, fusion: other.fusion, price, is_chosen }
+            let (variant, guess, fusion) = name(other);
+            TriedProgram { variant, guess, fusion, price, is_chosen }
         });
         let tried = TriedPrograms { programs: tried.collect(), guesses: self.guesses };
         // What was measured on the way counts here, too.
@@ -295,20 +300,18 @@ impl Candidate<'_> {
     }
 }
 
-/// Recomputes as a way does rather than keeps, under the first guess that comes to the smallest plan at a glance.
+/// Recomputes rather than keeps, under the first guess that comes to the smallest plan at a glance.
 fn recomputed_in_best_order<'a>(
     ordered: &[Program<'a>],
-    way: &'a Way,
     threads: usize,
 ) -> Result<(Program<'a>, Vec<TriedGuess>), CompileError> {
     let is_decided = ordered.len() == 1;
     let glances = parallel::map(threads, ordered.iter().collect(), |ordered: &Program<'a>| {
         let mut back = ordered.clone();
-        back.way = way;
         back.recompute()?;
         let found = match is_decided {
             true => None,
-            false => Some(back.clone().fuse(way.stages.fusions.first().copied())?.glance()?.total),
+            false => Some(back.clone().fuse(back.way.stages.fusions.first().copied())?.glance()?.total),
         };
         Ok((back, found))
     });

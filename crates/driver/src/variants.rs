@@ -3,7 +3,10 @@
 use memplan_analysis::Machine;
 use memplan_ir::Module;
 use memplan_memory::{FusionGoal, MemorySpaceId, Target};
-use memplan_passes::{Fusion, FusionOptions, OneIn, Pass, Pipeline, Products, REMAT, Remat};
+use memplan_passes::{
+    AnyPass, Fusion, FusionOptions, LOOP_RESIDUALS, LoopResiduals, OneIn, Pass, Pipeline, Products, REMAT,
+    ROW_BLOCKS, Remat, RowBlocks,
+};
 
 use crate::Stages;
 use crate::compile::CompileOptions;
@@ -26,8 +29,11 @@ pub enum Change {
     Without(&'static str),
     /// Recomputation has other options.
     Recompute(fn(Remat) -> Remat),
+    /// The stage with the passes of a name does something more in the end.
+    After(&'static str, AnyPass),
     /// Recomputation takes time: as much for a byte that is not kept as so many `times` writing it to main memory and
-    /// reading it back, in the part of the program that `reach` says ([`Remat::reach`]).
+    /// reading it back, in the part of the program that `reach` says ([`Remat::reach`]). With all of it, loops recompute
+    /// rows at that price, too.
     Price {
         /// How often.
         times: f64,
@@ -88,7 +94,7 @@ impl Variant {
     }
 
     /// The variants that may need fewer bytes for more time: what a byte is worth, and in which part of what runs before
-    /// the peak.
+    /// the peak; and whether the largest arrays are ever there as a whole.
     pub fn smaller() -> Vec<Variant> {
         let whole = "what takes time is computed again, too, where a byte is worth moving it so many times";
         let early = "the same, in the first part of what runs before the peak";
@@ -96,21 +102,28 @@ impl Variant {
             let description = if reach < 1.0 { early } else { whole };
             variant(name, description, [Change::Price { times, reach }])
         };
+        let in_blocks = |name, changes: &[Change]| {
+            let blocks = Change::After(LOOP_RESIDUALS.name(), LARGEST_IN_BLOCKS.into());
+            let description = "the largest arrays are computed a block of rows at a time, and as above";
+            variant(name, description, changes.iter().cloned().chain([blocks]))
+        };
         vec![
+            priced("price 2", 2.0, 1.0),
+            in_blocks("blocks of rows", &[Change::Recompute(in_one_round)]),
+            in_blocks("blocks of rows, price 2", &[Change::Price { times: 2.0, reach: 1.0 }]),
+            priced("price 2, first half", 2.0, 0.5),
             priced("price 4", 4.0, 1.0),
-            priced("price 4, first half", 4.0, 0.5),
+            priced("price 4, three quarters", 4.0, 0.75),
+            in_blocks("blocks of rows, price 2, first half", &[Change::Price { times: 2.0, reach: 0.5 }]),
+            priced("price 4, first quarter", 4.0, 0.25),
             priced("price 1", 1.0, 1.0),
             priced("price 16", 16.0, 1.0),
-            priced("price 4, first quarter", 4.0, 0.25),
-            priced("price 4, three quarters", 4.0, 0.75),
-            priced("price 2", 2.0, 1.0),
-            priced("price 1, first half", 1.0, 0.5),
-            priced("price 64", 64.0, 1.0),
-            priced("price 4, first eighth", 4.0, 0.125),
-            priced("price 16, first half", 16.0, 0.5),
         ]
     }
 }
+
+/// Arrays that alone are a good part of the peak, such as logits.
+const LARGEST_IN_BLOCKS: RowBlocks = RowBlocks { min_share: OneIn(10), max_rounds: 1, ..ROW_BLOCKS };
 
 /// The ways to compile a program.
 pub(crate) struct Ways {
@@ -167,7 +180,8 @@ impl Way {
 impl Change {
     fn is_about(&self, stage: &Pipeline) -> bool {
         match self {
-            Change::Without(name) => stage.contains(name),
+            Change::Without(name) | Change::After(name, _) => stage.contains(name),
+            Change::Price { reach, .. } if *reach == 1.0 && stage.contains(LOOP_RESIDUALS.name()) => true,
             Change::Recompute(_) | Change::Price { .. } => stage.contains(REMAT.name()),
             Change::Fuse(_) => false,
         }
@@ -181,6 +195,10 @@ impl Change {
             Change::Recompute(change) => {
                 each.for_each(|stage| *stage = stage.with(REMAT.name(), change(REMAT)));
             }
+            Change::After(name, pass) => {
+                let stages = each.filter(|stage| stage.contains(name));
+                stages.for_each(|stage| stage.passes.to_mut().push(pass.clone()));
+            }
             Change::Price { times, reach } => {
                 let seconds_per_byte = 2.0 * Machine::new(target).memory_seconds(MemorySpaceId::MAIN, 1.0);
                 let products = match seconds_per_byte > 0.0 {
@@ -189,7 +207,13 @@ impl Change {
                     false => REMAT.products,
                 };
                 let remat = Remat { products, reach: *reach, ..REMAT };
-                each.for_each(|stage| *stage = stage.with(REMAT.name(), remat));
+                let residuals = match *reach == 1.0 {
+                    true => LoopResiduals { products, ..LOOP_RESIDUALS },
+                    false => LOOP_RESIDUALS,
+                };
+                each.for_each(|stage| {
+                    *stage = stage.with(REMAT.name(), remat).with(LOOP_RESIDUALS.name(), residuals);
+                });
             }
             Change::Fuse(change) => fusions.iter_mut().for_each(|fusion| *fusion = change(*fusion)),
         }

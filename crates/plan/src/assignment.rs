@@ -101,7 +101,7 @@ impl<'a> Assignment<'a> {
         let mut bins = PrimaryMap::new();
         for (id, storage) in self.storages.all.iter() {
             let Some((allocation, _)) = self.places[id] else { continue };
-            if self.is_writable(storage) {
+            if self.storages.is_writable(storage) {
                 let room = &self.placement.allocations[allocation];
                 bins.push(holes::Bin {
                     allocation,
@@ -188,17 +188,6 @@ impl<'a> Assignment<'a> {
             let place = self.places[self.storages.of(id)];
             self.placement.slices[id] =
                 place.map(|(allocation, offset)| Slice { allocation, offset, size: value.size });
-        }
-    }
-
-    /// Whether the program may write into the place of a storage: not where constants are, or what the caller keeps.
-    fn is_writable(&self, storage: &Storage) -> bool {
-        let is_given =
-            |&v: &ValueId| matches!(self.storages.values[v].origin, Origin::Argument { writable: true, .. });
-        match storage.home {
-            Home::Constant => false,
-            Home::Argument => storage.values.iter().any(is_given),
-            Home::Output | Home::Temp | Home::Nowhere => true,
         }
     }
 

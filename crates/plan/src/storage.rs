@@ -97,6 +97,17 @@ impl Storages {
         Ok(build.storages)
     }
 
+    /// Whether the program may write into the place of a storage: not where constants are, or what the caller keeps.
+    pub(crate) fn is_writable(&self, storage: &Storage) -> bool {
+        let is_given =
+            |&v: &ValueId| matches!(self.values[v].origin, Origin::Argument { writable: true, .. });
+        match storage.home {
+            Home::Constant => false,
+            Home::Argument => storage.values.iter().any(is_given),
+            Home::Output | Home::Temp | Home::Nowhere => true,
+        }
+    }
+
     /// The storage of a value.
     pub fn of(&self, value: ValueId) -> StorageId {
         self.of_value[value]
@@ -212,7 +223,12 @@ impl<P: Program> Build<'_, P> {
             (Home::Argument | Home::Output, Home::Temp) => b.size <= a.size,
             _ => false,
         };
-        homes_agree && self.policy_allows(a, b) && never_together_but_at(&a.busy, &b.busy, time)
+        // What the caller keeps is live to the end, and so is what the last operation writes.
+        let are_writable = self.storages.is_writable(a) && self.storages.is_writable(b);
+        homes_agree
+            && are_writable
+            && self.policy_allows(a, b)
+            && never_together_but_at(&a.busy, &b.busy, time)
     }
 
     fn policy_allows(&self, a: &Storage, b: &Storage) -> bool {

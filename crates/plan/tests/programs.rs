@@ -347,3 +347,18 @@ fn an_argument_that_the_caller_keeps_is_not_written() {
     let refused = check_placement(&program, &target(), &placement);
     assert!(matches!(refused, Err(Misplacement::ReadOnly { .. })), "{refused:?}");
 }
+
+#[test]
+fn nor_by_what_the_last_operation_leaves_unread() {
+    let read = |value: u32| ValueId::from_u32(value);
+    let kind = |origin, group| Kind { size: 64, alignment: 1, space: 0, origin, is_result: false, group };
+    let mut values = PrimaryMap::new();
+    values.push(kind(Origin::Argument { number: 0, writable: false }, read(0)));
+    values.push(kind(Origin::Computed, read(1)));
+    let operation =
+        Operation { reads: vec![read(0)], writes: vec![read(1)], in_step: true, scratch: 0, inner: vec![] };
+    let source = Source { values, operations: vec![operation] };
+    let program = source.in_order(vec![0]);
+    let placement = place(&program, &target(), &PlaceOptions::default()).expect("there are places");
+    check_placement(&program, &target(), &placement).expect("what is not read has memory of its own");
+}

@@ -77,6 +77,10 @@ impl Search<'_> {
         if segment.len() <= MAX_WINDOW {
             return self.try_window(segment, peak, self.options.segment);
         }
+        match self.try_cut(segment.clone(), place) {
+            Step::Stuck => {}
+            step => return step,
+        }
         for effort in self.options.windows {
             for size in self.options.window_sizes.map(|size| size.clamp(1, MAX_WINDOW)) {
                 // The peak is in the middle, in the last quarter, or in the first.
@@ -89,10 +93,6 @@ impl Search<'_> {
                         return Step::Stuck;
                     }
                 }
-            }
-            match self.try_cut(segment.clone(), place) {
-                Step::Stuck => {}
-                step => return step,
             }
         }
         Step::Stuck
