@@ -107,7 +107,7 @@ impl Default for CompileOptions {
             faster: Variant::faster(),
             smaller: Variant::smaller(),
             max_varied: 1 << 18,
-            finalists: 3,
+            finalists: 2,
             most_growth: 0.25,
             fast_memory_share: 0.3,
             points: 10,

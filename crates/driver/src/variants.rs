@@ -89,7 +89,6 @@ impl Variant {
                 [Fuse(for_speed), kept()],
             ),
             variant("kept rows", "loops keep rows for other loops", [Without("loop-residuals")]),
-            variant("scatters", "gradients of gathers stay scatters", [Without("scatter-to-select")]),
         ]
     }
 
