@@ -228,14 +228,12 @@ impl<'a> Search<'a> {
         Ok(self.fast.clone().expect("they are made above"))
     }
 
-    /// The fused programs that may need fewer bytes, in the order of the best first guess and of the next one: what to
-    /// recompute depends much on the order.
+    /// The fused programs that may need fewer bytes, in the order of each first guess: what to recompute depends much on
+    /// the order.
     fn smaller(&self) -> Result<Vec<Program<'a>>, CompileError> {
-        let mut orders: Vec<usize> = (0..self.guesses.len()).collect();
-        orders.sort_by_key(|&i| (!self.guesses[i].is_chosen, self.guesses[i].total));
         let mut programs = Vec::new();
-        for order in orders.into_iter().take(2) {
-            programs.extend(self.varied(&self.ways.smaller, &self.ordered[order])?);
+        for ordered in &self.ordered {
+            programs.extend(self.varied(&self.ways.smaller, ordered)?);
         }
         Ok(programs)
     }

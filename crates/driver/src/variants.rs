@@ -111,10 +111,8 @@ impl Variant {
             in_blocks("blocks of rows", &[Change::Recompute(in_one_round)]),
             in_blocks("blocks of rows, price 2", &[Change::Price { times: 2.0, reach: 1.0 }]),
             priced("price 2, first half", 2.0, 0.5),
-            priced("price 4", 4.0, 1.0),
             priced("price 4, three quarters", 4.0, 0.75),
             in_blocks("blocks of rows, price 2, first half", &[Change::Price { times: 2.0, reach: 0.5 }]),
-            priced("price 4, first quarter", 4.0, 0.25),
             priced("price 1", 1.0, 1.0),
             priced("price 16", 16.0, 1.0),
         ]
