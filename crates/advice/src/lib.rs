@@ -3,6 +3,8 @@
 //! Nothing here plans or proves; programs are planned by `memplan-driver`, and what values are is known to
 //! `memplan-analysis`.
 
+pub mod fit;
+
 pub use memplan_analysis::{
     Phase, Phases, SourceFrame, ValueClass, ValueClasses, folded_operation, innermost_frame, operation,
     user_frame,

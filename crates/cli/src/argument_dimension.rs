@@ -31,6 +31,14 @@ impl FromStr for ArgumentDimension {
 }
 
 impl ArgumentDimension {
+    /// Parameter and dimension, where they are named.
+    pub(crate) fn named(self) -> Option<(usize, usize)> {
+        match self {
+            ArgumentDimension::Batch => None,
+            ArgumentDimension::At { parameter, dimension } => Some((parameter, dimension)),
+        }
+    }
+
     /// Its factor in a program.
     pub(crate) fn find(self, module: &Module, dimensions: &Dimensions) -> Result<Batch, Failure> {
         match self {

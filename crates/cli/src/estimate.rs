@@ -73,9 +73,7 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
 /// Whose kernels a compiled program needs, and what a compiler that people have would need with its own, where one is
 /// known for that kind of machine.
 pub(crate) fn beside(module: &Module, target: &Target, compiled: &Totals) -> String {
-    let is_for =
-        |compiler: &Compiler| Target::find(&compiler.target).is_ok_and(|usual| usual.family == target.family);
-    let compiler = Compiler::built_in().into_iter().find(is_for);
+    let compiler = compiler_of(target);
     let other = compiler.map(|compiler| match estimate(module, &compiler, target) {
         Ok(found) => {
             let own = compiled.total.saturating_sub(compiled.constants);
@@ -88,6 +86,13 @@ pub(crate) fn beside(module: &Module, target: &Target, compiled: &Totals) -> Str
         Err(error) => format!("; what {} would need is not known: {error}", compiler.name),
     });
     format!("\nthis is with the kernels that {}'s file promises{}\n", target.name, other.unwrap_or_default())
+}
+
+/// The compiler that people have for machines like this one.
+pub(crate) fn compiler_of(target: &Target) -> Option<Compiler> {
+    let is_for =
+        |compiler: &Compiler| Target::find(&compiler.target).is_ok_and(|usual| usual.family == target.family);
+    Compiler::built_in().into_iter().find(is_for)
 }
 
 /// The compiler with a name.

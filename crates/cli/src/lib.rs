@@ -11,6 +11,7 @@ mod defragment;
 mod emit;
 mod estimate;
 mod failure;
+mod fit;
 mod frontier;
 mod input;
 mod ipu_report;
@@ -66,6 +67,8 @@ enum Verb {
     Compile(compile::CompileArgs),
     /// Say what another compiler, such as XLA, will need for a program
     Estimate(estimate::EstimateArgs),
+    /// Say what makes a program fit: every lever tried, priced, and the cheapest set
+    Fit(fit::FitArgs),
     /// Prove that a plan is right for a module
     Check(check::CheckArgs),
     /// Parse, verify and rewrite HLO
@@ -103,6 +106,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
         Verb::Plan(args) => plan::run(&args),
         Verb::Compile(args) => compile::run(&args),
         Verb::Estimate(args) => estimate::run(&args),
+        Verb::Fit(args) => fit::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Opt(args) => opt::run(&args),
         Verb::Rewrite(args) => rewrite::run(&args),

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 /// Applies a function to every item, on up to `threads` threads; results are in the order of the items.
-pub(crate) fn map<T: Send, R: Send>(threads: usize, items: Vec<T>, f: impl Fn(T) -> R + Sync) -> Vec<R> {
+pub fn map<T: Send, R: Send>(threads: usize, items: Vec<T>, f: impl Fn(T) -> R + Sync) -> Vec<R> {
     if threads <= 1 || items.len() <= 1 {
         return items.into_iter().map(f).collect();
     }

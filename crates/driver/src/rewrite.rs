@@ -8,12 +8,12 @@ mod list;
 
 use std::sync::Arc;
 
-use crate::estimate::{EstimateError, Expected};
+use crate::estimate::EstimateError;
 use crate::parallel;
+use crate::spread::{self, Spread};
 use crate::{FirstGuess, Price};
 use memplan_ir as ir;
 use memplan_ir::Module;
-use memplan_memory as memory;
 use memplan_memory::{Bytes, Compiler, Target};
 use memplan_passes as passes;
 use memplan_passes::{Context, Pass, PassError, Products, Report, RunOptions};
@@ -173,33 +173,6 @@ struct Search<'a> {
     spread: Option<Spread>,
 }
 
-/// How a program is spread over devices.
-struct Spread {
-    /// Bytes of arguments that one device holds, where that is not all of them.
-    arguments: Option<Bytes>,
-    /// One device computes one part in so many.
-    pieces: u64,
-}
-
-impl Spread {
-    fn new(module: &Module, target: &Target) -> Option<Spread> {
-        let pieces = memory::parallel::pieces(module);
-        let arguments = memory::parallel::arguments_per_device(module, target);
-        (pieces > 1).then_some(Spread { arguments, pieces })
-    }
-
-    /// What one device needs of what all need together.
-    fn of_one_device(&self, all: Price, arguments: Bytes) -> Price {
-        let rest = all.total.saturating_sub(arguments);
-        let pieces = self.pieces as f64;
-        Price {
-            total: self.arguments.unwrap_or(arguments).saturating_add(Bytes(rest.0.div_ceil(self.pieces))),
-            seconds: all.seconds / pieces,
-            operations: all.operations / pieces,
-        }
-    }
-}
-
 /// What came of trying some of the rewrites.
 #[derive(Clone, PartialEq)]
 struct Found {
@@ -211,11 +184,7 @@ struct Found {
 impl Search<'_> {
     /// What a valid module comes to.
     fn price(&self, module: Module) -> Result<Price, RewriteError> {
-        let found = Expected::new(module, self.compiler, self.machine)?;
-        let operations = found.run.matrix_operations + found.run.vector_operations;
-        let all = Price { total: found.total(), seconds: found.run.seconds, operations };
-        let of_one = |spread: &Spread| spread.of_one_device(all, found.totals.arguments);
-        Ok(self.spread.as_ref().map_or(all, of_one))
+        Ok(spread::price_on(module, self.compiler, self.machine, self.spread.as_ref())?)
     }
 
     fn fits(&self, price: Price) -> bool {

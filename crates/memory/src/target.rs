@@ -231,6 +231,9 @@ pub struct Target {
     /// What can be copied while the cores compute.
     #[serde(default)]
     pub transfers: Vec<Transfer>,
+    /// Bytes per second that a device can send to others of its kind while it receives as many; `None`: not known.
+    #[serde(default)]
+    pub interconnect: Option<f64>,
     /// The tiles that main memory consists of; `None`: every core reaches all of it.
     #[serde(default)]
     pub tiles: Option<Tiles>,

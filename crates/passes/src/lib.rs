@@ -35,6 +35,7 @@ mod algebraic;
 mod async_copy;
 mod bitcast_expander;
 mod call_inliner;
+mod checkpoint;
 mod conditional_in_place;
 mod conditional_simplifier;
 mod constant_folding;
@@ -46,6 +47,7 @@ mod dce;
 mod default_layouts;
 mod donation;
 mod flatten_call_graph;
+mod fully_shard;
 mod fusion;
 mod fusion_inliner;
 mod homes;
@@ -81,6 +83,7 @@ pub use algebraic::ALGEBRAIC_SIMPLIFIER;
 pub use async_copy::{Placed, insert_async_copies, order_for_async_copies};
 pub use bitcast_expander::BITCAST_EXPANDER;
 pub use call_inliner::{CALL_INLINER, MAX_INLINED_PER_INSTRUCTION};
+pub use checkpoint::{Checkpoint, checkpoint};
 pub use conditional_in_place::CONDITIONAL_IN_PLACE;
 pub use conditional_simplifier::{CONDITIONAL_SIMPLIFIER, ConditionalSimplifier};
 pub use constant_folding::{CONSTANT_FOLDING, ConstantFolding};
@@ -92,6 +95,7 @@ pub use dce::DCE;
 pub use default_layouts::DEFAULT_LAYOUTS;
 pub use donation::DONATION;
 pub use flatten_call_graph::FLATTEN_CALL_GRAPH;
+pub use fully_shard::{FullySharded, fully_shard};
 pub use fusion::{
     FUSION, FUSION_OF_UPDATES, Fusion, FusionEdge, FusionOptions, FusionReport, RowTileOptions,
     SiblingOptions, Verdict,

@@ -355,9 +355,9 @@ impl Rules<'_> {
         let result: Vec<PositionId> = self.dimensions.positions.of(self.id).collect();
         let leaves = if self.module.shape(self.id).is_tuple() { &result[1..] } else { &result[..] };
         let list = |list: &[i64]| list.iter().map(|&d| d as usize).collect::<Vec<_>>();
-        for k in 0..n {
+        for (k, &leaf) in leaves.iter().enumerate() {
             let (operand, update) = (self.instruction.operands[k], self.instruction.operands[n + 1 + k]);
-            self.same_arrays(self.dimensions.positions.root(operand), leaves[k]);
+            self.same_arrays(self.dimensions.positions.root(operand), leaf);
             let is_in_window = |d: &usize| {
                 let d = &(*d as i64);
                 !scatter.inserted_window_dims.contains(d) && !scatter.input_batching_dims.contains(d)

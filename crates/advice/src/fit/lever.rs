@@ -1,0 +1,379 @@
+//! The levers: what can be changed, how it is done to the module, and how it is written in the program.
+
+use memplan_analysis::ValueClass;
+use memplan_driver::{RewriteOptions, rewrite};
+use memplan_ir::{
+    AliasKind, ElementType, InputOutputAlias, InstructionId, Layout, Module, Names, Op, ProgramShape, Shape,
+    ShapeIndex,
+};
+use memplan_memory::MemorySpaceId;
+use memplan_passes as passes;
+
+use super::Setting;
+use super::policy::{self, Policy};
+use super::program::Program;
+use super::shard::{self, Along};
+
+/// A kind of change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, strum::Display)]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
+pub enum Lever {
+    /// An argument that dies gives its memory to a result.
+    Donate,
+    /// Something is computed again instead of being kept.
+    Recompute,
+    /// State lives in the host's memory between steps.
+    Offload,
+    /// Fewer examples.
+    Batch,
+    /// As many examples, some at a time.
+    Microbatch,
+    /// Several devices.
+    Shard,
+    /// Narrower numbers.
+    Dtype,
+    /// Another order, other kernels: memplan's own compiler.
+    Order,
+}
+
+/// One change of a program.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Edit {
+    /// Parameters of the entry take results in.
+    Donate(Vec<(usize, ShapeIndex)>),
+    /// `jax.checkpoint` around what is differentiated.
+    Checkpoint(Policy),
+    /// `memplan rewrite` under the limit.
+    Rewrite,
+    /// The parameters of a class in another type.
+    Narrow(ValueClass, ElementType),
+    /// The optimizer's state on the host.
+    Offload,
+    /// So many examples.
+    Batch(i64),
+    /// As many examples as before, so many at a time.
+    Microbatch(i64),
+    /// So many devices.
+    Shard(Along, i64),
+}
+
+/// What there is to try.
+pub(super) struct Edits {
+    pub(super) list: Vec<Edit>,
+    /// What is not tried, and why.
+    pub(super) refused: Vec<String>,
+}
+
+/// Every change that may help a program.
+pub(super) fn all(program: &Program, setting: &Setting<'_>) -> Edits {
+    let (mut list, mut refused) = (Vec::new(), Vec::new());
+    let donations = donations(&program.module);
+    if !donations.is_empty() {
+        list.push(Edit::Donate(donations));
+    }
+    list.extend(policy::all(program, setting).into_iter().map(Edit::Checkpoint));
+    list.push(Edit::Rewrite);
+    match program.examples() {
+        None => refused
+            .push("no dimension of the arguments looks like a batch (`--batch PARAMETER:DIMENSION`)".into()),
+        Some(examples) => {
+            let halves = || std::iter::successors(Some(examples / 2), |n| Some(n / 2)).take_while(|&n| n > 0);
+            list.extend(halves().filter(|n| examples % n == 0).map(Edit::Batch));
+            if program.phases.has_backward() {
+                list.extend(halves().filter(|n| examples % n == 0).map(Edit::Microbatch));
+            }
+        }
+    }
+    if program.parameters(ValueClass::OptimizerState).next().is_some() {
+        list.push(Edit::Narrow(ValueClass::OptimizerState, ElementType::Bf16));
+        let host = MemorySpaceId(HOST as u32);
+        match setting.target.space(host).is_some() && setting.target.space(MemorySpaceId::MAIN).is_some() {
+            true => list.push(Edit::Offload),
+            false => refused
+                .push(format!("offload: {} has no memory of a host beside its own", setting.target.name)),
+        }
+    }
+    if !program.phases.has_backward() && program.parameters(ValueClass::Parameter).next().is_some() {
+        list.push(Edit::Narrow(ValueClass::Parameter, ElementType::S8));
+    }
+    let shards = shard::all(program, &setting.options.devices);
+    if memplan_memory::parallel::pieces(&program.module) > 1 {
+        refused.push("sharding: the program has shardings of its own, by which its bytes are counted".into());
+    } else {
+        list.extend(shards.into_iter().map(|(along, devices)| Edit::Shard(along, devices)));
+    }
+    Edits { list, refused }
+}
+
+/// The host's memory, in layouts.
+const HOST: i64 = 5;
+
+impl Edit {
+    pub(super) fn lever(&self) -> Lever {
+        match self {
+            Edit::Donate(_) => Lever::Donate,
+            Edit::Checkpoint(_) | Edit::Rewrite => Lever::Recompute,
+            Edit::Narrow(..) => Lever::Dtype,
+            Edit::Offload => Lever::Offload,
+            Edit::Batch(_) => Lever::Batch,
+            Edit::Microbatch(_) => Lever::Microbatch,
+            Edit::Shard(..) => Lever::Shard,
+        }
+    }
+
+    /// What is changed, for people.
+    pub(super) fn what(&self, program: &Program) -> String {
+        let examples = program.examples().unwrap_or(0);
+        match self {
+            Edit::Donate(pairs) => {
+                let names = program.arguments(pairs.iter().map(|(parameter, _)| *parameter));
+                format!("donate {}", names.join(", "))
+            }
+            Edit::Checkpoint(policy) => policy.what(),
+            Edit::Rewrite => "recompute and cut into blocks what `memplan rewrite` finds".into(),
+            Edit::Narrow(ValueClass::OptimizerState, element_type) => {
+                format!("optimizer state in {element_type}")
+            }
+            Edit::Narrow(_, element_type) => format!("weights in {element_type}"),
+            Edit::Offload => "optimizer state in the host's memory between steps".into(),
+            Edit::Batch(n) => format!("batch {n} instead of {examples}"),
+            Edit::Microbatch(n) => format!("batch {examples} as {} micro-batches of {n}", examples / n),
+            Edit::Shard(along, devices) => along.what(*devices),
+        }
+    }
+
+    /// How it is written.
+    pub(super) fn apply(&self, program: &Program, setting: &Setting<'_>) -> String {
+        let examples = program.examples().unwrap_or(0);
+        let quoted =
+            |names: Vec<String>| names.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
+        match self {
+            Edit::Donate(pairs) => {
+                let names = program.arguments(pairs.iter().map(|(parameter, _)| *parameter));
+                format!("jax.jit(f, donate_argnames=({},))", quoted(names))
+            }
+            Edit::Checkpoint(policy) => policy.apply(),
+            Edit::Rewrite => format!(
+                "memplan rewrite MODULE --compiler {} --target {} --memory-limit {} -o OUT, or memplan.jit(f)",
+                setting.compiler.name, setting.target.name, setting.options.limit.0
+            ),
+            Edit::Narrow(class, element_type) => {
+                let names = program.arguments(program.parameters(*class).map(|(number, _)| number));
+                let numpy = if *element_type == ElementType::S8 { "int8" } else { "bfloat16" };
+                format!("keep {} in jnp.{numpy}, and convert where it is used", names.join(", "))
+            }
+            Edit::Offload => {
+                let names = program
+                    .arguments(program.parameters(ValueClass::OptimizerState).map(|(number, _)| number));
+                format!(
+                    "shardings of {} with memory_kind='pinned_host', and jax.device_put where they are used",
+                    names.join(", ")
+                )
+            }
+            Edit::Batch(n) => format!("call it with {n} examples"),
+            Edit::Microbatch(n) => {
+                format!("jax.lax.scan over {} parts of the batch, gradients summed up", examples / n)
+            }
+            Edit::Shard(along, devices) => along.apply(*devices),
+        }
+    }
+}
+
+impl Program {
+    /// The program with a change, or why it cannot be changed so.
+    pub(super) fn with(&self, edit: &Edit, setting: &Setting<'_>) -> Result<Program, String> {
+        match edit {
+            Edit::Donate(pairs) => {
+                let mut module = self.module.clone();
+                donate(&mut module, pairs);
+                self.with_module(module)
+            }
+            Edit::Checkpoint(policy) => policy.carry_out(self),
+            Edit::Rewrite => {
+                let options = RewriteOptions {
+                    memory_limit: Some(setting.options.limit.saturating_sub(self.extra)),
+                    threads: 1,
+                    ..RewriteOptions::default()
+                };
+                let rewritten = rewrite(self.module.clone(), setting.compiler, setting.target, &options);
+                self.with_module(rewritten.map_err(|error| error.to_string())?.module)
+            }
+            Edit::Narrow(class, element_type) => {
+                let numbers = self.parameters(*class).filter(|(_, array)| array.element_type.is_floating());
+                let numbers: Vec<usize> = numbers.map(|(number, _)| number).collect();
+                let mut module = self.module.clone();
+                narrow(&mut module, &numbers, *element_type);
+                self.with_module(module)
+            }
+            Edit::Offload => {
+                let numbers: Vec<usize> =
+                    self.parameters(ValueClass::OptimizerState).map(|(number, _)| number).collect();
+                let bytes = self.bytes(ValueClass::OptimizerState, setting);
+                let mut module = self.module.clone();
+                keep_on_host(&mut module, &numbers);
+                let mut next = self.with_module(module)?;
+                // There and back, while nothing else goes on.
+                next.extra_seconds += 2.0 * bytes.0 as f64 / host_link(setting);
+                Ok(next)
+            }
+            Edit::Batch(n) => self.resized(*n),
+            Edit::Microbatch(n) => {
+                let examples = self.examples().ok_or("there is no batch")?;
+                let gradients = self.bytes(ValueClass::Parameter, setting);
+                let mut next = self.resized(*n)?;
+                next.runs *= examples as f64 / *n as f64;
+                next.extra = next.extra.saturating_add(gradients);
+                Ok(next)
+            }
+            Edit::Shard(along, devices) => shard::carry_out(self, *along, *devices, setting),
+        }
+    }
+
+    /// The program for another number of examples.
+    pub(super) fn resized(&self, examples: i64) -> Result<Program, String> {
+        let batch = self.batch.as_ref().ok_or("there is no batch")?;
+        let (whole, factor) = (batch.extent(&self.dimensions), self.dimensions.extent(batch.factor));
+        let extent = examples.checked_mul(factor).filter(|n| n % whole == 0).map(|n| n / whole);
+        let extent = extent.ok_or_else(|| format!("{whole} examples are taken apart in the program"))?;
+        self.resized_along(batch.factor, extent)
+    }
+
+    /// The program with another extent for a factor.
+    pub(super) fn resized_along(
+        &self,
+        factor: memplan_analysis::FactorId,
+        extent: i64,
+    ) -> Result<Program, String> {
+        let resized = passes::resize(&self.module, &self.dimensions, factor, extent);
+        self.with_module(resized.map_err(|error| error.to_string())?.module)
+    }
+}
+
+/// Bytes per second between a device and its host: what the target says, else a fourth-generation PCIe with 16 lanes.
+fn host_link(setting: &Setting<'_>) -> f64 {
+    const PCIE: f64 = 2.5e10;
+    let host = MemorySpaceId(HOST as u32);
+    let link =
+        setting.target.transfers.iter().find(|link| link.from == host && link.to == MemorySpaceId::MAIN);
+    link.and_then(|link| link.bandwidth).unwrap_or(PCIE)
+}
+
+/// Donating fewer elements is not worth a word.
+const SMALL: u64 = 1 << 10;
+
+/// Parameters that nobody needs afterwards, each with a result of its shape that has no memory of an argument yet.
+fn donations(module: &Module) -> Vec<(usize, ShapeIndex)> {
+    let entry = module.entry_computation();
+    let given: Vec<u32> = module.config.given_up().map(|(parameter, _)| parameter).collect();
+    let mut taken: Vec<ShapeIndex> =
+        module.config.input_output_alias.iter().map(|alias| alias.output_index.clone()).collect();
+    let results = module.shape(entry.root).leaves();
+    let mut pairs = Vec::new();
+    for (number, &id) in entry.parameters.iter().enumerate() {
+        let shape = module.shape(id);
+        let is_large = shape.as_array().is_some_and(|array| array.element_count() >= Some(SMALL));
+        if !is_large || given.contains(&(number as u32)) {
+            continue;
+        }
+        let fitting =
+            results.iter().find(|(index, leaf)| leaf.same_ignoring_layout(shape) && !taken.contains(index));
+        if let Some((index, _)) = fitting {
+            taken.push(index.clone());
+            pairs.push((number, index.clone()));
+        }
+    }
+    pairs
+}
+
+fn donate(module: &mut Module, pairs: &[(usize, ShapeIndex)]) {
+    let alias = |(parameter, index): &(usize, ShapeIndex)| InputOutputAlias {
+        output_index: index.clone(),
+        parameter: *parameter as u32,
+        parameter_index: ShapeIndex::root(),
+        kind: AliasKind::MayAlias,
+    };
+    module.config.input_output_alias.extend(pairs.iter().map(alias));
+}
+
+/// Results that live in parameters, by number.
+fn results_of(module: &Module, numbers: &[usize]) -> Vec<usize> {
+    let aliases = module.config.input_output_alias.iter();
+    let of = aliases.filter(|alias| numbers.contains(&(alias.parameter as usize)));
+    // Results within results keep their type and their place.
+    let own = |alias: &InputOutputAlias| {
+        (alias.output_index.0.len() == 1).then(|| alias.output_index.0[0] as usize)
+    };
+    of.filter_map(own).collect()
+}
+
+/// Lets the caller hand over parameters in another type, and get those results back that live in them.
+fn narrow(module: &mut Module, numbers: &[usize], element_type: ElementType) {
+    let results = results_of(module, numbers);
+    let mut names = Names::new(module);
+    let entry = module.entry;
+    let parameters: Vec<InstructionId> =
+        numbers.iter().map(|&number| module.computations[entry].parameters[number]).collect();
+    let wide: Vec<Shape> = parameters.iter().map(|&id| module.shape(id).clone()).collect();
+    let root = module.computations[entry].root;
+    let retyped = |shape: &Shape| {
+        let mut shape = shape.clone();
+        shape.as_array_mut().expect("only arrays are narrowed").element_type = element_type;
+        shape
+    };
+    for (&id, shape) in parameters.iter().zip(&wide) {
+        module.set_shape(id, retyped(shape));
+    }
+    let mut instead: Vec<(InstructionId, InstructionId)> = Vec::new();
+    module.edit_in_order(entry, |module, id| {
+        for &(old, new) in &instead {
+            module.replace_operand(id, old, new);
+        }
+        if id == root && module.instructions[id].op == Op::Tuple {
+            for &result in &results {
+                let operand = module.instructions[id].operands[result];
+                let shape = module.intern(retyped(&module.shape(operand).clone()));
+                let name = names.fresh("narrow");
+                let converted = module.add_beside(id, name, shape, Op::Convert, [operand]);
+                module.instructions[id].operands[result] = converted;
+            }
+            module.reshape_tuple(id);
+        }
+        module.list(id);
+        if let Some(i) = parameters.iter().position(|&parameter| parameter == id) {
+            let shape = module.intern(wide[i].clone());
+            let name = names.fresh("widen");
+            instead.push((id, module.add_beside(id, name, shape, Op::Convert, [id])));
+        }
+    });
+    set_interface(module);
+}
+
+/// Keeps parameters and the results that live in them in the host's memory.
+fn keep_on_host(module: &mut Module, numbers: &[usize]) {
+    set_interface(module);
+    let results = results_of(module, numbers);
+    let Some(interface) = &mut module.config.entry_computation_layout else { return };
+    let to_host = |shape: &mut Shape| {
+        if let Some(array) = shape.as_array_mut() {
+            let rank = array.rank();
+            array.layout.get_or_insert_with(|| Layout::row_major(rank)).memory_space = HOST;
+        }
+    };
+    for &number in numbers {
+        to_host(&mut interface.parameters[number]);
+    }
+    if let Shape::Tuple(elements) = &interface.result {
+        let mut elements = elements.to_vec();
+        results.iter().for_each(|&result| to_host(&mut elements[result]));
+        interface.result = Shape::tuple(elements);
+    }
+}
+
+/// The caller's shapes are those of the parameters and of the root.
+fn set_interface(module: &mut Module) {
+    let entry = module.entry_computation();
+    let parameters = entry.parameters.iter().map(|&id| module.shape(id).clone()).collect();
+    let result = module.shape(entry.root).clone();
+    module.config.entry_computation_layout = Some(ProgramShape { parameters, result });
+}

@@ -1,0 +1,269 @@
+//! Policies of `jax.checkpoint`: which results of the forward half are saved, and what that comes to.
+
+use memplan_analysis::{Phase, folded_operation, operation, user_frame};
+use memplan_ir::{Access, InstructionId, Module, Op, Role};
+use memplan_passes as passes;
+use memplan_passes::Checkpoint;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::Setting;
+use super::program::Program;
+
+/// Where checkpoints are, and what they save.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Policy {
+    /// What ends each checkpointed function; `None`: the whole that is differentiated is one.
+    border: Option<Group>,
+    saves: Saves,
+}
+
+/// What is saved within a checkpointed function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Saves {
+    /// Nothing.
+    Nothing,
+    /// Every matrix product.
+    Dots,
+    /// Matrix products without batch dimensions: those with weights.
+    DotsWithNoBatchDims,
+    /// Results of the operations at some lines.
+    Names(Vec<Group>),
+}
+
+/// Values that one line of the program makes with one operation, in all layers.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Group {
+    line: String,
+    operation: String,
+    /// The function that has the line.
+    function: String,
+}
+
+/// What goes past a border may be this part of what the border holds: the layer's own input is as large.
+const FEW: u64 = 8;
+
+/// Most lines that are looked at closely.
+const MAX_CANDIDATES: usize = 64;
+
+/// Most lines whose results are saved by name.
+const MAX_GROUPS: usize = 2;
+
+impl Policy {
+    pub(super) fn what(&self) -> String {
+        let kept = match &self.saves {
+            Saves::Nothing => "keep only what it reads".to_string(),
+            Saves::Dots => "save matrix products".to_string(),
+            Saves::DotsWithNoBatchDims => "save matrix products with weights".to_string(),
+            Saves::Names(groups) => {
+                let lines = groups.iter().map(|group| format!("`{}` at {}", group.operation, group.line));
+                format!("save {}", lines.collect::<Vec<_>>().join(", "))
+            }
+        };
+        match &self.border {
+            None => format!("checkpoint the whole that is differentiated: {kept}"),
+            Some(Group { line, operation, .. }) => {
+                format!("checkpoint each layer, up to `{operation}` at {line}: {kept}")
+            }
+        }
+    }
+
+    pub(super) fn apply(&self) -> String {
+        let named = self.border.as_ref().map_or("loss", |group| &group.function);
+        let function = if named.is_empty() { "layer" } else { named };
+        let with = match &self.saves {
+            Saves::Nothing => String::new(),
+            Saves::Dots => ", policy=jax.checkpoint_policies.dots_saveable".into(),
+            Saves::DotsWithNoBatchDims => {
+                ", policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable".into()
+            }
+            Saves::Names(groups) => {
+                let names: Vec<String> = (1..=groups.len()).map(|i| format!("'kept{i}'")).collect();
+                format!(", policy=jax.checkpoint_policies.save_only_these_names({})", names.join(", "))
+            }
+        };
+        let mut text = format!("{function} = jax.checkpoint({function}{with})");
+        if let Saves::Names(groups) = &self.saves {
+            for (i, group) in (1..).zip(groups) {
+                text += &format!(
+                    "; the result of `{}` at {} in checkpoint_name(.., 'kept{i}')",
+                    group.operation, group.line
+                );
+            }
+        }
+        text
+    }
+
+    /// The program as JAX would hand it over with this policy.
+    pub(super) fn carry_out(&self, program: &Program) -> Result<Program, String> {
+        let module = &program.module;
+        let is_of = |id: InstructionId, groups: &[Group]| {
+            group(module, id).is_some_and(|group| groups.contains(&group))
+        };
+        let is_saved = |id: InstructionId| match (&self.saves, &module.instructions[id].op) {
+            (Saves::Nothing, _) => false,
+            (Saves::Dots, op) => matches!(op, Op::Dot(_)),
+            (Saves::DotsWithNoBatchDims, Op::Dot(dot)) => dot.dimensions.lhs_batch.is_empty(),
+            (Saves::DotsWithNoBatchDims, _) => false,
+            (Saves::Names(groups), _) => is_of(id, groups),
+        };
+        let is_forward = |id| program.phases.of(id) == Phase::Forward;
+        let checkpoint = Checkpoint {
+            phase: &|id| program.phases.of(id),
+            is_saved: &is_saved,
+            is_border: &|id| {
+                is_forward(id)
+                    && self.border.as_ref().is_some_and(|border| is_of(id, std::slice::from_ref(border)))
+            },
+        };
+        let checkpointed = passes::checkpoint(module, &checkpoint);
+        program.with_module(checkpointed.ok_or("the backward half needs nothing that is not saved")?)
+    }
+}
+
+/// Policies that may help: the ready ones, those of layers that end with the line whose results leave least to keep, and the
+/// lines themselves.
+pub(super) fn all(program: &Program, setting: &Setting<'_>) -> Vec<Policy> {
+    if !program.phases.has_backward() {
+        return Vec::new();
+    }
+    let names = best_names(program, setting);
+    let layer = names.first().and_then(|set| set.first()).cloned();
+    let ready = [Saves::Dots, Saves::DotsWithNoBatchDims];
+    let mut policies: Vec<Policy> = Vec::new();
+    if let Some(layer) = layer {
+        let of_layers = [Saves::Nothing].into_iter().chain(ready.clone());
+        policies.extend(of_layers.map(|saves| Policy { border: Some(layer.clone()), saves }));
+    }
+    let whole = ready.into_iter().chain(names.into_iter().map(Saves::Names));
+    policies.extend(whole.map(|saves| Policy { border: None, saves }));
+    policies
+}
+
+fn group(module: &Module, id: InstructionId) -> Option<Group> {
+    let op = &module.instructions[id].op;
+    let is_made = op.traits().role == Role::Computes && op.traits().access != Access::Reindexing;
+    let array = module.shape(id).as_array()?;
+    if !is_made || array.rank() == 0 || matches!(op, Op::Broadcast { .. }) {
+        return None;
+    }
+    let frame = user_frame(module, id)?;
+    let name = folded_operation(operation(module, id));
+    let operation = name.rsplit('/').next().unwrap_or(&name).to_string();
+    Some(Group { line: frame.to_string(), operation, function: frame.function.to_string() })
+}
+
+/// A forward value that the backward half reads, or a value that could be kept instead.
+struct Kept {
+    depth: u32,
+    bytes: u64,
+}
+
+/// Sets of lines, each one line larger than the one before: what is kept with them, and what is computed again between two
+/// of them, are together as small as can be.
+fn best_names(program: &Program, setting: &Setting<'_>) -> Vec<Vec<Group>> {
+    let module = &program.module;
+    let entry = module.entry_computation();
+    let is_forward = |id: InstructionId| program.phases.of(id) == Phase::Forward;
+    let mut depth: FxHashMap<InstructionId, u32> = FxHashMap::default();
+    let mut read: FxHashSet<InstructionId> = FxHashSet::default();
+    let (mut groups, mut residuals): (FxHashMap<Group, Vec<Kept>>, Vec<Kept>) = Default::default();
+    for &id in &entry.instructions {
+        let operands = &module.instructions[id].operands;
+        if program.phases.of(id) == Phase::Backward {
+            read.extend(operands.iter().copied());
+        }
+        let deepest = operands.iter().filter_map(|operand| depth.get(operand)).max();
+        depth.insert(id, deepest.map_or(0, |depth| depth + 1));
+    }
+    for &id in entry.instructions.iter().filter(|&&id| is_forward(id)) {
+        let computes = module.instructions[id].op.traits().role == Role::Computes;
+        let bytes = setting.target.size_of(module.shape(id)).0;
+        let kept = || Kept { depth: depth[&id], bytes };
+        if computes && read.contains(&id) {
+            residuals.push(kept());
+        }
+        if let Some(group) = group(module, id) {
+            groups.entry(group).or_default().push(kept());
+        }
+    }
+    let mut list: Vec<(Group, Vec<Kept>)> = groups.into_iter().filter(|(_, kept)| kept.len() > 1).collect();
+    list.sort_by(|(a, of_a), (b, of_b)| {
+        let cost = |kept: &[Kept]| kept_and_again(&kept.iter().collect::<Vec<_>>(), &residuals);
+        cost(of_a).cmp(&cost(of_b)).then_with(|| a.cmp(b))
+    });
+    list.truncate(MAX_CANDIDATES);
+    list.retain(|(border, kept)| separates(program, setting, border, kept));
+    let mut chosen: Vec<usize> = Vec::new();
+    let mut sets = Vec::new();
+    let mut last = u64::MAX;
+    for _ in 0..MAX_GROUPS {
+        let with = |i: usize| {
+            let kept: Vec<&Kept> = chosen.iter().chain([&i]).flat_map(|&i| &list[i].1).collect();
+            kept_and_again(&kept, &residuals)
+        };
+        let candidates = (0..list.len()).filter(|i| !chosen.contains(i));
+        let Some((cost, next)) = candidates.map(|i| (with(i), i)).min() else { break };
+        if cost >= last {
+            break;
+        }
+        last = cost;
+        chosen.push(next);
+        sets.push(chosen.iter().map(|&i| list[i].0.clone()).collect());
+    }
+    sets
+}
+
+/// Whether what comes after results of a line is made from them alone, but for a few bytes: otherwise saving them spares
+/// nothing.
+fn separates(program: &Program, setting: &Setting<'_>, border: &Group, kept: &[Kept]) -> bool {
+    let module = &program.module;
+    let mut level: FxHashMap<InstructionId, u32> = FxHashMap::default();
+    let mut is_border: FxHashSet<InstructionId> = FxHashSet::default();
+    let mut given: FxHashSet<InstructionId> = FxHashSet::default();
+    let (mut passed, mut passed_by) = (FxHashSet::default(), 0u64);
+    for &id in &module.entry_computation().instructions {
+        let instruction = &module.instructions[id];
+        let before: Vec<u32> = instruction
+            .operands
+            .iter()
+            .map(|operand| level[operand] + u32::from(is_border.contains(operand)))
+            .collect();
+        let own = before.iter().copied().max().unwrap_or(0);
+        level.insert(id, own);
+        let is_argument = matches!(instruction.op, Op::Parameter { .. });
+        if is_argument || instruction.operands.iter().any(|operand| given.contains(operand)) {
+            given.insert(id);
+        }
+        if program.phases.of(id) != Phase::Forward {
+            continue;
+        }
+        if group(module, id).as_ref() == Some(border) {
+            is_border.insert(id);
+        }
+        for (&operand, before) in instruction.operands.iter().zip(before) {
+            let op = &module.instructions[operand].op;
+            // Splats and numbers are made anew anywhere.
+            let is_made =
+                op.traits().role == Role::Computes && !matches!(op, Op::Broadcast { .. } | Op::Iota { .. });
+            if before < own && is_made && passed.insert(operand) {
+                passed_by = passed_by.saturating_add(setting.target.size_of(module.shape(operand)).0);
+            }
+        }
+    }
+    let all = kept.iter().fold(0u64, |sum, kept| sum.saturating_add(kept.bytes));
+    passed_by < all / FEW
+}
+
+/// Bytes that are kept, and the most that are computed again between two of them.
+fn kept_and_again(kept: &[&Kept], residuals: &[Kept]) -> u64 {
+    let mut borders: Vec<u32> = kept.iter().map(|kept| kept.depth).collect();
+    borders.sort_unstable();
+    borders.dedup();
+    let mut between = vec![0u64; borders.len() + 1];
+    for residual in residuals {
+        let segment = &mut between[borders.partition_point(|&border| border <= residual.depth)];
+        *segment = segment.saturating_add(residual.bytes);
+    }
+    let all = kept.iter().fold(0u64, |sum, kept| sum.saturating_add(kept.bytes));
+    all.saturating_add(between.into_iter().max().unwrap_or(0))
+}

@@ -1,0 +1,222 @@
+//! The cheapest set of changes that fits.
+
+use memplan_driver::{EstimateError, Price, in_parallel};
+use memplan_memory::Bytes;
+
+use super::lever::{Edit, Lever};
+use super::program::Program;
+use super::{Best, Change, Setting};
+
+/// What a change of a program comes to.
+pub(super) fn change(edit: &Edit, program: &Program, price: Price, setting: &Setting<'_>) -> Change {
+    Change {
+        lever: edit.lever(),
+        what: edit.what(program),
+        total: price.total,
+        seconds: price.seconds,
+        fits: price.total <= setting.options.limit,
+        apply: edit.apply(program, setting),
+    }
+}
+
+/// A set of changes that was tried.
+#[derive(Clone)]
+struct Tried {
+    edits: Vec<Edit>,
+    total: Bytes,
+    /// Seconds for as many examples as the program has at first, on all devices together.
+    cost: f64,
+}
+
+/// How much a change asks of its user: nothing but time; the host's memory; other numbers; fewer examples; more devices.
+fn tier(edit: &Edit) -> u8 {
+    match edit.lever() {
+        Lever::Donate | Lever::Recompute | Lever::Microbatch | Lever::Order => 0,
+        Lever::Offload => 1,
+        Lever::Dtype => 2,
+        Lever::Batch => 3,
+        Lever::Shard => 4,
+    }
+}
+
+const TIERS: std::ops::RangeInclusive<u8> = 0..=4;
+
+/// In which order changes are made. A rewrite comes last, as it is made for the limit.
+fn place(edit: &Edit) -> u8 {
+    match edit {
+        Edit::Donate(_) => 0,
+        Edit::Narrow(..) => 1,
+        Edit::Checkpoint(_) => 2,
+        Edit::Microbatch(_) => 3,
+        Edit::Batch(_) => 4,
+        Edit::Shard(..) => 5,
+        Edit::Offload => 6,
+        Edit::Rewrite => 7,
+    }
+}
+
+/// The cheapest set of the first tier in which one fits; where none does, the smallest of all.
+pub(super) fn best(
+    program: &Program,
+    before: Price,
+    singles: &[(Change, Edit)],
+    setting: &Setting<'_>,
+) -> Result<Best, EstimateError> {
+    let nothing = Tried { edits: Vec::new(), total: before.total, cost: before.seconds };
+    let mut tried = vec![nothing];
+    for tier in TIERS {
+        if chosen(&tried, setting).is_some() {
+            break;
+        }
+        tried.extend(alone(program, singles, tier));
+        if chosen(&tried, setting).is_some() {
+            break;
+        }
+        let sets = together(singles, &tried, before.total, tier);
+        for set in in_parallel(setting.options.threads, sets, |edits| carry_out(program, edits, setting)) {
+            tried.extend(set?);
+        }
+    }
+    let smallest = || tried.iter().min_by_key(|tried| tried.total).expect("nothing at all is tried first");
+    let best = chosen(&tried, setting).unwrap_or_else(smallest).clone();
+    let best = with_larger_batch(program, best, setting)?;
+    step_by_step(program, before, &best.edits, setting)
+}
+
+/// The cheapest set that fits.
+fn chosen<'a>(tried: &'a [Tried], setting: &Setting<'_>) -> Option<&'a Tried> {
+    let fitting = tried.iter().filter(|tried| tried.total <= setting.options.limit);
+    fitting.min_by(|a, b| a.cost.total_cmp(&b.cost))
+}
+
+/// Changes of a tier that were tried alone.
+fn alone(program: &Program, singles: &[(Change, Edit)], own: u8) -> Vec<Tried> {
+    let of_tier = singles.iter().filter(|(_, edit)| tier(edit) == own);
+    let as_set = |(change, edit): &(Change, Edit)| Tried {
+        edits: vec![edit.clone()],
+        total: change.total,
+        cost: change.seconds * per_example(program, edit),
+    };
+    of_tier.map(as_set).collect()
+}
+
+/// How many devices, or runs, a change needs for as many examples as before.
+fn per_example(program: &Program, edit: &Edit) -> f64 {
+    match edit {
+        Edit::Batch(n) => program.examples().unwrap_or(*n) as f64 / *n as f64,
+        Edit::Shard(_, devices) => *devices as f64,
+        _ => 1.0,
+    }
+}
+
+/// Sets to try: the changes of a tier, with each other in the lowest, else with the sets of lower tiers that need fewest
+/// bytes.
+fn together(singles: &[(Change, Edit)], tried: &[Tried], before: Bytes, own: u8) -> Vec<Vec<Edit>> {
+    let helps = singles.iter().filter(|(change, edit)| change.total < before && tier(edit) == own);
+    let helpful: Vec<&Edit> = helps.map(|(_, edit)| edit).collect();
+    let mut bases: Vec<&Tried> =
+        tried.iter().filter(|tried| tried.edits.iter().all(|edit| tier(edit) < own)).collect();
+    bases.sort_by_key(|tried| tried.total);
+    // Without a rewrite, to which nothing can be added.
+    bases.retain(|tried| !tried.edits.contains(&Edit::Rewrite));
+    let (mut sets, mut bare): (Vec<Vec<Edit>>, Vec<Edit>) = Default::default();
+    if own == 0 {
+        let of = |lever: Lever| helpful.iter().copied().filter(move |edit| edit.lever() == lever).cloned();
+        bare.extend(of(Lever::Donate));
+        let some = |lever: Lever| thinned(of(lever).collect(), 3);
+        let [recompute, parts] = [Lever::Recompute, Lever::Microbatch].map(some);
+        sets.extend(recompute.iter().chain(&parts).map(|edit| vec![edit.clone()]));
+        let pairs = recompute.iter().flat_map(|a| parts.iter().map(|b| vec![a.clone(), b.clone()]));
+        sets.extend(pairs);
+        sets.retain(|set| !bare.is_empty() || set.len() > 1);
+    } else {
+        let bases = bases.iter().take(2).filter(|base| !base.edits.is_empty());
+        let has_parts = |base: &Tried| base.edits.iter().any(|edit| edit.lever() == Lever::Microbatch);
+        for base in bases {
+            for edit in &helpful {
+                if edit.lever() != Lever::Batch || !has_parts(base) {
+                    sets.push([base.edits.as_slice(), &[(*edit).clone()]].concat());
+                }
+            }
+            // Examples instead of parts of them.
+            let without: Vec<Edit> =
+                base.edits.iter().filter(|edit| edit.lever() != Lever::Microbatch).cloned().collect();
+            if has_parts(base) && own >= 3 {
+                sets.extend(helpful.iter().map(|edit| [without.as_slice(), &[(*edit).clone()]].concat()));
+            }
+        }
+    }
+    for set in &mut sets {
+        set.splice(0..0, bare.iter().cloned());
+        set.sort_by_key(place);
+    }
+    sets
+}
+
+/// So many of a list, in even steps from the first.
+fn thinned(list: Vec<Edit>, most: usize) -> Vec<Edit> {
+    let step = list.len().div_ceil(most).max(1);
+    list.into_iter().step_by(step).collect()
+}
+
+/// Makes all changes, one after the other; `None` where one cannot be made.
+fn carry_out(
+    program: &Program,
+    edits: Vec<Edit>,
+    setting: &Setting<'_>,
+) -> Result<Option<Tried>, EstimateError> {
+    let mut now = program.clone();
+    let mut factor = 1.0;
+    for edit in &edits {
+        let Ok(next) = now.with(edit, setting) else { return Ok(None) };
+        factor *= per_example(&now, edit);
+        now = next;
+    }
+    let price = now.price(setting)?;
+    Ok(Some(Tried { edits, total: price.total, cost: price.seconds * factor }))
+}
+
+/// Where fewer examples are among the changes, as many as fit: halves were tried, and what is between is found by bisection.
+fn with_larger_batch(program: &Program, best: Tried, setting: &Setting<'_>) -> Result<Tried, EstimateError> {
+    const STEPS: usize = 4;
+    let limit = setting.options.limit;
+    let place = best.edits.iter().position(|edit| edit.lever() == Lever::Batch);
+    let (Some(place), true) = (place, best.total <= limit) else { return Ok(best) };
+    let Edit::Batch(fits) = best.edits[place] else { return Ok(best) };
+    let (mut best, mut fits, mut too_many) = (best, fits, 2 * fits);
+    for _ in 0..STEPS {
+        let middle = fits.midpoint(too_many);
+        if middle == fits {
+            break;
+        }
+        let mut edits = best.edits.clone();
+        edits[place] = Edit::Batch(middle);
+        match carry_out(program, edits, setting)? {
+            Some(tried) if tried.total <= limit => (best, fits) = (tried, middle),
+            _ => too_many = middle,
+        }
+    }
+    Ok(best)
+}
+
+/// The changes of a set with the price after each.
+fn step_by_step(
+    program: &Program,
+    before: Price,
+    edits: &[Edit],
+    setting: &Setting<'_>,
+) -> Result<Best, EstimateError> {
+    let (mut now, mut price, mut changes) = (program.clone(), before, Vec::new());
+    for edit in edits {
+        let Ok(next) = now.with(edit, setting) else { break };
+        price = next.price(setting)?;
+        changes.push(change(edit, &now, price, setting));
+        now = next;
+    }
+    Ok(Best {
+        changes,
+        total: price.total,
+        seconds: price.seconds,
+        fits: price.total <= setting.options.limit,
+    })
+}

@@ -1,0 +1,151 @@
+//! `memplan fit`
+
+use clap::{Args, ColorChoice};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use memplan::advice::fit::{Change, Fit, FitOptions, fit};
+use memplan::memory::{Bytes, Compiler, MemorySpaceId, Target};
+
+use crate::argument_dimension::ArgumentDimension;
+use crate::estimate::{compiler, compiler_of};
+use crate::failure::Failure;
+use crate::input::{Form, read_module, target};
+use crate::options::{Format, parse_bytes};
+use crate::output::write_result;
+use crate::progress;
+use crate::screen::Screen;
+
+#[derive(Args)]
+pub(crate) struct FitArgs {
+    /// HLO text or protobuf as JAX hands it over, also `.gz`, or a folder of `--xla_dump_to`; `-` is standard input
+    module: String,
+    /// Machine: a name from `memplan targets`, or a TOML file
+    #[arg(long)]
+    target: String,
+    /// Bytes that one device may use, e.g. 12GiB (default: what the machine lets programs have)
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    memory_limit: Option<Bytes>,
+    /// Whose compiler the program goes to: xla-gpu, xla-cpu or xla-tpu (default: the one for the machine)
+    #[arg(long, value_parser = compiler)]
+    compiler: Option<Compiler>,
+    /// The dimension that examples are counted by, as PARAMETER:DIMENSION from 0 (default: found out)
+    #[arg(long, value_name = "DIMENSION", default_value = "batch")]
+    batch: ArgumentDimension,
+    /// Numbers of devices to spread the program over
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [2, 4, 8])]
+    devices: Vec<i64>,
+    /// For people or for programs
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+    /// Where to write the result
+    #[arg(short, value_name = "FILE")]
+    output: Option<String>,
+    /// Colours: where the terminal has them and `NO_COLOR` is not set, or always, or never
+    #[arg(long, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
+    color: ColorChoice,
+}
+
+pub(crate) fn run(args: &FitArgs) -> Result<(), Failure> {
+    let target = target(&args.target)?;
+    let compiler = args.compiler.clone().or_else(|| compiler_of(&target)).ok_or_else(|| {
+        Failure::Usage(format!("error: no compiler is known for {}; `--compiler` names one", target.name))
+    })?;
+    let capacity = target.space(MemorySpaceId::MAIN).and_then(|space| space.usable());
+    let limit = args.memory_limit.or(capacity).ok_or_else(|| {
+        Failure::Usage(format!("error: {} has no capacity; `--memory-limit` gives one", target.name))
+    })?;
+    let module = read_module(&args.module, Form::Given)?;
+    let options = FitOptions {
+        limit,
+        batch: args.batch.named(),
+        devices: args.devices.clone(),
+        threads: std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    let bar = progress::spinner("trying what makes it fit");
+    let found = fit(&module, &compiler, &target, &options);
+    bar.finish_and_clear();
+    let found = found.map_err(|error| Failure::input(&error))?;
+    let text = match args.format {
+        Format::Json => serde_json::to_string_pretty(&found).expect("advice has only string keys") + "\n",
+        Format::Text => {
+            render(&module.name, &target, &compiler, &found, Screen::of(args.output.as_deref(), args.color))
+        }
+    };
+    write_result(args.output.as_deref(), text)?;
+    match found.best.fits {
+        true => Ok(()),
+        false => Err(Failure::DoesNotFit(format!(
+            "error: nothing that was tried fits {limit}: the least is {}, {} too much",
+            found.best.total,
+            found.best.total.saturating_sub(limit)
+        ))),
+    }
+}
+
+/// What it needs, what would make it fit, and everything that was tried.
+fn render(name: &str, target: &Target, compiler: &Compiler, fit: &Fit, screen: Screen) -> String {
+    let verdict = match fit.fits {
+        true => screen.good("fits as it is"),
+        false => screen.bad(&format!("{} too much", fit.total.saturating_sub(fit.limit))),
+    };
+    let mut text = screen.wrap(&format!(
+        "{name} on {}: {} expected of {}, {} a step; it may have {}: {verdict}\n",
+        target.name,
+        fit.total,
+        compiler.name,
+        time(fit.seconds),
+        fit.limit
+    ));
+    if let Some(batch) = &fit.batch {
+        text += &format!(
+            "the batch is {}: dimension {} of argument {}\n",
+            batch.extent, batch.dimension, batch.parameter
+        );
+    }
+    if !fit.fits {
+        let heading = match fit.best.fits {
+            true => "What makes it fit",
+            false => "Nothing makes it fit; this needs least",
+        };
+        text += &format!("\n{}\n\n{}\n", screen.heading(heading), table(fit, &fit.best.changes, screen));
+        for (i, change) in fit.best.changes.iter().enumerate() {
+            text += &screen.wrap(&format!("\n {}. {}\n", i + 1, change.apply));
+        }
+    }
+    text += &format!("\n{}\n\n{}\n", screen.heading("Each change alone"), table(fit, &fit.changes, screen));
+    for refused in &fit.refused {
+        text += &screen.wrap(&format!("\nnot tried: {refused}\n"));
+    }
+    text += &screen.wrap(
+        "\nbytes of one device and seconds of one step, as memplan estimates the compiler; sums beside the estimate: gradients of micro-batches, transfers that nothing hides\n",
+    );
+    text
+}
+
+fn table(fit: &Fit, changes: &[Change], screen: Screen) -> String {
+    let mut table = Table::new();
+    table
+        .load_preset(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(screen.width as u16)
+        .set_header(["lever", "memory", "", "a step", "", "what"]);
+    for change in changes {
+        let share =
+            |new: f64, old: f64| format!("{:+.1} %", 100.0 * (new / old.max(f64::MIN_POSITIVE) - 1.0));
+        table.add_row([
+            change.lever.to_string(),
+            change.total.to_string(),
+            share(change.total.0 as f64, fit.total.0 as f64),
+            time(change.seconds),
+            share(change.seconds, fit.seconds),
+            format!("{}{}", if change.fits { "fits: " } else { "" }, change.what),
+        ]);
+    }
+    for column in 1..5 {
+        table.column_mut(column).expect("six columns").set_cell_alignment(CellAlignment::Right);
+    }
+    table.trim_fmt()
+}
+
+fn time(seconds: f64) -> String {
+    format!("{:.3} ms", seconds * 1e3)
+}

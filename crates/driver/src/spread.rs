@@ -1,0 +1,60 @@
+//! What one device needs of a program that shardings spread over several, before anybody has cut it.
+
+use crate::Price;
+use crate::estimate::{EstimateError, Expected};
+use memplan_ir as ir;
+use memplan_ir::Module;
+use memplan_memory as memory;
+use memplan_memory::{Bytes, Compiler, Target};
+
+/// How a program is spread over devices.
+pub(crate) struct Spread {
+    /// Bytes of arguments that one device holds, where that is not all of them.
+    arguments: Option<Bytes>,
+    /// One device computes one part in so many.
+    pieces: u64,
+}
+
+impl Spread {
+    pub(crate) fn new(module: &Module, target: &Target) -> Option<Spread> {
+        let pieces = memory::parallel::pieces(module);
+        let arguments = memory::parallel::arguments_per_device(module, target);
+        (pieces > 1).then_some(Spread { arguments, pieces })
+    }
+
+    /// What one device needs of what all need together.
+    fn of_one_device(&self, all: Price, arguments: Bytes) -> Price {
+        let rest = all.total.saturating_sub(arguments);
+        let pieces = self.pieces as f64;
+        Price {
+            total: self.arguments.unwrap_or(arguments).saturating_add(Bytes(rest.0.div_ceil(self.pieces))),
+            seconds: all.seconds / pieces,
+            operations: all.operations / pieces,
+        }
+    }
+}
+
+/// What a compiler is expected to need for a module, on one device of those that its shardings name: arguments are cut as
+/// they say, and all else is taken to be cut as finely as what is cut most finely. Time for communication is not known.
+///
+/// # Errors
+/// See [`EstimateError`].
+pub fn price(module: &Module, compiler: &Compiler, target: &Target) -> Result<Price, EstimateError> {
+    ir::verify(module).map_err(EstimateError::Invalid)?;
+    let machine = compiler.on(target);
+    let spread = Spread::new(module, &machine);
+    price_on(module.clone(), compiler, &machine, spread.as_ref())
+}
+
+/// The same of a valid module, on a machine as the compiler sees it.
+pub(crate) fn price_on(
+    module: Module,
+    compiler: &Compiler,
+    machine: &Target,
+    spread: Option<&Spread>,
+) -> Result<Price, EstimateError> {
+    let found = Expected::new(module, compiler, machine)?;
+    let operations = found.run.matrix_operations + found.run.vector_operations;
+    let all = Price { total: found.total(), seconds: found.run.seconds, operations };
+    Ok(spread.map_or(all, |spread| spread.of_one_device(all, found.totals.arguments)))
+}

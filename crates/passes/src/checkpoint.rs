@@ -1,0 +1,197 @@
+//! A program as it would be under `jax.checkpoint`: of what the forward half computes, the backward half reads only what
+//! is saved, and computes the rest again.
+//!
+//! ```text
+//!   a = dot(x, w)                     a = dot(x, w)
+//!   b = tanh(a)                       b = tanh(a)
+//!   ..                          =>    ..
+//!   g = multiply(c, b)                s = (..) opt-barrier((a))     a' = get-tuple-element(s), index=0
+//!                                     b' = tanh(a')
+//!                                     g = multiply(c, b')
+//! ```
+//!
+//! As in JAX, one barrier takes everything that a checkpointed function reads and saves, and what its backward half gets
+//! from behind, so that compilers neither find again what was computed before nor begin early. Where each layer is such
+//! a function, results of layers are the borders between them.
+//! Only what the entry computation itself computes is looked at; what loops and branches make is saved.
+
+use memplan_analysis::Phase;
+use memplan_ir::{InstructionId, Module, Names, Op, Role, Shape};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// What a checkpoint saves.
+pub struct Checkpoint<'a> {
+    /// The half of the program that an instruction belongs to.
+    pub phase: &'a dyn Fn(InstructionId) -> Phase,
+    /// Whether a result is saved.
+    pub is_saved: &'a dyn Fn(InstructionId) -> bool,
+    /// Whether a result is that of one checkpointed function, and begins the next; it is saved, too. Where nothing is, all is
+    /// one function.
+    pub is_border: &'a dyn Fn(InstructionId) -> bool,
+}
+
+/// The module with checkpoints in its forward half; `None` where the backward half needs nothing that is not saved. Close to
+/// linear.
+pub fn checkpoint(module: &Module, checkpoint: &Checkpoint<'_>) -> Option<Module> {
+    let (phase, is_border) = (checkpoint.phase, checkpoint.is_border);
+    let again = again(module, phase, &|id| (checkpoint.is_saved)(id) || is_border(id));
+    if again.is_empty() {
+        return None;
+    }
+    let levels = levels(module, &again, is_border);
+    let saved = saved(module, &again, &levels, phase);
+    let mut module = module.clone();
+    let mut names = Names::new(&module);
+    let entry = module.entry;
+    // What the backward half reads instead, function by function.
+    let mut instead: FxHashMap<(u32, InstructionId), InstructionId> = FxHashMap::default();
+    let mut has_barrier: FxHashSet<u32> = FxHashSet::default();
+    let order = module.computations[entry].instructions.clone();
+    let place: FxHashMap<InstructionId, usize> =
+        order.into_iter().enumerate().map(|(i, id)| (id, i)).collect();
+    module.edit_in_order(entry, |module, id| {
+        let reads = module.instructions[id].operands.clone();
+        if phase(id) == Phase::Backward && !again.contains(&id) {
+            for &operand in reads.iter().filter(|operand| again.contains(operand)) {
+                let level = levels[&operand];
+                if has_barrier.insert(level) {
+                    let arrives = reads.iter().copied().find(|&read| {
+                        phase(read) == Phase::Backward && module.shape(read).as_array().is_some()
+                    });
+                    add_barrier(module, (id, level), &saved[&level], arrives, &mut names, &mut instead);
+                }
+                let again = Again { again: &again, levels: &levels, place: &place };
+                compute_again(module, operand, &again, &mut names, &mut instead);
+                module.replace_operand(id, operand, instead[&(level, operand)]);
+            }
+        }
+        module.list(id);
+    });
+    module.put_operands_first(entry);
+    module.compact();
+    Some(module)
+}
+
+/// How many borders there are before what is computed again.
+fn levels(
+    module: &Module,
+    again: &FxHashSet<InstructionId>,
+    is_border: &dyn Fn(InstructionId) -> bool,
+) -> FxHashMap<InstructionId, u32> {
+    let mut all: FxHashMap<InstructionId, u32> = FxHashMap::default();
+    for &id in &module.entry_computation().instructions {
+        let before = module.instructions[id].operands.iter();
+        let level = before.map(|operand| all[operand] + u32::from(is_border(*operand))).max();
+        all.insert(id, level.unwrap_or(0));
+    }
+    all.retain(|id, _| again.contains(id));
+    all
+}
+
+/// What the backward half reads and does not find saved, and everything that this is made from.
+fn again(
+    module: &Module,
+    phase: &dyn Fn(InstructionId) -> Phase,
+    is_saved: &dyn Fn(InstructionId) -> bool,
+) -> FxHashSet<InstructionId> {
+    let can_be = |id: InstructionId| {
+        let op = &module.instructions[id].op;
+        phase(id) == Phase::Forward
+            && op.traits().role == Role::Computes
+            && op.traits().effect == memplan_ir::Effect::None
+            && module.shape(id).as_array().is_some()
+            && !is_saved(id)
+    };
+    let entry = module.entry_computation();
+    let readers = entry.instructions.iter().filter(|&&id| phase(id) == Phase::Backward);
+    let mut work: Vec<InstructionId> =
+        readers.flat_map(|&id| module.instructions[id].operands.iter().copied()).collect();
+    let mut again = FxHashSet::default();
+    while let Some(id) = work.pop() {
+        if can_be(id) && again.insert(id) {
+            work.extend(module.instructions[id].operands.iter().copied());
+        }
+    }
+    again
+}
+
+/// The arrays that each function reads and finds, in the order of the program.
+fn saved(
+    module: &Module,
+    again: &FxHashSet<InstructionId>,
+    levels: &FxHashMap<InstructionId, u32>,
+    phase: &dyn Fn(InstructionId) -> Phase,
+) -> FxHashMap<u32, Vec<InstructionId>> {
+    let is_array = |id: InstructionId| module.shape(id).as_array().is_some_and(|array| array.rank() > 0);
+    let is_constant = |id: InstructionId| matches!(module.instructions[id].op, Op::Constant(_));
+    let is_found = |id: InstructionId| {
+        !again.contains(&id) && is_array(id) && !is_constant(id) && phase(id) == Phase::Forward
+    };
+    let mut seen: FxHashSet<(u32, InstructionId)> = FxHashSet::default();
+    let mut saved: FxHashMap<u32, Vec<InstructionId>> = FxHashMap::default();
+    for id in module.entry_computation().instructions.iter().filter(|id| again.contains(id)) {
+        let list = saved.entry(levels[id]).or_default();
+        let found = module.instructions[*id].operands.iter().copied();
+        list.extend(found.filter(|&operand| is_found(operand) && seen.insert((levels[id], operand))));
+    }
+    saved
+}
+
+/// Adds a barrier of what a function finds, and of something that its backward half gets from behind.
+fn add_barrier(
+    module: &mut Module,
+    (beside, level): (InstructionId, u32),
+    saved: &[InstructionId],
+    arrives: Option<InstructionId>,
+    names: &mut Names,
+    instead: &mut FxHashMap<(u32, InstructionId), InstructionId>,
+) {
+    let all: Vec<InstructionId> = saved.iter().copied().chain(arrives).collect();
+    let shape = Shape::Tuple(all.iter().map(|&id| module.shape(id).clone()).collect());
+    let shape = module.intern(shape);
+    let tuple = module.add_beside(beside, names.fresh("saved"), shape, Op::Tuple, all);
+    let barrier =
+        module.add_beside(beside, names.fresh("checkpoint"), shape, Op::OptimizationBarrier, [tuple]);
+    for (index, &id) in (0..).zip(saved) {
+        let shape = module.instructions[id].shape;
+        let name = names.fresh(&module.instructions[id].name.clone());
+        let element = module.add_beside(beside, name, shape, Op::GetTupleElement { index }, [barrier]);
+        instead.insert((level, id), element);
+    }
+}
+
+/// What is computed again, in which function, and where it stands in the program.
+struct Again<'a> {
+    again: &'a FxHashSet<InstructionId>,
+    levels: &'a FxHashMap<InstructionId, u32>,
+    place: &'a FxHashMap<InstructionId, usize>,
+}
+
+/// Adds a copy of what makes a value, from what its function finds.
+fn compute_again(
+    module: &mut Module,
+    value: InstructionId,
+    Again { again, levels, place }: &Again<'_>,
+    names: &mut Names,
+    instead: &mut FxHashMap<(u32, InstructionId), InstructionId>,
+) {
+    let level = levels[&value];
+    let (mut work, mut needed) = (vec![value], Vec::new());
+    let mut seen: FxHashSet<InstructionId> = FxHashSet::default();
+    while let Some(id) = work.pop() {
+        if again.contains(&id) && !instead.contains_key(&(level, id)) && seen.insert(id) {
+            needed.push(id);
+            work.extend(module.instructions[id].operands.iter().copied());
+        }
+    }
+    needed.sort_unstable_by_key(|id| place[id]);
+    for id in needed {
+        let mut copy = module.instructions[id].clone();
+        copy.name = names.fresh(&copy.name);
+        for operand in &mut copy.operands {
+            *operand = instead.get(&(level, *operand)).copied().unwrap_or(*operand);
+        }
+        let copy = module.add_instruction(copy);
+        instead.insert((level, id), copy);
+    }
+}
