@@ -67,7 +67,7 @@ impl Planned {
         row.set_item("index", position.index.0.to_vec())?;
         row.set_item("computation", &*self.module.computations[instruction.parent].name)?;
         row.set_item("opcode", instruction.op.opcode().to_string())?;
-        row.set_item("shape", memplan_cli::shape_at(&self.module, position))?;
+        row.set_item("shape", memplan::advice::shape_at(&self.module, position))?;
         row.set_item("operation", memplan::analysis::operation(&self.module, position.instruction))?;
         row.set_item(
             "source",
@@ -222,7 +222,8 @@ impl Planned {
 
     /// The plan file.
     fn to_json(&self) -> String {
-        let file = PlanFile::new(&self.module, &self.planned.schedule, self.plan());
+        let mut file = PlanFile::new(&self.module, &self.planned.schedule, self.plan());
+        memplan::advice::note_peaks(&self.module, &self.planned, &mut file);
         serde_json::to_string_pretty(&file).expect("plan files have only string keys")
     }
 
@@ -230,9 +231,9 @@ impl Planned {
         memplan_cli::report(
             &self.module,
             &self.target,
-            &self.planned.facts,
-            self.plan(),
+            &self.planned,
             None,
+            &memplan_cli::PeakOptions::default(),
             memplan_cli::Screen::PLAIN,
         )
     }

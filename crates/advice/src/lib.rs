@@ -3,9 +3,14 @@
 //! Nothing here plans or proves; programs are planned by `memplan-driver`, and what values are is known to
 //! `memplan-analysis`.
 
+pub mod explain;
 pub mod fit;
+mod holders;
+mod words;
 
+pub use holders::{Group, GroupBy, Holder, Peak, note_peaks, peak_entries, peaks, shape_at};
 pub use memplan_analysis::{
     Phase, Phases, SourceFrame, ValueClass, ValueClasses, folded_operation, innermost_frame, operation,
     user_frame,
 };
+pub use words::Words;

@@ -3,6 +3,7 @@
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{Access, ComputationId, InstructionId, Module, Op};
 use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
 
 use crate::{CallGraph, Dataflow, Phase, Phases, ValueId, ValueKind};
 
@@ -15,17 +16,18 @@ pub(crate) fn weights(
     flow: &Dataflow,
     phases: &Phases,
 ) -> FxHashSet<ValueId> {
-    let mut search = Search { module, flow, phases, of: SecondaryMap::new(), weights: FxHashSet::default() };
+    let mut search = Search { module, flow, of: SecondaryMap::new(), weights: FxHashSet::default() };
     for &computation in graph.sequential() {
-        search.look(computation);
+        // The backward half multiplies by data, too.
+        search.look(computation, |id| phases.of(id) == Phase::Forward);
     }
     search.weights
 }
 
-/// An argument that an array is made of by moving elements.
-#[derive(Clone, Copy)]
+/// Arguments that an array is made of by moving elements.
+#[derive(Clone)]
 struct Moved {
-    argument: ValueId,
+    arguments: SmallVec<[ValueId; 1]>,
     /// Whether elements of it stand at several places.
     is_spread: bool,
 }
@@ -33,17 +35,20 @@ struct Moved {
 struct Search<'a> {
     module: &'a Module,
     flow: &'a Dataflow,
-    phases: &'a Phases,
     of: SecondaryMap<InstructionId, Option<Moved>>,
     weights: FxHashSet<ValueId>,
 }
 
+/// Most arguments of one array that are followed, so that chains of concatenations do not take quadratic time.
+const MOST_ARGUMENTS: usize = 16;
+
 impl Search<'_> {
-    fn look(&mut self, computation: ComputationId) {
+    fn look(&mut self, computation: ComputationId, counts: impl Fn(InstructionId) -> bool) {
         for (id, _) in self.module.instructions_of(computation) {
-            self.of[id] = self.of[id].or_else(|| self.argument(id)).or_else(|| self.moved(id));
-            // The backward half multiplies by data, too.
-            if self.phases.of(id) == Phase::Forward {
+            if self.of[id].is_none() {
+                self.of[id] = self.argument(id).or_else(|| self.moved(id, counts(id)));
+            }
+            if counts(id) {
                 self.note(id);
             }
         }
@@ -53,22 +58,28 @@ impl Search<'_> {
     fn argument(&self, id: InstructionId) -> Option<Moved> {
         let argument = self.flow.value_of(id)?;
         let is_argument = self.flow.values[argument].kind == ValueKind::Parameter;
-        is_argument.then_some(Moved { argument, is_spread: false })
+        is_argument.then_some(Moved { arguments: SmallVec::from_elem(argument, 1), is_spread: false })
     }
 
-    fn moved(&mut self, id: InstructionId) -> Option<Moved> {
+    fn moved(&mut self, id: InstructionId, counts: bool) -> Option<Moved> {
         let instruction = &self.module.instructions[id];
-        let from = |this: &Self| instruction.operands.first().and_then(|&operand| this.of[operand]);
+        let from = |this: &Self| instruction.operands.first().and_then(|&operand| this.of[operand].clone());
         match instruction.op {
             Op::Fusion(_) => {
                 let interior = &self.module.computations[instruction.called[0]];
                 for (&parameter, &operand) in interior.parameters.iter().zip(&instruction.operands) {
-                    self.of[parameter] = self.of[operand].or_else(|| self.argument(operand));
+                    self.of[parameter] = self.of[operand].clone().or_else(|| self.argument(operand));
                 }
-                self.look(instruction.called[0]);
-                self.of[interior.root]
+                self.look(instruction.called[0], |_| counts);
+                self.of[interior.root].clone()
             }
             Op::Broadcast { .. } => from(self).map(|moved| Moved { is_spread: true, ..moved }),
+            Op::Concatenate { .. } => {
+                let parts = instruction.operands.iter().filter_map(|&operand| self.of[operand].as_ref());
+                let arguments = parts.flat_map(|moved| moved.arguments.iter().copied());
+                let arguments: SmallVec<_> = arguments.take(MOST_ARGUMENTS).collect();
+                (!arguments.is_empty()).then_some(Moved { arguments, is_spread: false })
+            }
             Op::Convert | Op::Copy => from(self),
             ref op if op.only_passes_on() || op.traits().access == Access::Reindexing => from(self),
             _ => None,
@@ -78,12 +89,12 @@ impl Search<'_> {
     fn note(&mut self, id: InstructionId) {
         let instruction = &self.module.instructions[id];
         let [first, second, ..] = instruction.operands[..] else { return };
-        let (a, b) = (self.of[first], self.of[second]);
+        let (a, b) = (self.of[first].clone(), self.of[second].clone());
         let weight = match &instruction.op {
             // The rows that it gives are data, whatever the table is.
             Op::Gather(_) => {
                 self.of[id] = None;
-                a.filter(|_| is_floating(self.module, first))
+                a
             }
             Op::CustomCall(_) => b.filter(|_| a.is_none()),
             op if op.traits().access == Access::Contraction => b.or(a),
@@ -93,10 +104,12 @@ impl Search<'_> {
             },
             _ => None,
         };
-        let shape =
-            |moved: &Moved| self.flow.positions.instruction(self.flow.values[moved.argument].definition);
-        let is_array = weight.is_some_and(|moved| is_floating(self.module, shape(&moved)));
-        self.weights.extend(weight.filter(|_| is_array).map(|moved| moved.argument));
+        let arguments = weight.into_iter().flat_map(|moved| moved.arguments);
+        let is_array = |argument: &ValueId| {
+            let definition = self.flow.positions.instruction(self.flow.values[*argument].definition);
+            is_floating(self.module, definition)
+        };
+        self.weights.extend(arguments.filter(is_array));
     }
 }
 

@@ -13,6 +13,7 @@ use crate::emit::{Before, Program};
 use crate::estimate;
 use crate::failure::Failure;
 use crate::frontier;
+use crate::holders::PeakOptions;
 use crate::input::{Form, read_module, target};
 use crate::ipu_report;
 use crate::options::{Format, PackOptions, ResultArgs, parse_bytes};
@@ -54,6 +55,8 @@ pub(crate) struct CompileArgs {
     /// Say what each stage decided: orders tried, values computed again, copies and why
     #[arg(long)]
     explain_stages: bool,
+    #[command(flatten)]
+    peak: PeakOptions,
     #[command(flatten)]
     pack: PackOptions,
     #[command(flatten)]
@@ -101,8 +104,14 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
         Format::Text => {
             let screen = args.result.screen();
             let mut text = stages::table(&compiled, args.timings) + "\n";
-            let facts = &compiled.planned.facts;
-            text.push_str(&report::render(&module, &target, facts, plan, per_device, screen));
+            text.push_str(&report::render(
+                &module,
+                &target,
+                &compiled.planned,
+                per_device,
+                &args.peak,
+                screen,
+            ));
             let beside = original.as_ref().map(|original| estimate::beside(original, &target, &plan.totals));
             text.extend(beside.map(|beside| screen.wrap(&beside)));
             text.extend(placement.iter().map(|placement| paragraph(placement, screen)));

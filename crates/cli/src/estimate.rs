@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::emit::Program;
 use crate::failure::Failure;
+use crate::holders::PeakOptions;
 use crate::input::{Form, read_module, target};
 use crate::options::{Format, ResultArgs};
 use crate::report;
@@ -23,6 +24,8 @@ pub(crate) struct EstimateArgs {
     /// Machine that it compiles for: a name from `memplan targets`, or a TOML file (default: the compiler's usual one)
     #[arg(long)]
     target: Option<String>,
+    #[command(flatten)]
+    peak: PeakOptions,
     #[command(flatten)]
     result: ResultArgs,
 }
@@ -59,9 +62,9 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
             serde_json::to_string_pretty(&file).expect("an estimate has only string keys") + "\n"
         }
         Format::Text => {
-            let (plan, screen) = (&found.planned.plan, args.result.screen());
+            let screen = args.result.screen();
             let report =
-                report::render(&found.module, &target, &found.planned.facts, plan, per_device, screen);
+                report::render(&found.module, &target, &found.planned, per_device, &args.peak, screen);
             let expected = format!("expected of {}: {}\n", compiler.name, compiler.description);
             screen.wrap(&expected) + &report
         }

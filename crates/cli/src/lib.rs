@@ -10,9 +10,11 @@ mod completions;
 mod defragment;
 mod emit;
 mod estimate;
+mod explain;
 mod failure;
 mod fit;
 mod frontier;
+mod holders;
 mod input;
 mod ipu_report;
 mod opt;
@@ -40,10 +42,11 @@ use std::ffi::OsString;
 use clap::{CommandFactory, Parser, Subcommand};
 
 pub use failure::Failure;
+pub use holders::PeakOptions;
 pub use input::{parse_module, target};
 pub use options::parse_bytes;
 pub use plan::plan_module;
-pub use report::{render as report, shape_at};
+pub use report::render as report;
 pub use rewrite::report as rewrite_report;
 pub use screen::Screen;
 pub use verdict::story as too_large;
@@ -65,6 +68,8 @@ enum Verb {
     Plan(plan::PlanArgs),
     /// Optimize, fuse, schedule, plan and prove a program for a machine
     Compile(compile::CompileArgs),
+    /// Say why a program needs what it needs: its peak, copies, donated arguments, or one value or line
+    Explain(explain::ExplainArgs),
     /// Say what another compiler, such as XLA, will need for a program
     Estimate(estimate::EstimateArgs),
     /// Say what makes a program fit: every lever tried, priced, and the cheapest set
@@ -105,6 +110,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
     let result = match cli.verb {
         Verb::Plan(args) => plan::run(&args),
         Verb::Compile(args) => compile::run(&args),
+        Verb::Explain(args) => explain::run(&args),
         Verb::Estimate(args) => estimate::run(&args),
         Verb::Fit(args) => fit::run(&args),
         Verb::Check(args) => check::run(&args),

@@ -24,7 +24,7 @@ pub(crate) enum Format {
 
 /// Where results go, and in which form.
 #[derive(Args)]
-pub(crate) struct ResultArgs {
+pub(crate) struct OutputArgs {
     /// For people or for programs
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: Format,
@@ -34,16 +34,9 @@ pub(crate) struct ResultArgs {
     /// Colours: where the terminal has them and `NO_COLOR` is not set, or always, or never
     #[arg(long, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
     color: ColorChoice,
-    #[command(flatten)]
-    pub(crate) emit: EmitArgs,
 }
 
-impl ResultArgs {
-    /// Refuses what would be written to one place twice, before any work is done.
-    pub(crate) fn check(&self) -> Result<(), Failure> {
-        self.emit.check(self.output.as_deref())
-    }
-
+impl OutputArgs {
     /// Where the result is read.
     pub(crate) fn screen(&self) -> Screen {
         Screen::of(self.output.as_deref(), self.color)
@@ -51,6 +44,31 @@ impl ResultArgs {
 
     pub(crate) fn write(&self, text: String) -> Result<(), Failure> {
         write_result(self.output.as_deref(), text)
+    }
+}
+
+/// Where results of verbs that plan a program go, and what else they write.
+#[derive(Args)]
+pub(crate) struct ResultArgs {
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    pub(crate) emit: EmitArgs,
+}
+
+impl ResultArgs {
+    /// Refuses what would be written to one place twice, before any work is done.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        self.emit.check(self.output.output.as_deref())
+    }
+}
+
+/// What is asked of a result is asked of where it goes.
+impl std::ops::Deref for ResultArgs {
+    type Target = OutputArgs;
+
+    fn deref(&self) -> &OutputArgs {
+        &self.output
     }
 }
 

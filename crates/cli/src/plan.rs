@@ -3,12 +3,14 @@
 use clap::{Args, ValueEnum};
 use memplan::ir::Module;
 use memplan::memory::Target;
+use memplan::passes::{InsertedCopy, Report};
 use memplan::plan::{PlanOptions, Planned, plan};
 use memplan::{LEGALIZE, check, passes};
 
 use crate::check::{list, proof_line};
 use crate::emit::Program;
 use crate::failure::Failure;
+use crate::holders::PeakOptions;
 use crate::input::{Form, find, note_choice, target};
 use crate::options::{Format, PackOptions, ResultArgs};
 use crate::pool::{PoolOptions, paragraph};
@@ -28,6 +30,8 @@ pub(crate) struct PlanArgs {
     schedule: ScheduleChoice,
     #[command(flatten)]
     result: ResultArgs,
+    #[command(flatten)]
+    peak: PeakOptions,
     #[command(flatten)]
     pack: PackOptions,
     #[command(flatten)]
@@ -66,14 +70,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
             let screen = args.result.screen();
             let list = resident.as_ref().map(|resident| programs::render(resident, screen) + "\n");
             let mut text = list.unwrap_or_default();
-            text.push_str(&report::render(
-                &module,
-                &target,
-                &planned.facts,
-                &planned.plan,
-                per_device,
-                screen,
-            ));
+            text.push_str(&report::render(&module, &target, &planned, per_device, &args.peak, screen));
             text.extend(placement.iter().map(|placement| paragraph(placement, screen)));
             text + "\n" + &screen.wrap(&proof_line(&proof))
         }
@@ -93,11 +90,26 @@ pub fn plan_module(
     keep_schedule: bool,
     options: &PlanOptions,
 ) -> Result<(Planned, check::Proof), Failure> {
+    plan_with_copies(module, target, keep_schedule, options).map(|(planned, proof, _)| (planned, proof))
+}
+
+/// The same, with the copies that were inserted so that there is a plan.
+pub(crate) fn plan_with_copies(
+    module: &mut Module,
+    target: &Target,
+    keep_schedule: bool,
+    options: &PlanOptions,
+) -> Result<(Planned, check::Proof, Vec<InsertedCopy>), Failure> {
     // A new order may need other copies than the old one, and may have them.
     module.is_scheduled &= keep_schedule;
     let context = passes::Context { target };
-    passes::run(module, &[&LEGALIZE], &context, passes::RunOptions::default())
+    let runs = passes::run(module, &[&LEGALIZE], &context, passes::RunOptions::default())
         .map_err(|error| Failure::input(&error))?;
+    let copies = runs.into_iter().filter_map(|run| match run.report {
+        Some(Report::Copies(report)) => Some(report.copies),
+        _ => None,
+    });
+    let copies = copies.flatten().collect();
     let mut planned = plan(module, target, options).map_err(|error| Failure::input(&error))?;
     planned.apply(module);
     let proof = check::check(module, &planned.schedule, target, &planned.plan).map_err(|violations| {
@@ -106,5 +118,5 @@ pub fn plan_module(
             list(&violations)
         ))
     })?;
-    Ok((planned, proof))
+    Ok((planned, proof, copies))
 }

@@ -1,23 +1,19 @@
 //! The report that people read.
 
 use comfy_table::{CellAlignment, Table, presets};
-use memplan::analysis::{Facts, operation, user_frame};
+use memplan::advice::{Words, peaks};
+use memplan::analysis::{Facts, user_frame};
+use memplan::codegen;
 use memplan::codegen::layout::Padding;
-use memplan::ir::{InstructionId, Module, Position, Shape};
+use memplan::ir::{Module, Position};
 use memplan::memory::parallel::arguments_per_device;
-use memplan::memory::{AllocationKind, Bytes, MemoryPlan, MemorySpaceId, Target};
-use memplan::plan::{KeptBy, PeakReport, peak_report};
-use memplan::{codegen, hlo};
+use memplan::memory::{Bytes, MemoryPlan, MemorySpaceId, Target};
+use memplan::plan::Planned;
 
+use crate::holders::{self, PeakOptions};
 use crate::input::JAX_RECIPE;
 use crate::screen::Screen;
-use crate::{picture, time};
-
-/// Characters of a size.
-const SIZE: usize = 12;
-
-/// Most buffers to list. Those after them are summed up.
-const MAX_BUFFERS: usize = 16;
+use crate::time;
 
 /// One byte in this many is enough padding to speak of.
 const NOTEWORTHY_PADDING: u64 = 50;
@@ -25,16 +21,16 @@ const NOTEWORTHY_PADDING: u64 = 50;
 /// Most shapes to show the padding of.
 const MAX_PADDED_SHAPES: usize = 4;
 
-/// Totals, the picture, the largest buffers at the peak.
+/// Totals, and for each memory the picture and who holds the peak.
 pub fn render(
     module: &Module,
     target: &Target,
-    facts: &Facts,
-    plan: &MemoryPlan,
+    planned: &Planned,
     per_device: Option<Bytes>,
+    options: &PeakOptions,
     screen: Screen,
 ) -> String {
-    let peak = peak_report(module, facts, plan);
+    let Planned { facts, plan, .. } = planned;
     let mut text = screen.heading(&format!("{} on {}", module.name, target.name)) + "\n\n";
     text.push_str(&totals(plan));
     text.push_str(&bound(plan));
@@ -42,18 +38,10 @@ pub fn render(
     text.push_str(&time::line(module, facts, target));
     text.extend(per_device.map(whole_program));
     text.push_str(&worst_padding(module, target, facts, plan));
-    // The peak counts every memory, the totals above only the main one.
-    let memories = match plan.spaces.iter().filter(|space| space.total > Bytes::ZERO).count() {
-        0 | 1 => "",
-        _ => " in all memories",
-    };
-    let title = screen.heading(&format!("bytes live{memories} over the program"));
-    text.push_str(&format!("\n{title}\n\n"));
-    text.push_str(&picture::draw(&peak.curve, peak.time as usize, screen));
-    let title = screen.heading(&format!("live at the peak: {}{memories}", peak.bytes));
-    let at = &module.instructions[peak.instruction].name;
-    text.push_str(&format!("\n{title} while `{at}` runs\n\n"));
-    text.push_str(&buffers(module, plan, &peak, screen));
+    let words = Words::new(module, facts);
+    for peak in peaks(&words, planned) {
+        text.push_str(&holders::section(module, plan, &peak, options, screen));
+    }
     text.push_str(&without_lines(module));
     screen.wrap(&text)
 }
@@ -169,91 +157,11 @@ fn without_lines(module: &Module) -> String {
     }
 }
 
-/// Two lines a buffer: what it is, and why it is there.
-fn buffers(module: &Module, plan: &MemoryPlan, peak: &PeakReport, screen: Screen) -> String {
-    let mut text = String::new();
-    for buffer in peak.buffers.iter().take(MAX_BUFFERS) {
-        let name = name_at(module, &buffer.position);
-        let room = screen.width.saturating_sub(SIZE + 4 + name.chars().count());
-        let shape = shorten(&shape_at(module, &buffer.position), room.max(16));
-        text.push_str(&format!("{:>SIZE$}  {name}  {shape}\n", buffer.slice.size.to_string()));
-        let why = format!("{}, kept by {}", place(plan, buffer.slice), kept_by(module, buffer.kept_by));
-        let room = screen.width.saturating_sub(SIZE + 4 + why.chars().count());
-        let origin = shorten(&origin(module, buffer.position.instruction), room);
-        let line = format!("{:SIZE$}  {why}  {origin}", "");
-        text.push_str(&format!("{}\n", screen.faint(line.trim_end())));
-    }
-    let rest = peak.buffers.get(MAX_BUFFERS..).unwrap_or_default();
-    if !rest.is_empty() {
-        let bytes = rest.iter().map(|buffer| buffer.slice.size).fold(Bytes::ZERO, Bytes::saturating_add);
-        text.push_str(&format!("and {}, {bytes} together\n", count(rest.len(), "smaller one")));
-    }
-    text
-}
-
-/// What has a buffer at a position: an array, or the table of a tuple, whose elements may be many.
-pub fn shape_at(module: &Module, position: &Position) -> String {
-    match module.shape(position.instruction).subshape(&position.index) {
-        Some(Shape::Tuple(elements)) => format!("table of {}", elements.len()),
-        Some(shape) => hlo::shape_text(shape),
-        None => String::new(),
-    }
-}
-
 /// An instruction, and where in its result.
 pub(crate) fn name_at(module: &Module, position: &Position) -> String {
     let name = &module.instructions[position.instruction].name;
     match position.index.is_root() {
         true => name.to_string(),
         false => format!("{name}{}", position.index),
-    }
-}
-
-fn place(plan: &MemoryPlan, slice: memplan::memory::Slice) -> String {
-    match &plan.allocations[slice.allocation].kind {
-        AllocationKind::Argument { parameter, index } if index.is_root() => format!("argument {parameter}"),
-        AllocationKind::Argument { parameter, index } => format!("argument {parameter}{index}"),
-        AllocationKind::Output => "output".to_string(),
-        AllocationKind::Constant => "constant".to_string(),
-        AllocationKind::Temp if plan.allocations[slice.allocation].space == MemorySpaceId::MAIN => {
-            format!("temp +{}", slice.offset.0)
-        }
-        AllocationKind::Temp => {
-            let space = plan.allocations[slice.allocation].space;
-            let name = plan.spaces.iter().find(|totals| totals.space == space).map_or("temp", |s| &s.name);
-            format!("{name} +{}", slice.offset.0)
-        }
-    }
-}
-
-/// Framework operation and source line.
-fn origin(module: &Module, instruction: InstructionId) -> String {
-    let name = operation(module, instruction);
-    match user_frame(module, instruction) {
-        Some(location) => format!("{name} {location}"),
-        None => name.to_string(),
-    }
-}
-
-/// The end of a long name, which says most; nothing where there is no room for any.
-fn shorten(name: &str, width: usize) -> String {
-    let n = name.chars().count();
-    if n <= width {
-        name.to_string()
-    } else if width < 8 {
-        String::new()
-    } else {
-        format!("…{}", name.chars().skip(n + 1 - width).collect::<String>())
-    }
-}
-
-fn kept_by(module: &Module, kept_by: KeptBy) -> String {
-    let name = |id: InstructionId| shorten(&module.instructions[id].name, 28);
-    match kept_by {
-        KeptBy::Caller => "the caller".to_string(),
-        KeptBy::Result => "being a result".to_string(),
-        KeptBy::Constant => "being constant".to_string(),
-        KeptBy::Loop(id) => format!("the loop, {}", name(id)),
-        KeptBy::Reader(id) => name(id),
     }
 }

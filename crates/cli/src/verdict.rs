@@ -1,14 +1,15 @@
 //! Whether a program fits. Where it does not, every verb ends with status 3 after its result.
 
+use memplan::advice::{GroupBy, Peak, Words};
 use memplan::driver::exceeded;
 use memplan::ir::Module;
 use memplan::memory::{Bytes, MemoryPlan, MemorySpaceId, Target};
-use memplan::plan::{Planned, peak_report};
+use memplan::plan::Planned;
 
 use crate::failure::Failure;
-use crate::report;
+use crate::holders;
 
-/// Holders of the peak that are named.
+/// Lines of holders of the peak that are shown.
 const HOLDERS: usize = 5;
 
 /// Whether a plan fits a limit, where one is given, and the memories of its machine.
@@ -85,20 +86,18 @@ pub(crate) fn beyond(needed: Bytes, available: Bytes) -> String {
 /// What is asked for, what there is, and who holds the peak.
 pub fn story(module: &Module, planned: &Planned, limit: Bytes) -> String {
     let plan = &planned.plan;
-    let peak = peak_report(module, &planned.facts, plan);
+    let peak = Peak::new(&Words::new(module, &planned.facts), planned, MemorySpaceId::MAIN);
     // A limit is about the total, a capacity about main memory alone; each is named by the larger of the two.
     let main = plan.spaces.iter().find(|space| space.space == MemorySpaceId::MAIN).map(|space| space.total);
     let needed = main.unwrap_or_default().max(plan.totals.total);
     let mut text = format!(
         "error: the program needs {}\n  the peak is {} while `{}` runs, held by",
         beyond(needed, limit),
-        peak.bytes,
-        module.instructions[peak.instruction].name,
+        peak.report.bytes,
+        module.instructions[peak.report.instruction].name,
     );
-    for buffer in peak.buffers.iter().take(HOLDERS) {
-        let (shape, name) =
-            (report::shape_at(module, &buffer.position), report::name_at(module, &buffer.position));
-        text.push_str(&format!("\n  {:>12}  {shape} {name}", buffer.slice.size.to_string()));
+    for group in peak.groups(GroupBy::Kind).iter().take(HOLDERS) {
+        text.push_str(&format!("\n  {:>12}  {}", group.bytes.to_string(), holders::line(group)));
     }
     text
 }

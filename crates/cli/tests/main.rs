@@ -7,6 +7,7 @@ mod inputs;
 #[cfg(unix)]
 mod interrupted;
 mod outputs;
+mod questions;
 mod rewrite;
 mod run;
 mod screens;

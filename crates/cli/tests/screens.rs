@@ -45,7 +45,7 @@ fn no_line_is_longer_than_the_screen() {
 }
 
 /// The screen without what a run takes, which changes with every number of the cost model; that has tests of its own.
-fn without_times(text: &str) -> String {
+pub(crate) fn without_times(text: &str) -> String {
     let (mut is_time, mut is_table) = (false, text.trim_start().starts_with("stage "));
     let without_runs = |line: &str| {
         is_table &= !line.trim().is_empty();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{Dimensions, ElementType};
 
 /// The value of a constant.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Literal {
     /// A dense array.
     Array(ArrayLiteral),
@@ -16,7 +16,7 @@ pub enum Literal {
 }
 
 /// The elements of a dense array, in row-major order of the logical dimensions, whatever the layout of the shape.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ArrayLiteral {
     /// Element type.
     pub element_type: ElementType,
@@ -27,7 +27,7 @@ pub struct ArrayLiteral {
 }
 
 /// Where the elements of a literal are.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LiteralData {
     /// Little-endian elements of [`ElementType::byte_width`] bytes each; sub-byte types take a whole byte
     /// (sign-extended for signed integers), `pred` is 0 or 1, complex numbers are real part then imaginary part.

@@ -26,6 +26,7 @@ mod kernel_scratch;
 pub mod parallel;
 mod plan;
 mod plan_file;
+mod plan_file_peak;
 mod resident;
 mod target;
 mod target_checks;
@@ -46,6 +47,7 @@ pub use fast_memory::{FastMemoryDecision, Prefetch, SlicePrefetch, SliceTiming};
 pub use fusion_rules::{ContractionRules, FusionGoal, FusionRules};
 pub use plan::{Allocation, AllocationId, AllocationKind, MemoryPlan, Slice, SpaceTotals, Totals};
 pub use plan_file::{CostEntry, KindName, PlanFile, PlanFileError};
+pub use plan_file_peak::{HeldEntry, HolderEntry, PeakEntry};
 pub use resident::{Assigned, Resident, ResidentProgram};
 pub use target::{
     Family, FastMemory, MatrixCores, MemorySpace, MemorySpaceId, Rates, Target, Transfer, VectorUnit,

@@ -5,8 +5,8 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Alignment, Allocation, AllocationId, AllocationKind, Bytes, MemoryPlan, MemorySpaceId, Resident, Slice,
-    SpaceTotals, TileReport, Totals,
+    Alignment, Allocation, AllocationId, AllocationKind, Bytes, MemoryPlan, MemorySpaceId, PeakEntry,
+    Resident, Slice, SpaceTotals, TileReport, Totals,
 };
 
 const FORMAT: &str = "memplan.plan";
@@ -33,6 +33,12 @@ pub struct PlanFile {
     /// What one run costs, by the cost model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<CostEntry>,
+    /// The moment with most bytes live in the target's main memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak: Option<PeakEntry>,
+    /// The same for each of the other memories that are used.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_peaks: Vec<PeakEntry>,
     /// Order of execution of every computation that has one.
     pub schedule: Vec<ComputationSchedule>,
     /// Allocations.
@@ -235,6 +241,8 @@ impl PlanFile {
             totals: plan.totals,
             spaces: plan.spaces.clone(),
             cost: None,
+            peak: None,
+            other_peaks: Vec::new(),
             schedule: sequences
                 .map(|(id, computation)| ComputationSchedule {
                     computation: computation.name.to_string(),

@@ -48,5 +48,5 @@ pub use memplan_plan::{
 };
 pub use plan::{PlanOptions, Planned, assign_best, plan, schedules};
 pub use program::HloProgram;
-pub use report::{KeptBy, PeakBuffer, PeakReport, kept_by, peak_report};
+pub use report::{KeptBy, PeakBuffer, PeakReport, kept_by, peak_report, peak_report_in};
 pub use schedule::{ScheduleError, ScheduleReport, schedule};

@@ -2,7 +2,7 @@
 
 use memplan_analysis::{Facts, LiveRange, Time, ValueId, ValueKind};
 use memplan_ir::{InstructionId, Module, Op, Position};
-use memplan_memory::{Bytes, MemoryPlan, Slice};
+use memplan_memory::{Bytes, MemoryPlan, MemorySpaceId, Slice};
 
 use crate::lifetimes::{lifetimes, occupied, placed_values};
 
@@ -26,7 +26,9 @@ pub struct PeakReport {
 pub struct PeakBuffer {
     /// Where it is.
     pub slice: Slice,
-    /// The value in it: where it is defined.
+    /// The value in it.
+    pub value: ValueId,
+    /// Where that value is defined.
     pub position: Position,
     /// From when to when that value is needed.
     pub live: LiveRange,
@@ -49,11 +51,22 @@ pub enum KeptBy {
     Reader(InstructionId),
 }
 
-/// Finds the peak of a plan and what is live there. Linear in positions, and in what is live at the peak.
+/// Finds the peak of a plan, of all memories together, and what is live there. Linear in positions, and in what is live
+/// at the peak.
 pub fn peak_report(module: &Module, facts: &Facts, plan: &MemoryPlan) -> PeakReport {
-    let placed = placed_values(facts, plan);
+    report(module, facts, plan, |_| true)
+}
+
+/// The same for one memory alone.
+pub fn peak_report_in(module: &Module, facts: &Facts, plan: &MemoryPlan, space: MemorySpaceId) -> PeakReport {
+    report(module, facts, plan, |slice| plan.allocations[slice.allocation].space == space)
+}
+
+fn report(module: &Module, facts: &Facts, plan: &MemoryPlan, counts: impl Fn(Slice) -> bool) -> PeakReport {
+    let mut placed = placed_values(facts, plan);
+    placed.retain(|(slice, _)| counts(*slice));
     let mut load = crate::Load::new(facts.line.end());
-    for lifetime in lifetimes(module, facts, plan) {
+    for lifetime in lifetimes(module, facts, plan).iter().filter(|lifetime| counts(lifetime.slice)) {
         load.add(lifetime.live, lifetime.slice.size);
     }
     let curve: Vec<Bytes> = load.curve().collect();
@@ -82,6 +95,7 @@ pub fn peak_report(module: &Module, facts: &Facts, plan: &MemoryPlan) -> PeakRep
 fn peak_buffer(module: &Module, facts: &Facts, slice: Slice, value: ValueId) -> PeakBuffer {
     PeakBuffer {
         slice,
+        value,
         position: facts.flow.positions.position(facts.flow.values[value].definition),
         live: facts.live.of(value),
         kept_by: kept_by(module, facts, value),

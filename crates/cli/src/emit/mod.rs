@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use clap::Args;
 
-pub(crate) use program::{Before, Program};
+pub(crate) use program::{Before, Program, json};
 
 use crate::failure::Failure;
 use crate::output::{distinct, write_folder, write_result};

@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 
+use memplan::advice::note_peaks;
 use memplan::codegen::layout::{ProgramLayout, layout};
 use memplan::codegen::view::View;
 use memplan::ir::Module;
@@ -53,6 +54,7 @@ impl<'a> Program<'a> {
         file.tiles = self.tiles.map(|chips| summary(self.module, chips));
         file.resident = self.resident.cloned();
         self.cost().note(self.module, &self.planned.facts, &mut file);
+        note_peaks(self.module, self.planned, &mut file);
         json(&file)
     }
 
@@ -70,6 +72,6 @@ impl<'a> Program<'a> {
     }
 }
 
-pub(super) fn json(document: &impl serde::Serialize) -> String {
+pub(crate) fn json(document: &impl serde::Serialize) -> String {
     serde_json::to_string_pretty(document).expect("documents have only string keys") + "\n"
 }

@@ -1,0 +1,49 @@
+//! Data that is part of the program: arrays that a function has captured rather than been given.
+
+use memplan_analysis::user_frame;
+use memplan_ir::{Literal, Op};
+use memplan_memory::{AllocationKind, Bytes};
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+use super::Subject;
+
+/// A constant that takes memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ConstantNote {
+    /// The instruction.
+    pub name: String,
+    /// Its shape, as HLO writes it.
+    pub shape: String,
+    /// Its bytes.
+    pub bytes: Bytes,
+    /// The line of the user's program that it is used at.
+    pub source: Option<String>,
+    /// Another constant with the same data.
+    pub same_as: Option<String>,
+}
+
+/// Every constant that takes memory, the largest first. Linear in the plan and in the data of constants.
+pub(super) fn constants(subject: &Subject<'_>) -> Vec<ConstantNote> {
+    let module = subject.module;
+    let mut first: FxHashMap<&Literal, String> = FxHashMap::default();
+    let mut notes = Vec::new();
+    for (position, slice) in &subject.plan().slices {
+        let Op::Constant(literal) = &module.instructions[position.instruction].op else { continue };
+        if subject.plan().allocations[slice.allocation].kind != AllocationKind::Constant {
+            continue;
+        }
+        let name = subject.name(position.instruction);
+        let same_as = first.get(literal).cloned();
+        first.entry(literal).or_insert_with(|| name.clone());
+        notes.push(ConstantNote {
+            shape: memplan_hlo::shape_text(module.shape(position.instruction)),
+            bytes: slice.size,
+            source: user_frame(module, position.instruction).map(|frame| frame.to_string()),
+            same_as,
+            name,
+        });
+    }
+    notes.sort_by_key(|note| std::cmp::Reverse(note.bytes));
+    notes
+}

@@ -1,0 +1,172 @@
+//! Which arguments the caller gives up, what that brings, and which others could be given up.
+
+use std::collections::VecDeque;
+
+use memplan_analysis::ValueClass;
+use memplan_ir::{Shape, ShapeIndex};
+use memplan_memory::{AllocationKind, Bytes};
+use rustc_hash::{FxHashMap, FxHashSet};
+use serde::Serialize;
+
+use super::Subject;
+
+/// An array that the caller passes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ArgumentNote {
+    /// Number of the parameter.
+    pub number: u32,
+    /// Where in the parameter.
+    pub index: Vec<u32>,
+    /// Its name in the framework, or else the instruction's.
+    pub name: String,
+    /// Its shape, as HLO writes it.
+    pub shape: String,
+    /// Its bytes.
+    pub bytes: Bytes,
+    /// What it is.
+    pub class: String,
+    /// Whether it is given up.
+    pub donation: Donation,
+    /// Why, in words.
+    pub why: String,
+}
+
+/// Whether an argument is given up, and whether that helps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Donation {
+    /// It is, and something else lives in its memory.
+    Used,
+    /// It is, in vain.
+    Unused,
+    /// It is not, but a result could live in its memory.
+    Possible,
+    /// It is not, and no result has its shape.
+    Useless,
+}
+
+/// Bytes of arguments by what becomes of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DonationTotals {
+    /// Given up and used.
+    pub used: Bytes,
+    /// Given up in vain.
+    pub unused: Bytes,
+    /// Not given up, though a result could take their place: what donation would save.
+    pub possible: Bytes,
+}
+
+impl DonationTotals {
+    pub(super) fn of(arguments: &[ArgumentNote]) -> DonationTotals {
+        let mut totals = DonationTotals::default();
+        for argument in arguments {
+            let sum = match argument.donation {
+                Donation::Used => &mut totals.used,
+                Donation::Unused => &mut totals.unused,
+                Donation::Possible => &mut totals.possible,
+                Donation::Useless => continue,
+            };
+            *sum = sum.saturating_add(argument.bytes);
+        }
+        totals
+    }
+}
+
+/// Every array that the caller passes. Linear in arguments, results and values of the plan.
+pub(super) fn arguments(subject: &Subject<'_>) -> Vec<ArgumentNote> {
+    let module = subject.module;
+    let config = &module.config;
+    let given: FxHashSet<(u32, &ShapeIndex)> = config.given_up().collect();
+    let mut notes = Vec::new();
+    let mut free = free_results(subject);
+    let lives_in = other_values_in_arguments(subject);
+    for (number, &parameter) in module.entry_computation().parameters.iter().enumerate() {
+        let number = number as u32;
+        for (index, shape) in module.shape(parameter).leaves() {
+            let Shape::Array(array) = shape else { continue };
+            let value = subject.facts().flow.find(parameter, &index);
+            let class = value.map_or(ValueClass::Input, |value| subject.words.classes.of(value));
+            let key = (number, &index);
+            let alias = config
+                .input_output_alias
+                .iter()
+                .find(|alias| (alias.parameter, &alias.parameter_index) == (number, &index));
+            let mut of_shape = || free.get_mut(&memplan_hlo::shape_text(&without_layout(shape)))?.pop_front();
+            let (donation, why) = if let Some(alias) = alias {
+                (Donation::Used, format!("{} lives in it", result(&alias.output_index)))
+            } else if given.contains(&key) {
+                match (lives_in.get(&(number, index.clone())), of_shape()) {
+                    (Some(other), _) => (Donation::Used, format!("`{other}` lives in it once it is read")),
+                    (None, Some(index)) => (Donation::Used, format!("{} can live in it", result(&index))),
+                    (None, None) => {
+                        (Donation::Unused, "no result that is not placed yet has its shape".to_string())
+                    }
+                }
+            } else if array.rank() == 0 {
+                (Donation::Useless, "it is a number".to_string())
+            } else {
+                match of_shape() {
+                    Some(index) => (Donation::Possible, format!("{} could live in it", result(&index))),
+                    None => (Donation::Useless, "no result has its shape".to_string()),
+                }
+            };
+            notes.push(ArgumentNote {
+                number,
+                index: index.0.to_vec(),
+                name: subject.words.name(parameter).to_string(),
+                shape: memplan_hlo::shape_text(shape),
+                bytes: subject.target.size_of(shape),
+                class: class.to_string(),
+                donation,
+                why,
+            });
+        }
+    }
+    notes
+}
+
+/// Results that no argument has promised its memory to, by shape, in order.
+fn free_results(subject: &Subject<'_>) -> FxHashMap<String, VecDeque<ShapeIndex>> {
+    let module = subject.module;
+    let taken: FxHashSet<&ShapeIndex> =
+        module.config.input_output_alias.iter().map(|alias| &alias.output_index).collect();
+    let mut free: FxHashMap<String, VecDeque<ShapeIndex>> = FxHashMap::default();
+    for (index, shape) in module.shape(module.entry_computation().root).leaves() {
+        if !taken.contains(&index) && matches!(shape, Shape::Array(_)) {
+            free.entry(memplan_hlo::shape_text(&without_layout(shape))).or_default().push_back(index);
+        }
+    }
+    free
+}
+
+/// For each part of a parameter in whose memory something else has been placed, the first such thing.
+fn other_values_in_arguments(subject: &Subject<'_>) -> FxHashMap<(u32, ShapeIndex), String> {
+    let mut others = FxHashMap::default();
+    let flow = &subject.facts().flow;
+    for (position, slice) in &subject.plan().slices {
+        let AllocationKind::Argument { parameter, index } =
+            &subject.plan().allocations[slice.allocation].kind
+        else {
+            continue;
+        };
+        let argument = subject.module.entry_computation().parameters.get(*parameter as usize);
+        let argument = argument.and_then(|&argument| flow.find(argument, index));
+        if flow.find(position.instruction, &position.index) != argument {
+            let name = || subject.name_at(position);
+            others.entry((*parameter, index.clone())).or_insert_with(name);
+        }
+    }
+    others
+}
+
+fn without_layout(shape: &Shape) -> Shape {
+    let mut shape = shape.clone();
+    if let Shape::Array(array) = &mut shape {
+        array.layout = None;
+    }
+    shape
+}
+
+fn result(index: &ShapeIndex) -> String {
+    if index.is_root() { "the result".to_string() } else { format!("result {index}") }
+}

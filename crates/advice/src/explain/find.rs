@@ -1,0 +1,104 @@
+//! What a person names: a value, an argument, a line of the program.
+
+use memplan_analysis::{frames, operation};
+use memplan_ir::{InstructionId, Module, ShapeIndex};
+
+/// What a name stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// One instruction, or a part of its result.
+    Instruction(InstructionId, Option<ShapeIndex>),
+    /// All instructions of a line of the program, or of an operation of the framework.
+    Several(Vec<InstructionId>),
+}
+
+/// Nothing has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the program has no instruction, argument, operation or line `{name}`{}", suggestions(.close))]
+pub struct UnknownName {
+    /// The name.
+    pub name: String,
+    /// Names that are like it, the closest first.
+    pub close: Vec<String>,
+}
+
+fn suggestions(close: &[String]) -> String {
+    match close {
+        [] => String::new(),
+        close => format!("\n  close to it: {}", close.join(", ")),
+    }
+}
+
+/// How many names are suggested, and how like they are at least.
+const MOST_SUGGESTIONS: usize = 5;
+const LEAST_LIKENESS: f64 = 0.75;
+
+/// Finds `fusion.3`, `%fusion.3`, `while.2{1}`, `params['w']`, `jit(step)/dot_general` or `model.py:42`. Linear in the
+/// module and its call stacks.
+///
+/// # Errors
+/// Nothing has this name.
+pub fn find(module: &Module, name: &str) -> Result<Found, UnknownName> {
+    let name = name.trim();
+    let (stem, index) = with_index(name.strip_prefix('%').unwrap_or(name));
+    let instructions = || module.instructions.iter().map(|(id, _)| id);
+    let named = |wanted: &str| instructions().find(|&id| *module.instructions[id].name == *wanted);
+    if let Some(id) = named(stem).or_else(|| named(name)) {
+        return Ok(Found::Instruction(id, index));
+    }
+    let of_operation: Vec<InstructionId> =
+        instructions().filter(|&id| operation(module, id) == name).collect();
+    let several = match of_operation.is_empty() {
+        true => instructions().filter(|&id| is_at(module, id, name)).collect(),
+        false => of_operation,
+    };
+    match several[..] {
+        [] => Err(UnknownName { name: name.to_string(), close: close_to(module, name) }),
+        [only] => Ok(Found::Instruction(only, None)),
+        _ => Ok(Found::Several(several)),
+    }
+}
+
+/// A name without the index behind it: `while.2{1}`.
+fn with_index(name: &str) -> (&str, Option<ShapeIndex>) {
+    let parsed = name.strip_suffix('}').and_then(|name| name.rsplit_once('{'));
+    let index = parsed.and_then(|(_, index)| {
+        let parts = index.split(',').map(|part| part.trim().parse::<u32>());
+        parts.collect::<Result<Vec<u32>, _>>().ok()
+    });
+    match (parsed, index) {
+        (Some((stem, _)), Some(index)) => (stem, Some(ShapeIndex(index.into()))),
+        _ => (name, None),
+    }
+}
+
+/// Whether an instruction was made at `file:line`, or by what is called there. Of the file, the end is enough.
+fn is_at(module: &Module, id: InstructionId, place: &str) -> bool {
+    let Some((file, line)) = place.rsplit_once(':') else { return false };
+    let Ok(line) = line.parse::<i32>() else { return false };
+    frames(module, id).any(|frame| {
+        let rest = frame.file.strip_suffix(file);
+        frame.line == line && rest.is_some_and(|rest| rest.is_empty() || rest.ends_with(['/', '\\']))
+    })
+}
+
+fn close_to(module: &Module, name: &str) -> Vec<String> {
+    let mut scored: Vec<(f64, String)> = Vec::new();
+    for (id, instruction) in module.instructions.iter() {
+        let lines = frames(module, id).map(|frame| {
+            let file = frame.file.rsplit(['/', '\\']).next().unwrap_or(frame.file);
+            format!("{file}:{}", frame.line)
+        });
+        let is_line = name.contains(':');
+        let names = [instruction.name.to_string(), operation(module, id).to_string()];
+        for candidate in names.into_iter().chain(lines.filter(|_| is_line)) {
+            let likeness = strsim::jaro_winkler(name, &candidate);
+            if likeness >= LEAST_LIKENESS {
+                scored.push((likeness, candidate));
+            }
+        }
+    }
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+    scored.dedup_by(|a, b| a.1 == b.1);
+    scored.into_iter().take(MOST_SUGGESTIONS).map(|(_, name)| name).collect()
+}

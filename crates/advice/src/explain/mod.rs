@@ -1,0 +1,113 @@
+//! Why a program needs what it needs: the peak, every copy, every argument that is or could be donated, what kernels
+//! reserve, and each value.
+
+mod constants;
+mod copies;
+mod donation;
+mod find;
+mod reserved;
+mod value;
+
+use memplan_analysis::Facts;
+use memplan_ir::{InstructionId, Module, Position};
+use memplan_memory::{Bytes, MemoryPlan, PeakEntry, Target, Totals};
+use memplan_passes::InsertedCopy;
+use memplan_planner::{Planned, ProgramCost};
+use serde::Serialize;
+
+pub use constants::ConstantNote;
+pub use copies::{CopyCause, CopyNote};
+pub use donation::{ArgumentNote, Donation, DonationTotals};
+pub use find::{Found, UnknownName, find};
+pub use reserved::{Reserved, ReservedFor};
+pub use value::{SharedBytes, ValueNote};
+
+use crate::{Words, peak_entries};
+
+/// A planned program that is to be explained.
+#[derive(Debug)]
+pub struct Subject<'a> {
+    /// The program, as it is planned.
+    pub module: &'a Module,
+    /// The machine.
+    pub target: &'a Target,
+    /// Its plan.
+    pub planned: &'a Planned,
+    /// What its values are, in words.
+    pub words: Words<'a>,
+    /// The copies that memplan has inserted to plan it; others were there before.
+    pub inserted: &'a [InsertedCopy],
+}
+
+/// All that can be said of a program as a whole.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Overview {
+    /// Name of the module.
+    pub module: String,
+    /// Name of the target.
+    pub target: String,
+    /// Bytes of each kind.
+    pub totals: Totals,
+    /// The peak of each memory, the main memory first.
+    pub peaks: Vec<PeakEntry>,
+    /// Every copy, the largest first.
+    pub copies: Vec<CopyNote>,
+    /// Every array that the caller passes, by number.
+    pub arguments: Vec<ArgumentNote>,
+    /// Bytes of donated arguments, and of those that could be.
+    pub donation: DonationTotals,
+    /// What kernels, collectives and transfers reserve besides results, the largest first.
+    pub reserved: Vec<Reserved>,
+    /// Data that is part of the program, the largest first.
+    pub constants: Vec<ConstantNote>,
+}
+
+impl<'a> Subject<'a> {
+    /// Takes time close to linear in the module.
+    pub fn new(
+        module: &'a Module,
+        target: &'a Target,
+        planned: &'a Planned,
+        inserted: &'a [InsertedCopy],
+    ) -> Subject<'a> {
+        Subject { module, target, planned, words: Words::new(module, &planned.facts), inserted }
+    }
+
+    /// The program as a whole, in time close to linear in the module.
+    pub fn overview(&self) -> Overview {
+        let arguments = donation::arguments(self);
+        Overview {
+            module: self.module.name.to_string(),
+            target: self.target.name.clone(),
+            totals: self.plan().totals,
+            peaks: peak_entries(&self.words, self.planned),
+            copies: copies::copies(self, &ProgramCost::new(self.module, self.facts(), self.target)),
+            donation: DonationTotals::of(&arguments),
+            arguments,
+            reserved: reserved::reserved(self),
+            constants: constants::constants(self),
+        }
+    }
+
+    fn facts(&self) -> &'a Facts {
+        &self.planned.facts
+    }
+
+    fn plan(&self) -> &'a MemoryPlan {
+        &self.planned.plan
+    }
+
+    fn name(&self, id: InstructionId) -> String {
+        self.module.instructions[id].name.to_string()
+    }
+
+    /// An instruction, and where in its result.
+    fn name_at(&self, position: &Position) -> String {
+        let name = &self.module.instructions[position.instruction].name;
+        if position.index.is_root() { name.to_string() } else { format!("{name}{}", position.index) }
+    }
+
+    fn bytes(&self, id: InstructionId) -> Bytes {
+        self.target.size_of(self.module.shape(id))
+    }
+}

@@ -1,0 +1,261 @@
+//! Who holds the peak, in lines that people read: like values together, with what they are, where they come from and what
+//! keeps them.
+
+use indexmap::IndexMap;
+use memplan_analysis::{ValueClass, folded_operation, innermost_frame, operation, user_frame};
+use memplan_ir::{ArrayShape, Module, Position, Shape};
+use memplan_memory::{Bytes, HeldEntry, HolderEntry, MemorySpaceId, PeakEntry, PlanFile};
+use memplan_planner::{PeakBuffer, PeakReport, Planned, peak_report_in};
+use strum::{EnumString, IntoStaticStr};
+
+use crate::Words;
+
+/// What the values of one line have in common.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, EnumString, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
+pub enum GroupBy {
+    /// Operation without numbers of layers, shape, class and line.
+    #[default]
+    Kind,
+    /// The operation without numbers of layers.
+    Operation,
+    /// The line of the user's program.
+    Source,
+    /// The class.
+    Class,
+    /// Nothing: every value has a line.
+    None,
+}
+
+/// The peak of one memory.
+#[derive(Clone, Debug)]
+pub struct Peak {
+    /// The memory.
+    pub space: MemorySpaceId,
+    /// When, and how many bytes.
+    pub report: PeakReport,
+    /// Who holds them, one for each buffer of the report.
+    pub holders: Vec<Holder>,
+}
+
+/// A value that is live at the peak.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Bytes that it takes.
+    pub bytes: Bytes,
+    /// The framework's operation, numbers of layers as `*`; an argument's name; else the instruction's.
+    pub operation: String,
+    /// Its shape, without its layout.
+    pub shape: String,
+    /// What it is.
+    pub class: ValueClass,
+    /// The line of the user's program.
+    pub source: Option<String>,
+    /// The line within an installed package, where that is another one.
+    pub library_source: Option<String>,
+    /// What needs it last.
+    pub kept_by: String,
+}
+
+/// Values of one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Bytes of all.
+    pub bytes: Bytes,
+    /// Numbers of the holders, which are those of the report's buffers.
+    pub members: Vec<usize>,
+    /// What all have; `None` where they differ.
+    pub operation: Option<String>,
+    /// What all have; `None` where they differ.
+    pub shape: Option<String>,
+    /// What all have; `None` where they differ.
+    pub class: Option<ValueClass>,
+    /// What all have; `None` where they differ, or where nothing is known.
+    pub source: Option<String>,
+    /// What all have; `None` where they differ, or where it is the user's.
+    pub library_source: Option<String>,
+    /// What needs most of the bytes last.
+    pub kept_by: String,
+    /// How many other things need some of them last.
+    pub other_keepers: usize,
+}
+
+impl GroupBy {
+    /// All of them.
+    pub const ALL: [GroupBy; 5] =
+        [GroupBy::Kind, GroupBy::Operation, GroupBy::Source, GroupBy::Class, GroupBy::None];
+}
+
+impl Peak {
+    /// The peak of one memory of a plan. Linear in the module.
+    pub fn new(words: &Words<'_>, planned: &Planned, space: MemorySpaceId) -> Peak {
+        let report = peak_report_in(words.module, words.facts, &planned.plan, space);
+        let holders = report.buffers.iter().map(|buffer| Holder::new(words, buffer)).collect();
+        Peak { space, report, holders }
+    }
+
+    /// Holders in groups, the most bytes first.
+    pub fn groups(&self, by: GroupBy) -> Vec<Group> {
+        let mut members: IndexMap<Key<'_>, Vec<usize>> = IndexMap::new();
+        for (i, holder) in self.holders.iter().enumerate() {
+            members.entry(holder.key(by, i)).or_default().push(i);
+        }
+        let mut groups: Vec<Group> = members.into_values().map(|members| self.group(members)).collect();
+        groups.sort_by_key(|group| std::cmp::Reverse(group.bytes));
+        groups
+    }
+
+    fn group(&self, members: Vec<usize>) -> Group {
+        let all = || members.iter().map(|&i| &self.holders[i]);
+        let mut keepers: IndexMap<&str, Bytes> = IndexMap::new();
+        for holder in all() {
+            let bytes = keepers.entry(&holder.kept_by).or_default();
+            *bytes = bytes.saturating_add(holder.bytes);
+        }
+        // The first of those that keep as many.
+        let most = keepers.values().copied().max().unwrap_or_default();
+        let kept_by = keepers.iter().find(|(_, bytes)| **bytes == most).map(|(keeper, _)| keeper.to_string());
+        Group {
+            bytes: all().map(|holder| holder.bytes).fold(Bytes::ZERO, Bytes::saturating_add),
+            operation: common(all().map(|holder| &holder.operation)),
+            shape: common(all().map(|holder| &holder.shape)),
+            class: common(all().map(|holder| &holder.class)),
+            source: common(all().map(|holder| &holder.source)).flatten(),
+            library_source: common(all().map(|holder| &holder.library_source)).flatten(),
+            kept_by: kept_by.unwrap_or_default(),
+            other_keepers: keepers.len().saturating_sub(1),
+            members,
+        }
+    }
+
+    /// As in the plan file.
+    fn entry(&self, module: &Module) -> PeakEntry {
+        let held = |i: &usize| {
+            let PeakBuffer { slice, position, .. } = &self.report.buffers[*i];
+            let instruction = &module.instructions[position.instruction];
+            HeldEntry {
+                computation: module.computations[instruction.parent].name.to_string(),
+                instruction: instruction.name.to_string(),
+                index: position.index.0.to_vec(),
+                bytes: slice.size,
+                allocation: slice.allocation.as_u32(),
+                offset: slice.offset,
+            }
+        };
+        let holder = |group: Group| HolderEntry {
+            bytes: group.bytes,
+            count: group.members.len(),
+            values: group.members.iter().map(held).collect(),
+            operation: group.operation,
+            shape: group.shape,
+            source: group.source,
+            library_source: group.library_source,
+            class: group.class.map(|class| class.to_string()),
+            kept_by: group.kept_by,
+        };
+        PeakEntry {
+            space: self.space,
+            time: self.report.time,
+            instruction: module.instructions[self.report.instruction].name.to_string(),
+            bytes: self.report.bytes,
+            holders: self.groups(GroupBy::Kind).into_iter().map(holder).collect(),
+            curve: self.report.curve.clone(),
+        }
+    }
+}
+
+/// The peak of every memory that a plan uses, the main memory first. Linear in the module, for each.
+pub fn peaks(words: &Words<'_>, planned: &Planned) -> Vec<Peak> {
+    let mut spaces = vec![MemorySpaceId::MAIN];
+    spaces.extend(
+        planned.plan.spaces.iter().filter(|space| space.total > Bytes::ZERO).map(|space| space.space),
+    );
+    spaces.sort();
+    spaces.dedup();
+    spaces.into_iter().map(|space| Peak::new(words, planned, space)).collect()
+}
+
+/// The same as in the plan file.
+pub fn peak_entries(words: &Words<'_>, planned: &Planned) -> Vec<PeakEntry> {
+    peaks(words, planned).iter().map(|peak| peak.entry(words.module)).collect()
+}
+
+/// Adds the peaks to the file of a plan.
+pub fn note_peaks(module: &Module, planned: &Planned, file: &mut PlanFile) {
+    let mut entries = peak_entries(&Words::new(module, &planned.facts), planned).into_iter();
+    file.peak = entries.next();
+    file.other_peaks = entries.collect();
+}
+
+/// What groups are told apart by.
+type Key<'h> = (Option<&'h str>, Option<&'h str>, Option<ValueClass>, Option<&'h str>, Option<usize>);
+
+impl Holder {
+    fn new(words: &Words<'_>, buffer: &PeakBuffer) -> Holder {
+        let module = words.module;
+        let maker = words.maker(buffer.value);
+        let name = match operation(module, maker) {
+            "" => fold_instruction(&module.instructions[maker].name),
+            name => folded_operation(name),
+        };
+        let text = |frame: memplan_analysis::SourceFrame<'_>| frame.to_string();
+        let source = user_frame(module, maker);
+        let library_source = innermost_frame(module, maker).filter(|frame| Some(*frame) != source);
+        Holder {
+            bytes: buffer.slice.size,
+            operation: name,
+            shape: bare_shape_at(module, &buffer.position),
+            class: words.classes.of(buffer.value),
+            source: source.map(text),
+            library_source: library_source.map(text),
+            kept_by: words.kept_by(buffer.value),
+        }
+    }
+
+    fn key(&self, by: GroupBy, i: usize) -> Key<'_> {
+        let (operation, source) = (Some(&*self.operation), self.source.as_deref());
+        match by {
+            GroupBy::Kind => (operation, Some(&*self.shape), Some(self.class), source, None),
+            GroupBy::Operation => (operation, None, None, None, None),
+            GroupBy::Source => (None, None, None, source, None),
+            GroupBy::Class => (None, None, Some(self.class), None, None),
+            GroupBy::None => (None, None, None, None, Some(i)),
+        }
+    }
+}
+
+/// The name of an instruction without the number that makes it unlike others.
+fn fold_instruction(name: &str) -> String {
+    match name.rsplit_once('.') {
+        Some((stem, number)) if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) => {
+            stem.to_string()
+        }
+        _ => name.to_string(),
+    }
+}
+
+/// What all have.
+fn common<'a, T: PartialEq + Clone + 'a>(mut all: impl Iterator<Item = &'a T>) -> Option<T> {
+    let first = all.next()?;
+    all.all(|other| other == first).then(|| first.clone())
+}
+
+/// The shape without its layout, which is about bytes and not about what they mean.
+fn bare_shape_at(module: &Module, position: &Position) -> String {
+    match module.shape(position.instruction).subshape(&position.index) {
+        Some(Shape::Array(array)) => {
+            let bare = ArrayShape { layout: None, ..array.clone() };
+            memplan_hlo::shape_text(&Shape::Array(bare))
+        }
+        _ => shape_at(module, position),
+    }
+}
+
+/// What has a buffer at a position: an array, or the table of a tuple, whose elements may be many.
+pub fn shape_at(module: &Module, position: &Position) -> String {
+    match module.shape(position.instruction).subshape(&position.index) {
+        Some(Shape::Tuple(elements)) => format!("table of {}", elements.len()),
+        Some(shape) => memplan_hlo::shape_text(shape),
+        None => String::new(),
+    }
+}

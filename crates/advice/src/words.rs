@@ -1,0 +1,177 @@
+//! Instructions and values in words: what made a value, and what it is kept for.
+
+use memplan_analysis::{
+    Facts, Phase, ValueClasses, ValueId, ValueKind, folded_operation, operation, user_frame,
+};
+use memplan_ir::{InstructionId, Module, Op, Users};
+use memplan_planner::{KeptBy, kept_by};
+
+/// What words are found from.
+#[derive(Debug)]
+pub struct Words<'a> {
+    /// The module.
+    pub module: &'a Module,
+    /// Its facts.
+    pub facts: &'a Facts,
+    /// What each value is.
+    pub classes: ValueClasses,
+    users: Users,
+}
+
+impl<'a> Words<'a> {
+    /// Takes time close to linear in the module.
+    pub fn new(module: &'a Module, facts: &'a Facts) -> Words<'a> {
+        Words { module, facts, classes: ValueClasses::new(module, facts), users: Users::new(module) }
+    }
+
+    /// The instruction whose name and line say best where a value comes from: for state of a loop what the loop writes
+    /// into it, for arrays that are put into others what is put there.
+    pub fn maker(&self, value: ValueId) -> InstructionId {
+        let flow = &self.facts.flow;
+        let definition = flow.positions.instruction(flow.values[value].definition);
+        let written = match flow.values[value].kind {
+            ValueKind::Parameter => return definition,
+            ValueKind::Written => Some(definition),
+            // Of all that is written to the place, the last is what the loop is for, and not a first value.
+            ValueKind::LoopPhi | ValueKind::ExitPhi => {
+                let values = self.facts.buffers.values[self.facts.buffers.of(value)].iter().rev();
+                let mut written = values.filter(|&&v| flow.values[v].kind == ValueKind::Written);
+                written.next().map(|&v| flow.positions.instruction(flow.values[v].definition))
+            }
+        };
+        let written = written.unwrap_or(definition);
+        let part = self.part(written);
+        [part, written, definition]
+            .into_iter()
+            .find(|&id| !operation(self.module, id).is_empty())
+            .unwrap_or(definition)
+    }
+
+    /// What an update puts into an array; the instruction itself where it is no update.
+    fn part(&self, id: InstructionId) -> InstructionId {
+        let instruction = |id: InstructionId| &self.module.instructions[id];
+        let mut part = match instruction(id).op {
+            Op::Fusion(_) => self.module.computations[instruction(id).called[0]].root,
+            _ => id,
+        };
+        // Updates of updates, and arrays that are only looked at in another way: never many.
+        for _ in 0..8 {
+            part = match &instruction(part).op {
+                Op::DynamicUpdateSlice => instruction(part).operands[1],
+                op if op.only_passes_on() => instruction(part).operands[0],
+                Op::Reshape { .. } | Op::Transpose { .. } | Op::Convert | Op::Copy => {
+                    instruction(part).operands[0]
+                }
+                _ => break,
+            };
+        }
+        match instruction(part).op {
+            Op::Parameter { .. } => id,
+            _ => part,
+        }
+    }
+
+    /// What keeps a value, in words.
+    pub fn kept_by(&self, value: ValueId) -> String {
+        match kept_by(self.module, self.facts, value) {
+            KeptBy::Caller => "the caller".to_string(),
+            KeptBy::Result => "being a result".to_string(),
+            KeptBy::Constant => "being constant".to_string(),
+            KeptBy::Loop(_) => {
+                let flow = &self.facts.flow;
+                let state = flow.positions.instruction(flow.values[value].definition);
+                let caller = self.facts.graph.caller(self.module.instructions[state].parent);
+                caller.map_or_else(|| "a loop".to_string(), |caller| self.control(caller))
+            }
+            KeptBy::Reader(reader) => self.reader(value, reader),
+        }
+    }
+
+    /// What an instruction does with a value that it reads.
+    fn reader(&self, value: ValueId, reader: InstructionId) -> String {
+        let flow = &self.facts.flow;
+        let parent = |id: InstructionId| self.module.instructions[id].parent;
+        let made_in = parent(flow.positions.instruction(flow.values[value].definition));
+        // The outermost loop or branch that the value is made outside of.
+        let (mut computation, mut within) = (parent(reader), None);
+        while computation != made_in
+            && let Some(caller) = self.facts.graph.caller(computation)
+        {
+            within = Some(caller);
+            computation = parent(caller);
+        }
+        // Tuples only hand over: what matters is to whom.
+        let mut reader = reader;
+        while within.is_none() && self.module.instructions[reader].op == Op::Tuple {
+            match (self.users.of(reader), self.facts.graph.caller(parent(reader))) {
+                ([user, ..], _) => reader = *user,
+                ([], Some(caller)) => within = Some(caller),
+                ([], None) => return "being a result".to_string(),
+            }
+        }
+        match within {
+            Some(caller) => self.control(caller),
+            None => self.does(reader),
+        }
+    }
+
+    /// A loop, a conditional or a call.
+    fn control(&self, id: InstructionId) -> String {
+        let kind = match self.module.instructions[id].op {
+            Op::While => "loop",
+            Op::Conditional => "conditional",
+            _ => return self.does(id),
+        };
+        let at = user_frame(self.module, id).map_or_else(
+            || format!(", {}", self.module.instructions[id].name),
+            |frame| format!(" at {frame}"),
+        );
+        match (self.classes.phases.has_backward(), self.classes.phases.of(id)) {
+            (false, _) => format!("the {kind}{at}"),
+            (true, Phase::Forward) => format!("the forward {kind}{at}"),
+            (true, Phase::Backward) => format!("the backward {kind}{at}"),
+            (true, Phase::Update) => format!("the {kind} of the update{at}"),
+        }
+    }
+
+    /// An operation: what it updates, or its name.
+    pub fn does(&self, id: InstructionId) -> String {
+        let instruction = &self.module.instructions[id];
+        if instruction.op == Op::While || instruction.op == Op::Conditional {
+            return self.control(id);
+        }
+        if self.classes.phases.has_backward()
+            && self.classes.phases.of(id) == Phase::Update
+            && let Some(state) = self.updated(id)
+        {
+            return format!("the update of {}", folded_operation(self.name(state)));
+        }
+        match operation(self.module, id) {
+            "" => format!("{} {}", instruction.op.opcode(), instruction.name),
+            name => folded_operation(name),
+        }
+    }
+
+    /// The argument that an operation of the update changes: the one in whose place the result is, or else the first that
+    /// it reads.
+    fn updated(&self, id: InstructionId) -> Option<InstructionId> {
+        let flow = &self.facts.flow;
+        let is_argument = |&value: &ValueId| flow.values[value].kind == ValueKind::Parameter;
+        let results = flow.positions.of(id).filter_map(|position| flow.value_at(position));
+        let in_place = results
+            .flat_map(|value| self.facts.buffers.values[self.facts.buffers.of(value)].iter().copied())
+            .find(is_argument);
+        let operands = self.module.instructions[id].operands.iter();
+        let read = || operands.filter_map(|&operand| flow.value_of(operand)).find(is_argument);
+        let argument = in_place.or_else(read)?;
+        Some(flow.positions.instruction(flow.values[argument].definition))
+    }
+
+    /// The framework's name of an instruction, or else its own.
+    pub fn name(&self, id: InstructionId) -> &str {
+        match operation(self.module, id) {
+            "" => &self.module.instructions[id].name,
+            name => name,
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The peak of a memory on a screen: the curve, classes, and who holds it.
+
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
+use memplan::advice::{Group, GroupBy, Peak};
+use memplan::ir::Module;
+use memplan::memory::{Bytes, MemoryPlan, MemorySpaceId};
+
+use crate::picture;
+use crate::report::{count, name_at};
+use crate::screen::Screen;
+
+/// Columns of a class and what is beside it: the longest one without a break is `temporary`.
+const CLASS: u16 = 11;
+
+/// A memory that holds less than this part of what the main memory holds is told in one line.
+const NOTEWORTHY: u64 = 10_000;
+
+/// How the holders of the peak are listed.
+#[derive(Args)]
+pub struct PeakOptions {
+    /// Lines about who holds the peak; those after them are summed up
+    #[arg(long, value_name = "N", default_value_t = 12)]
+    top: usize,
+    /// What is one line: `kind` is one operation in all layers, of one shape, class and source line; `none` is every
+    /// value
+    #[arg(long, value_name = "BY", default_value = "kind", value_parser = group_by())]
+    group: GroupBy,
+    /// Also show the line within a library that made a value, beside the line of your program that called it
+    #[arg(long)]
+    library_frames: bool,
+}
+
+impl Default for PeakOptions {
+    fn default() -> PeakOptions {
+        PeakOptions { top: 12, group: GroupBy::Kind, library_frames: false }
+    }
+}
+
+fn group_by() -> impl TypedValueParser<Value = GroupBy> {
+    PossibleValuesParser::new(GroupBy::ALL.map(<&str>::from)).try_map(|name| name.parse::<GroupBy>())
+}
+
+/// The peak of one memory.
+pub(crate) fn section(
+    module: &Module,
+    plan: &MemoryPlan,
+    peak: &Peak,
+    options: &PeakOptions,
+    screen: Screen,
+) -> String {
+    let report = &peak.report;
+    if !is_noteworthy(plan, peak) {
+        return live_at_the_peak(module, plan, peak, options, screen);
+    }
+    let memory = memory(plan, peak);
+    let title = screen.heading(&format!("bytes live{memory} over the program"));
+    let picture = picture::draw(&report.curve, report.time as usize, screen);
+    format!("\n{title}\n\n{picture}") + &live_at_the_peak(module, plan, peak, options, screen)
+}
+
+/// The same without the curve.
+pub(crate) fn live_at_the_peak(
+    module: &Module,
+    plan: &MemoryPlan,
+    peak: &Peak,
+    options: &PeakOptions,
+    screen: Screen,
+) -> String {
+    let report = &peak.report;
+    let memory = memory(plan, peak);
+    let title = screen.heading(&format!("live{memory} at the peak: {}", report.bytes));
+    let at = &module.instructions[report.instruction].name;
+    let mut text = format!("\n{title} while `{at}` runs\n");
+    if !is_noteworthy(plan, peak) {
+        return text;
+    }
+    text.push_str(&screen.faint(&by_class(peak)));
+    text.push('\n');
+    text.push_str(&table(module, peak, options, screen));
+    text
+}
+
+fn is_noteworthy(plan: &MemoryPlan, peak: &Peak) -> bool {
+    peak.space == MemorySpaceId::MAIN || peak.report.bytes.0 > plan.totals.total.0 / NOTEWORTHY
+}
+
+/// The name of a memory that is not the main one, to be said of it.
+fn memory(plan: &MemoryPlan, peak: &Peak) -> String {
+    match peak.space {
+        MemorySpaceId::MAIN => String::new(),
+        space => {
+            let space = plan.spaces.iter().find(|totals| totals.space == space);
+            space.map_or_else(String::new, |space| format!(" in {}", space.name))
+        }
+    }
+}
+
+/// Bytes of each class, in one line.
+fn by_class(peak: &Peak) -> String {
+    let groups = peak.groups(GroupBy::Class);
+    let name =
+        |group: &Group| group.class.map_or_else(String::new, |class| plural(&class.to_string(), group));
+    let parts: Vec<String> = groups.iter().map(|group| format!("{} {}", group.bytes, name(group))).collect();
+    parts.join(" · ") + "\n"
+}
+
+fn plural(class: &str, group: &Group) -> String {
+    match (class, group.members.len()) {
+        ("optimizer-state", _) => "optimizer state".to_string(),
+        ("state", _) | (_, 1) => class.to_string(),
+        _ => format!("{class}s").replace("temporarys", "temporaries"),
+    }
+}
+
+fn table(module: &Module, peak: &Peak, options: &PeakOptions, screen: Screen) -> String {
+    let groups = peak.groups(options.group);
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_width(screen.width as u16);
+    table.set_header(["bytes", "sum", "what", "class", "source", "kept by"]);
+    let mut sum = Bytes::ZERO;
+    for group in groups.iter().take(options.top) {
+        sum = sum.saturating_add(group.bytes);
+        let share = 100.0 * sum.0 as f64 / report_bytes(peak) as f64;
+        table.add_row([
+            group.bytes.to_string(),
+            format!("{share:.1} %"),
+            what(module, peak, group, options),
+            group.class.map_or_else(String::new, |class| class.to_string().replace('-', " ")),
+            source(group, options),
+            keepers(group),
+        ]);
+    }
+    for column in [0, 1] {
+        let column = table.column_mut(column).expect("six columns");
+        column.set_cell_alignment(CellAlignment::Right);
+        column.set_constraint(ColumnConstraint::ContentWidth);
+    }
+    let class = table.column_mut(3).expect("six columns");
+    class.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(CLASS)));
+    let mut text = table.trim_fmt() + "\n";
+    let rest = groups.get(options.top..).unwrap_or_default();
+    if !rest.is_empty() {
+        let bytes = rest.iter().map(|group| group.bytes).fold(Bytes::ZERO, Bytes::saturating_add);
+        let values: usize = rest.iter().map(|group| group.members.len()).sum();
+        text.push_str(&format!(
+            "and {} of {}, {bytes} together (--top {} lists all)\n",
+            count(rest.len(), "smaller line"),
+            count(values, "value"),
+            groups.len()
+        ));
+    }
+    text
+}
+
+fn report_bytes(peak: &Peak) -> u64 {
+    peak.report.bytes.0.max(1)
+}
+
+/// How many, made by what, of which shape.
+fn what(module: &Module, peak: &Peak, group: &Group, options: &PeakOptions) -> String {
+    if options.group == GroupBy::None {
+        let buffer = &peak.report.buffers[group.members[0]];
+        let shape = group.shape.as_deref().unwrap_or_default();
+        return format!("{} {shape}", name_at(module, &buffer.position));
+    }
+    line(group)
+}
+
+/// The same where nothing else is said.
+pub(crate) fn line(group: &Group) -> String {
+    let number = match group.members.len() {
+        1 => String::new(),
+        n => format!("{n} × "),
+    };
+    let operation = group.operation.as_deref().unwrap_or("several operations");
+    match &group.shape {
+        Some(shape) => format!("{number}{operation} {shape}"),
+        None => format!("{number}{operation}"),
+    }
+}
+
+fn source(group: &Group, options: &PeakOptions) -> String {
+    let source = group.source.clone().unwrap_or_default();
+    match &group.library_source {
+        Some(library) if options.library_frames => format!("{source} ({library})"),
+        _ => source,
+    }
+}
+
+fn keepers(group: &Group) -> String {
+    match group.other_keepers {
+        0 => group.kept_by.clone(),
+        n => format!("{}, and {n} more", group.kept_by),
+    }
+}
