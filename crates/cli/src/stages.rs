@@ -4,9 +4,10 @@ use std::fmt::{Display, Write as _};
 
 use comfy_table::{CellAlignment, Table, presets};
 use memplan::Compiled;
+use memplan::advice::explain::why_inserted;
 use memplan::driver::{StageReport, TriedPrograms, TriedSchedule};
 use memplan::fast_memory::{FastMemoryEntry, FastMemoryReport, Residence};
-use memplan::passes::{Conflict, CopyReport, FusionReport, MustShare, RematReport, Report, ResidualsReport};
+use memplan::passes::{CopyReport, FusionReport, RematReport, Report, ResidualsReport};
 
 use crate::time::duration;
 
@@ -124,25 +125,7 @@ fn residuals(report: &ResidualsReport) -> String {
 fn copies(report: &CopyReport) -> String {
     let more = (report.unlisted > 0).then(|| format!("and {} more copies", report.unlisted));
     let listed = report.copies.iter().map(|copy| {
-        let sharing = match &copy.because.sharing {
-            MustShare::Update { by, operand } => format!("`{by}` overwrites operand {operand}"),
-            MustShare::LoopState { of, index } => format!("`{of}` overwrites element {index} of its state"),
-            MustShare::Result { index } => format!("it is result {index} of `{}`", copy.computation),
-            MustShare::Receive { by } => format!("`{by}` receives into its buffer"),
-            other => format!("{other:?}"),
-        };
-        let conflict = match &copy.because.conflict {
-            Conflict::ReadOnly => "the buffer must not be overwritten".to_string(),
-            Conflict::Returned => "it is also returned".to_string(),
-            Conflict::ReadElsewhere => "other computations read it, too".to_string(),
-            Conflict::ComputedElsewhere => "it is not computed here".to_string(),
-            Conflict::ReadWhileOverwritten => "it is read while it is overwritten".to_string(),
-            Conflict::ReadLater { by } => format!("`{by}` reads it later"),
-            Conflict::InTwoPlaces => "it is needed in two places".to_string(),
-            Conflict::Promised => "its buffer is promised to another result".to_string(),
-            other => format!("{other:?}"),
-        };
-        format!("  `{}` copies `{}`, {}: {sharing}, but {conflict}", copy.copy, copy.source, copy.bytes)
+        format!("  `{}` copies `{}`, {}: {}", copy.copy, copy.source, copy.bytes, why_inserted(copy))
     });
     lines(listed.chain(more))
 }

@@ -98,7 +98,7 @@ fn note(subject: &Subject<'_>, cost: &ProgramCost, id: InstructionId) -> CopyNot
     let source = copied(subject, id).expect("only copies are noted");
     let inserted = subject.inserted.iter().find(|copy| *copy.copy == *instruction.name);
     let (cause, why) = match inserted {
-        Some(copy) => because(copy),
+        Some(copy) => (cause(copy), why_inserted(copy)),
         None => found(subject, id, source),
     };
     CopyNote {
@@ -114,8 +114,8 @@ fn note(subject: &Subject<'_>, cost: &ProgramCost, id: InstructionId) -> CopyNot
     }
 }
 
-/// What copy insertion says.
-fn because(copy: &InsertedCopy) -> (CopyCause, String) {
+/// Why memplan has inserted a copy, in words.
+pub fn why_inserted(copy: &InsertedCopy) -> String {
     let sharing = match &copy.because.sharing {
         MustShare::Update { by, operand } => format!("`{by}` overwrites operand {operand}"),
         MustShare::LoopState { of, index } => format!("`{of}` overwrites element {index} of its state"),
@@ -126,22 +126,31 @@ fn because(copy: &InsertedCopy) -> (CopyCause, String) {
         MustShare::Receive { by } => format!("`{by}` receives into its buffer"),
         other => format!("{other:?}"),
     };
-    let (cause, conflict) = match &copy.because.conflict {
-        Conflict::ReadOnly => {
-            (CopyCause::KeptByCaller, "it may not be: it is constant, or belongs to the caller".to_string())
-        }
-        Conflict::Returned => (CopyCause::TwoPlaces, "it is also returned".to_string()),
-        Conflict::ReadElsewhere => (CopyCause::ReadLater, "other computations read it, too".to_string()),
-        Conflict::ComputedElsewhere => (CopyCause::Result, "it is not computed here".to_string()),
-        Conflict::ReadWhileOverwritten => {
-            (CopyCause::ReadLater, "it is read while it is overwritten".to_string())
-        }
-        Conflict::ReadLater { by } => (CopyCause::ReadLater, format!("`{by}` reads it later")),
-        Conflict::InTwoPlaces => (CopyCause::TwoPlaces, "it is needed in two places".to_string()),
-        Conflict::Promised => (CopyCause::Result, "its buffer is promised to another result".to_string()),
-        other => (CopyCause::Unexplained, format!("{other:?}")),
+    let conflict = match &copy.because.conflict {
+        Conflict::ReadOnly => "it may not be: it is constant, or the caller keeps it",
+        Conflict::Returned => "it is also returned",
+        Conflict::ReadElsewhere => "other computations read it, too",
+        Conflict::ComputedElsewhere => "it is not computed here",
+        Conflict::ReadWhileOverwritten => "it is read while it is overwritten",
+        Conflict::ReadLater { by } => return format!("{sharing}, but `{by}` reads it later"),
+        Conflict::InTwoPlaces => "it is needed in two places",
+        Conflict::Promised => "its buffer is promised to another result",
+        Conflict::SearchLimit => "finding an order without a copy took too many steps",
+        other => return format!("{sharing}, but {other:?}"),
     };
-    (cause, format!("{sharing}, but {conflict}"))
+    format!("{sharing}, but {conflict}")
+}
+
+fn cause(copy: &InsertedCopy) -> CopyCause {
+    match &copy.because.conflict {
+        Conflict::ReadOnly => CopyCause::KeptByCaller,
+        Conflict::Returned | Conflict::InTwoPlaces => CopyCause::TwoPlaces,
+        Conflict::ReadElsewhere | Conflict::ReadWhileOverwritten | Conflict::ReadLater { .. } => {
+            CopyCause::ReadLater
+        }
+        Conflict::ComputedElsewhere | Conflict::Promised => CopyCause::Result,
+        _ => CopyCause::Unexplained,
+    }
 }
 
 /// What is found from who overwrites the copy, and who needs the original.

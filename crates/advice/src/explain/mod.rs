@@ -16,7 +16,7 @@ use memplan_planner::{Planned, ProgramCost};
 use serde::Serialize;
 
 pub use constants::ConstantNote;
-pub use copies::{CopyCause, CopyNote};
+pub use copies::{CopyCause, CopyNote, why_inserted};
 pub use donation::{ArgumentNote, Donation, DonationTotals};
 pub use find::{Found, UnknownName, find};
 pub use reserved::{Reserved, ReservedFor};
