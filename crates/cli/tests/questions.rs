@@ -18,7 +18,7 @@ const fn question(need: &'static str, asks: &'static str, command: &'static str)
 }
 
 /// Needs that users of XLA, JAX and PyTorch voice, in no order of importance.
-const QUESTIONS: [Question; 25] = [
+const QUESTIONS: &[Question] = &[
     question(
         "who owns the peak",
         "What is live when memory is fullest, which line made it, what keeps it?",
@@ -48,11 +48,6 @@ const QUESTIONS: [Question; 25] = [
         "orders that blow up",
         "Is it the order of the program, and what would another one need?",
         "plan tests/questions/wide_order.hlo --schedule memory",
-    ),
-    question(
-        "regressions and gates",
-        "Did the last change cost memory?",
-        "explain tests/questions/training_step.hlo --target cpu --format json",
     ),
     question(
         "donation that fails",
@@ -130,6 +125,11 @@ const QUESTIONS: [Question; 25] = [
         "output for programs",
         "Can a script read it?",
         "plan tests/hlo/plan/elementwise_chain.hlo --format json",
+    ),
+    question(
+        "programs resident together",
+        "What do all programs of a process need together, and what do captured constants add to each?",
+        "plan tests/questions/dump --target gpu-h100 --top 3",
     ),
     question(
         "one value",
