@@ -31,7 +31,7 @@ pub(crate) fn exception(failure: &Failure) -> PyErr {
     match failure {
         Failure::Input(_) | Failure::Usage(_) => InputError::new_err(text),
         Failure::DoesNotFit(_) => DoesNotFit::new_err(text),
-        Failure::Refuted(_) => Refuted::new_err(text),
+        Failure::Refuted(_) | Failure::Grew(_) => Refuted::new_err(text),
     }
 }
 

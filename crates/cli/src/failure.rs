@@ -16,6 +16,8 @@ pub enum Failure {
     DoesNotFit(String),
     /// A plan was refuted.
     Refuted(String),
+    /// A program needs more than it did, by more than it may.
+    Grew(String),
 }
 
 impl Failure {
@@ -31,6 +33,7 @@ impl Failure {
             Failure::Usage(_) => 2,
             Failure::DoesNotFit(_) => 3,
             Failure::Refuted(_) => 4,
+            Failure::Grew(_) => 5,
         }
     }
 
@@ -40,7 +43,8 @@ impl Failure {
             Failure::Input(text)
             | Failure::Usage(text)
             | Failure::DoesNotFit(text)
-            | Failure::Refuted(text) => text,
+            | Failure::Refuted(text)
+            | Failure::Grew(text) => text,
         }
     }
 }

@@ -8,6 +8,7 @@ mod check;
 mod compile;
 mod completions;
 mod defragment;
+mod diff;
 mod emit;
 mod estimate;
 mod explain;
@@ -74,6 +75,8 @@ enum Verb {
     Estimate(estimate::EstimateArgs),
     /// Say what makes a program fit: every lever tried, priced, and the cheapest set
     Fit(fit::FitArgs),
+    /// Say what changed between two programs, dumps or plans, and why
+    Diff(diff::DiffArgs),
     /// Prove that a plan is right for a module
     Check(check::CheckArgs),
     /// Parse, verify and rewrite HLO
@@ -113,6 +116,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
         Verb::Explain(args) => explain::run(&args),
         Verb::Estimate(args) => estimate::run(&args),
         Verb::Fit(args) => fit::run(&args),
+        Verb::Diff(args) => diff::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Opt(args) => opt::run(&args),
         Verb::Rewrite(args) => rewrite::run(&args),

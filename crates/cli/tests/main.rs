@@ -1,6 +1,7 @@
 //! The command from outside: what it writes, where, and how it fails.
 
 mod completions;
+mod diff;
 mod emit;
 mod estimate;
 mod inputs;

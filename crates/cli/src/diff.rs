@@ -1,0 +1,122 @@
+//! `memplan diff`
+
+mod programs;
+mod text;
+
+use clap::{Args, ColorChoice, ValueEnum};
+use memplan::advice::diff::Diff;
+use serde::Serialize;
+
+use crate::emit::json;
+use crate::failure::Failure;
+use crate::input::target;
+use crate::options::parse_bytes;
+use crate::output::write_result;
+use crate::screen::Screen;
+use programs::{Compared, compare};
+
+#[derive(Args)]
+pub(crate) struct DiffArgs {
+    /// What is compared with: a module, a folder of `--xla_dump_to`, or a plan file
+    before: String,
+    /// What is compared
+    after: String,
+    /// Status 5 where a total grew by more than this: a share of it (2%), or bytes (64MiB)
+    #[arg(long, alias = "fail-over", value_name = "LIMIT", value_parser = parse_limit)]
+    fail_above: Option<Limit>,
+    /// Machine to plan modules for: a name from `memplan targets`, or a TOML file
+    #[arg(long, default_value = "cpu")]
+    target: String,
+    /// For people, for programs, or for a comment on a pull request
+    #[arg(long, value_enum, default_value_t)]
+    format: DiffFormat,
+    /// Where to write the result
+    #[arg(short, value_name = "FILE")]
+    output: Option<String>,
+    /// Colours: where the terminal has them and `NO_COLOR` is not set, or always, or never
+    #[arg(long, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
+    color: ColorChoice,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum DiffFormat {
+    /// For people
+    #[default]
+    Text,
+    /// For programs
+    Json,
+    /// For pull requests
+    Markdown,
+}
+
+/// How much more a program may need than before.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Limit {
+    /// A share of what it needed.
+    Share(f64),
+    /// So many bytes.
+    Bytes(u64),
+}
+
+/// What programs read.
+#[derive(Serialize)]
+struct DiffFile<'a> {
+    format: &'static str,
+    version: u32,
+    /// Whether a program grew by more than it may.
+    exceeded: bool,
+    programs: &'a [Diff],
+    only_before: &'a [String],
+    only_after: &'a [String],
+}
+
+pub(crate) fn run(args: &DiffArgs) -> Result<(), Failure> {
+    let compared = compare(&args.before, &args.after, &target(&args.target)?)?;
+    let grown: Vec<&Diff> = compared.programs.iter().filter(|diff| args.exceeds(diff)).collect();
+    let text = match args.format {
+        DiffFormat::Text => text::text(&compared, Screen::of(args.output.as_deref(), args.color)),
+        DiffFormat::Markdown => text::markdown(&compared, &grown),
+        DiffFormat::Json => json(&DiffFile {
+            format: "memplan.diff",
+            version: 1,
+            exceeded: !grown.is_empty(),
+            programs: &compared.programs,
+            only_before: &compared.only_before,
+            only_after: &compared.only_after,
+        }),
+    };
+    write_result(args.output.as_deref(), text)?;
+    match grown.first() {
+        Some(diff) => Err(Failure::Grew(format!(
+            "error: `{}` grew by {}, from {} to {}, which is more than it may",
+            diff.after.module,
+            text::growth(diff),
+            diff.before.total,
+            diff.after.total
+        ))),
+        None => Ok(()),
+    }
+}
+
+impl DiffArgs {
+    fn exceeds(&self, diff: &Diff) -> bool {
+        match self.fail_above {
+            None => false,
+            Some(Limit::Share(share)) => diff.ratio() > 1.0 + share,
+            Some(Limit::Bytes(bytes)) => diff.bytes() > i128::from(bytes),
+        }
+    }
+}
+
+/// `2%`, or a number of bytes.
+fn parse_limit(text: &str) -> Result<Limit, String> {
+    let Some(percent) = text.trim().strip_suffix('%') else {
+        return parse_bytes(text)
+            .map(|bytes| Limit::Bytes(bytes.0))
+            .map_err(|error| format!("{error}; or `2%`"));
+    };
+    match percent.trim().parse::<f64>() {
+        Ok(percent) if percent.is_finite() && percent >= 0.0 => Ok(Limit::Share(percent / 100.0)),
+        _ => Err(format!("`{text}` is not a share like `2%`")),
+    }
+}

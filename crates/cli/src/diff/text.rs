@@ -1,0 +1,187 @@
+//! Differences as people read them: on a screen, and in a comment on a pull request.
+
+use comfy_table::{CellAlignment, Table, presets};
+use memplan::advice::diff::{Change, Diff, Figure, Matched, signed};
+use memplan::memory::Bytes;
+
+use super::Compared;
+use crate::report::count;
+use crate::screen::Screen;
+
+/// Most changes that are listed.
+const MOST_CHANGES: usize = 12;
+
+/// Most programs that are listed.
+const MOST_PROGRAMS: usize = 20;
+
+/// The programs, and the one that changed most.
+pub(super) fn text(compared: &Compared, screen: Screen) -> String {
+    let diff = &compared.programs[0];
+    let mut text = String::new();
+    if compared.programs.len() > 1 {
+        text.push_str(&format!("{}\n\n", programs(compared).trim_fmt()));
+    }
+    text.push_str(&only(compared));
+    text.push_str(&screen.heading(&title(diff)));
+    text.push_str(&format!("\n\n{}\n", totals(diff).trim_fmt()));
+    if !diff.causes.is_empty() {
+        text.push_str(&format!("\n{}\n\n", screen.heading("why")));
+    }
+    for cause in &diff.causes {
+        text.push_str(&format!(" {:<12}  {}\n", signed(cause.bytes), cause.what));
+    }
+    text.push_str(&without_peak(diff));
+    if !diff.changes.is_empty() {
+        text.push_str(&format!("\n{}\n\n", screen.heading("what changed at the peak")));
+    }
+    for change in diff.changes.iter().take(MOST_CHANGES) {
+        let [name, held] = lines(change);
+        text.push_str(&format!(" {:<12}  {name}\n", signed(change.bytes())));
+        text.push_str(&format!("{}\n", screen.faint(&format!(" {:12}  {held}", ""))));
+    }
+    if let Some(rest) = diff.changes.get(MOST_CHANGES..).filter(|rest| !rest.is_empty()) {
+        text.push_str(&format!(" {:<12}  {}\n", signed(sum(rest)), count(rest.len(), "other change")));
+    }
+    screen.wrap(&text)
+}
+
+/// A comment: totals and reasons, and what changed behind a fold.
+pub(super) fn markdown(compared: &Compared, grown: &[&Diff]) -> String {
+    let diff = &compared.programs[0];
+    let mut text = format!("### {}\n\n", title(diff));
+    if !grown.is_empty() {
+        text.push_str(&format!(":x: {} grew by more than it may\n\n", count(grown.len(), "program")));
+    }
+    if compared.programs.len() > 1 {
+        text.push_str(&format!("{}\n\n", markdown_table(programs(compared))));
+    }
+    text.push_str(&only(compared));
+    text.push_str(&format!("{}\n", markdown_table(totals(diff))));
+    for cause in &diff.causes {
+        text.push_str(&format!("\n- **{}** {}", signed(cause.bytes), cause.what));
+    }
+    text.push_str(&without_peak(diff));
+    if !diff.changes.is_empty() {
+        let mut table = Table::new();
+        table.set_header(["bytes", "what", "values"]);
+        for change in diff.changes.iter().take(MOST_CHANGES) {
+            let [name, held] = lines(change);
+            table.add_row([signed(change.bytes()), name, held]);
+        }
+        let summary = format!("{} at the peak", count(diff.changes.len(), "change"));
+        text.push_str(&format!(
+            "\n\n<details><summary>{summary}</summary>\n\n{}\n\n</details>\n",
+            markdown_table(table)
+        ));
+    }
+    text
+}
+
+/// By how much a program grew: in bytes and as a share.
+pub(super) fn growth(diff: &Diff) -> String {
+    format!("{} ({:+.2} %)", signed(diff.bytes()), 100.0 * (diff.ratio() - 1.0))
+}
+
+fn title(diff: &Diff) -> String {
+    let (a, b) = (&diff.before, &diff.after);
+    let module =
+        if a.module == b.module { a.module.clone() } else { format!("{} -> {}", a.module, b.module) };
+    let target =
+        if a.target == b.target { a.target.clone() } else { format!("{} -> {}", a.target, b.target) };
+    match diff.bytes() {
+        0 => format!("{module} on {target}: as many bytes as before"),
+        _ => format!("{module} on {target}: {}", growth(diff)),
+    }
+}
+
+fn programs(compared: &Compared) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(["before", "after", "change", "program"]);
+    for diff in compared.programs.iter().take(MOST_PROGRAMS) {
+        let (before, after) = (&diff.before, &diff.after);
+        table.add_row([
+            before.total.to_string(),
+            after.total.to_string(),
+            growth(diff),
+            after.module.clone(),
+        ]);
+    }
+    right(table, 0..3)
+}
+
+fn only(compared: &Compared) -> String {
+    let list = |what: &str, names: &[String]| match names.is_empty() {
+        true => String::new(),
+        false => format!("only {what}: {}\n\n", names.join(", ")),
+    };
+    list("before", &compared.only_before) + &list("after", &compared.only_after)
+}
+
+/// Figures that are there on either side.
+fn totals(diff: &Diff) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(["", "before", "after", "change"]);
+    let is_there = |figure: &&Figure| figure.before.max(figure.after) > Bytes::ZERO;
+    for Figure { name, before, after } in diff.totals.iter().filter(is_there) {
+        let change = match i128::from(after.0) - i128::from(before.0) {
+            0 => String::new(),
+            bytes => signed(bytes),
+        };
+        table.add_row([name.replace('_', " "), before.to_string(), after.to_string(), change]);
+    }
+    right(table, 1..4)
+}
+
+fn right(mut table: Table, columns: std::ops::Range<usize>) -> Table {
+    for column in columns {
+        table.column_mut(column).expect("it is there").set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+fn markdown_table(mut table: Table) -> String {
+    table.load_preset(presets::ASCII_MARKDOWN);
+    table.to_string()
+}
+
+/// Without holders there are no reasons.
+fn without_peak(diff: &Diff) -> String {
+    let missing = [&diff.before, &diff.after].map(|side| !side.has_peak);
+    match missing {
+        [false, false] => String::new(),
+        _ => {
+            "\nthe plan file does not say who holds the peak; one that this version writes does\n".to_string()
+        }
+    }
+}
+
+/// What changed, and from what to what.
+fn lines(change: &Change) -> [String; 2] {
+    let was = change.operation_before.as_ref().map(|was| format!(", was {was}"));
+    let source = change.source.as_ref().map(|source| format!(" {source}"));
+    let name = format!(
+        "{}{} ({}){}",
+        change.operation,
+        was.unwrap_or_default(),
+        change.class,
+        source.unwrap_or_default()
+    );
+    let times = |count: usize| if count == 1 { String::new() } else { format!("{count} x ") };
+    let held = match (&change.before, &change.after) {
+        (Some(a), Some(b)) if a.shape == b.shape => {
+            format!("{} of {}, were {}", count(b.count, "value"), b.shape, a.count)
+        }
+        (Some(a), Some(b)) => {
+            let like = if change.matched == Matched::Shape { " (by shape)" } else { "" };
+            format!("{}{} -> {}{}{like}", times(a.count), a.shape, times(b.count), b.shape)
+        }
+        (None, Some(b)) => format!("new: {}{}", times(b.count), b.shape),
+        (Some(a), None) => format!("gone: {}{}", times(a.count), a.shape),
+        (None, None) => String::new(),
+    };
+    [name, held]
+}
+
+fn sum(changes: &[Change]) -> i128 {
+    changes.iter().map(Change::bytes).sum()
+}
