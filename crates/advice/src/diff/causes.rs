@@ -161,7 +161,7 @@ fn dimension(from: u64, to: u64, changes: &[&Change]) -> String {
             let (before, after) = (change.before.as_ref()?, change.after.as_ref()?);
             Some((*changed_dimensions(before, after).first()?, is_first(before, after)))
         });
-        sizes.min()
+        sizes.min_by_key(|&(sizes, is_first)| (sizes, !is_first))
     };
     let is_model = of_class(PARAMETER).is_some();
     let (what, sizes) = match (of_class(INPUT), of_class(PARAMETER), of_class("")) {
