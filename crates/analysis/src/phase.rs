@@ -44,8 +44,8 @@ impl Phases {
         let mut phases = Phases { of: SecondaryMap::new(), trains: false };
         let mut has_marks: SecondaryMap<ComputationId, bool> = SecondaryMap::new();
         for &computation in graph.sequential() {
-            let mut marks = module.instructions_of(computation).map(|(id, _)| mark(module, id));
-            has_marks[computation] = marks.any(|mark| mark == Some(Phase::Backward));
+            has_marks[computation] =
+                module.instructions_of(computation).any(|(id, _)| computes_gradients(module, id));
             phases.trains |= has_marks[computation];
         }
         let found = match phases.trains {
@@ -102,6 +102,17 @@ impl Phases {
 fn marked(module: &Module, computation: ComputationId) -> Vec<InstructionId> {
     let instructions = module.computations[computation].instructions.iter().copied();
     instructions.filter(|&id| mark(module, id).is_some()).collect()
+}
+
+/// Whether an instruction, or a part of the kernel that it is, has a name of the backward half.
+fn computes_gradients(module: &Module, id: InstructionId) -> bool {
+    let is_backward = |id: InstructionId| mark(module, id) == Some(Phase::Backward);
+    let instruction = &module.instructions[id];
+    let interior = match instruction.op {
+        Op::Fusion(_) => &module.computations[instruction.called[0]].instructions[..],
+        _ => &[],
+    };
+    is_backward(id) || interior.iter().any(|&id| is_backward(id))
 }
 
 /// What the name of an operation says.

@@ -71,7 +71,9 @@ impl ValueClasses {
             };
             let is_result = values.iter().any(|&value| facts.live.is_live_out(value));
             let class = match argument {
-                Some(argument) if phases.has_backward() => trained(uses, weights.contains(&argument)),
+                Some(argument) if phases.has_backward() => {
+                    trained(uses, weights.contains(&argument) || facts.live.is_given(argument))
+                }
                 // What products multiply by may be written, too: a cache is not a weight.
                 Some(_) if is_result => ValueClass::State,
                 Some(argument) if weights.contains(&argument) => ValueClass::Parameter,
@@ -118,9 +120,9 @@ fn trained(uses: Uses, is_weight: bool) -> ValueClass {
     let is_used = uses.read.has(Phase::Forward) || uses.read.has(Phase::Backward);
     match uses.read.has(Phase::Update) {
         true if !is_used => ValueClass::OptimizerState,
-        true => ValueClass::Parameter,
-        false if is_weight => ValueClass::Parameter,
-        false => ValueClass::Input,
+        // A kernel of the update may compute a gradient within it, and reads the batch for that.
+        _ if is_weight => ValueClass::Parameter,
+        _ => ValueClass::Input,
     }
 }
 
@@ -228,6 +230,40 @@ mod tests {
     #[test]
     fn a_training_step_without_names() {
         check(&training_step("", ""), &TRAINED);
+    }
+
+    /// A kernel that computes a gradient and updates with it has the name of the update, and reads the batch.
+    #[test]
+    fn a_gradient_within_the_kernel_of_the_update() {
+        check(
+            "HloModule step, is_scheduled=true
+             add { x = f32[] parameter(0)  y = f32[] parameter(1)  ROOT s = f32[] add(x, y) }
+             fused {
+               b = f32[16,8] parameter(0)
+               d = f32[16,4] parameter(1)
+               m = f32[8,4] parameter(2)
+               g = f32[8,4] dot(b, d), lhs_contracting_dims={0}, rhs_contracting_dims={0},
+                 metadata={op_name=\"jit(step)/transpose(jvp())/dot_general\"}
+               ROOT n = f32[8,4] add(m, g), metadata={op_name=\"jit(step)/add\"}
+             }
+             ENTRY main {
+               w = f32[8,4] parameter(0)
+               moment = f32[8,4] parameter(1)
+               batch = f32[16,8] parameter(2)
+               h = f32[16,4] dot(batch, w), lhs_contracting_dims={1}, rhs_contracting_dims={0},
+                 metadata={op_name=\"jit(step)/jvp()/dot_general\"}
+               next = f32[8,4] fusion(batch, h, moment), kind=kLoop, calls=fused,
+                 metadata={op_name=\"jit(step)/add\"}
+               new_w = f32[8,4] subtract(w, next), metadata={op_name=\"jit(step)/sub\"}
+               ROOT r = (f32[8,4], f32[8,4]) tuple(new_w, next)
+             }",
+            &[
+                ("w", ValueClass::Parameter),
+                ("moment", ValueClass::OptimizerState),
+                ("batch", ValueClass::Input),
+                ("next", ValueClass::Output),
+            ],
+        );
     }
 
     #[test]
