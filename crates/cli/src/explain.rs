@@ -123,7 +123,8 @@ fn donations(overview: &Overview, screen: Screen) -> String {
         totals.unused,
         totals.possible
     );
-    let mut groups: IndexMap<(Donation, String, &str, String), (Bytes, Vec<u32>)> = IndexMap::new();
+    type Kind<'a> = (Donation, String, &'a str, String);
+    let mut groups: IndexMap<Kind<'_>, (Bytes, Vec<u32>)> = IndexMap::new();
     for argument in &overview.arguments {
         // Of many results only the first is named, so that those of all layers are told in one line.
         let why = match argument.donation {
@@ -155,7 +156,7 @@ fn donations(overview: &Overview, screen: Screen) -> String {
         table.add_row([
             bytes.to_string(),
             format!("{name} ({})", numbered(numbers)),
-            class.to_string(),
+            class.replace('-', " "),
             said,
         ]);
     }
@@ -442,7 +443,7 @@ impl Named {
 /// One value.
 fn of_value(value: &ValueNote, screen: Screen) -> String {
     let mut text = screen.heading(&value.name);
-    text.push_str(&format!(" {} {}\n", value.shape, value.class));
+    text.push_str(&format!(" {} {}\n", value.shape, value.class.replace('-', " ")));
     let mut table = table(screen);
     let mut line = |what: &str, said: String| {
         if !said.is_empty() {

@@ -17,10 +17,22 @@ fn screen(width: usize, args: &[&str]) -> String {
 }
 
 /// The verbs, each with a program that shows all its parts.
-const VERBS: [(&str, &[&str]); 5] = [
+const VERBS: [(&str, &[&str]); 7] = [
     ("plan", &["plan", "tests/corpus/lstm/gpu.hlo.txt", "--target", "gpu-h100"]),
     ("compile", &["compile", "tests/corpus/transformer_training_step/before.hlo.txt", "--target", "cpu"]),
     ("estimate", &["estimate", "tests/corpus/attention/before.hlo.txt", "--compiler", "xla-gpu"]),
+    (
+        "fit",
+        &[
+            "fit",
+            "tests/corpus/transformer_training_step/before.hlo.txt",
+            "--target",
+            "gpu-h100",
+            "--memory-limit",
+            "100KiB",
+        ],
+    ),
+    ("explain", &["explain", "tests/corpus/lstm/gpu.hlo.txt", "--target", "gpu-h100"]),
     ("pack", &["pack", "tests/screens/problem.csv"]),
     ("replay", &["replay", "tests/corpus/attention/gpu.hlo.txt", "--target", "gpu-h100"]),
 ];
