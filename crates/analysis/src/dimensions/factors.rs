@@ -71,8 +71,10 @@ impl Factors {
         let mut a: FactorList = a.iter().rev().copied().collect();
         let mut b: FactorList = b.iter().rev().copied().collect();
         loop {
-            let (Some(x), Some(y)) = (self.next(&mut a), self.next(&mut b)) else {
-                return if a.is_empty() && b.is_empty() { Ok(()) } else { Err(Tangled) };
+            let (x, y) = match (self.next(&mut a), self.next(&mut b)) {
+                (Some(x), Some(y)) => (x, y),
+                (None, None) => return Ok(()),
+                _ => return Err(Tangled),
             };
             if x == y {
                 continue;
