@@ -36,8 +36,8 @@ const QUESTIONS: &[Question] = &[
     ),
     question(
         "what to change, in bytes",
-        "What do I gain by giving up arguments?",
-        "explain tests/questions/training_step.hlo --target gpu-h100 --top 3",
+        "Which changes would make it fit, what does each bring and cost, and how is it written in JAX?",
+        "fit tests/questions/training_step.hlo --target gpu-h100 --memory-limit 200KiB",
     ),
     question(
         "padding and its cure",
@@ -48,6 +48,11 @@ const QUESTIONS: &[Question] = &[
         "orders that blow up",
         "Is it the order of the program, and what would another one need?",
         "plan tests/questions/wide_order.hlo --schedule memory",
+    ),
+    question(
+        "regressions and gates",
+        "What has grown since the last version, why, and is it more than allowed?",
+        "diff tests/hlo/diff/step.hlo tests/hlo/diff/batch.hlo --target gpu-h100 --fail-above 2%",
     ),
     question(
         "donation that fails",
@@ -76,8 +81,8 @@ const QUESTIONS: &[Question] = &[
     ),
     question(
         "mistakes of sharding",
-        "What is on each device?",
-        "plan tests/hlo/rewrite/spread_over_devices.hlo --target gpu-h100",
+        "What would be on each of eight devices, by batch, by parameters, by features?",
+        "fit tests/questions/training_step.hlo --target gpu-h100 --memory-limit 100KiB --devices 8",
     ),
     question(
         "timeline and map of addresses",
