@@ -116,6 +116,10 @@ pub(super) fn carry_out(
     match along {
         Along::Batch | Along::State => {
             let examples = program.examples().ok_or("there is no batch")?;
+            if examples % devices != 0 {
+                // After a change of the batch.
+                return Err(format!("{examples} examples do not divide among {devices} devices"));
+            }
             let mut next = program.resized(examples / devices)?;
             if along == Along::Batch {
                 let trains = program.phases.has_backward();
