@@ -13,6 +13,7 @@ use crate::options::{Format, parse_bytes};
 use crate::output::write_result;
 use crate::progress;
 use crate::screen::Screen;
+use crate::time::change_in_percent;
 
 #[derive(Args)]
 pub(crate) struct FitArgs {
@@ -129,14 +130,12 @@ fn table(fit: &Fit, changes: &[Change], screen: Screen) -> String {
         .set_width(screen.width as u16)
         .set_header(["lever", "memory", "", "a step", "", "what"]);
     for change in changes {
-        let share =
-            |new: f64, old: f64| format!("{:+.1} %", 100.0 * (new / old.max(f64::MIN_POSITIVE) - 1.0));
         table.add_row([
             change.lever.to_string(),
             change.total.to_string(),
-            share(change.total.0 as f64, fit.total.0 as f64),
+            change_in_percent(fit.total.0 as f64, change.total.0 as f64),
             time(change.seconds),
-            share(change.seconds, fit.seconds),
+            change_in_percent(fit.seconds, change.seconds),
             format!("{}{}", if change.fits { "fits: " } else { "" }, change.what),
         ]);
     }

@@ -6,6 +6,7 @@ use memplan::ir::Module;
 use memplan::memory::{Bytes, Target};
 
 use crate::picture;
+use crate::time::change_in_percent;
 
 /// What the file of a frontier says.
 #[derive(serde::Serialize)]
@@ -69,11 +70,7 @@ pub(crate) fn render(module: &Module, target: &Target, points: &[Point]) -> Stri
             price.total.to_string(),
             bytes.to_string(),
             format!("{:.3} ms", price.seconds * 1e3),
-            if least > 0.0 {
-                format!("{:+.1} %", 100.0 * (price.seconds / least - 1.0))
-            } else {
-                String::new()
-            },
+            change_in_percent(least, price.seconds),
             format!("{variant}: {description}{fused}"),
         ]);
     }

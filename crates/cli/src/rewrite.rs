@@ -12,6 +12,7 @@ use crate::input::{Form, read_module, target};
 use crate::options::parse_bytes;
 use crate::output::{say, write_result};
 use crate::progress;
+use crate::time::change_in_percent;
 use crate::verdict::{beyond, fits};
 
 #[derive(Args)]
@@ -111,12 +112,9 @@ fn row(name: &str, price: Price, before: Option<Price>, description: &str) -> Ve
 
 /// By how much bytes, seconds and operations change.
 fn changes(to: Price, from: Price) -> [String; 3] {
-    let change = |to: f64, from: f64| {
-        if from > 0.0 { format!("{:+.1} %", 100.0 * (to / from - 1.0)) } else { String::new() }
-    };
     [
-        change(to.total.0 as f64, from.total.0 as f64),
-        change(to.seconds, from.seconds),
-        change(to.operations, from.operations),
+        change_in_percent(from.total.0 as f64, to.total.0 as f64),
+        change_in_percent(from.seconds, to.seconds),
+        change_in_percent(from.operations, to.operations),
     ]
 }

@@ -9,7 +9,7 @@ use memplan::driver::{StageReport, TriedPrograms, TriedSchedule};
 use memplan::fast_memory::{FastMemoryEntry, FastMemoryReport, Residence};
 use memplan::passes::{CopyReport, FusionReport, RematReport, Report, ResidualsReport};
 
-use crate::time::duration;
+use crate::time::{change_in_percent, duration};
 
 /// Where the bytes went, stage by stage, and what a run of the program takes by the cost model.
 pub(crate) fn table(compiled: &Compiled, timings: bool) -> String {
@@ -45,7 +45,7 @@ pub(crate) fn table(compiled: &Compiled, timings: bool) -> String {
 /// By how much something grew.
 fn change(before: Option<f64>, after: Option<f64>) -> String {
     match (before, after) {
-        (Some(before), Some(after)) if before > 0.0 => format!("{:+.1} %", 100.0 * (after / before - 1.0)),
+        (Some(before), Some(after)) => change_in_percent(before, after),
         _ => String::new(),
     }
 }

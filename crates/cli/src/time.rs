@@ -35,6 +35,11 @@ fn shares(run: &RunEstimate) -> impl Iterator<Item = (&'static str, f64)> {
     parts.into_iter().map(move |(name, part)| (name, part / seconds))
 }
 
+/// By how much something has changed, in percent; nothing where there was nothing to change.
+pub(crate) fn change_in_percent(before: f64, after: f64) -> String {
+    if before > 0.0 { format!("{:+.1} %", 100.0 * (after / before - 1.0)) } else { String::new() }
+}
+
 /// Seconds in the unit in which they have up to three digits before the point.
 pub(crate) fn duration(seconds: f64) -> String {
     let (factor, unit) = match seconds {
