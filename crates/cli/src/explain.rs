@@ -1,7 +1,7 @@
 //! `memplan explain`
 
 use clap::Args;
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{CellAlignment, Table};
 use indexmap::IndexMap;
 use memplan::advice::explain::{
     ConstantNote, CopyNote, Donation, Found, Overview, Reserved, ReservedFor, Subject, ValueNote, find,
@@ -97,7 +97,7 @@ fn constants(constants: &[ConstantNote], screen: Screen) -> String {
     }
     let bytes = constants.iter().map(|constant| constant.bytes).fold(Bytes::ZERO, Bytes::saturating_add);
     let mut text = format!("\n{} {bytes}\n", screen.heading("constants, which are part of the program:"));
-    let mut table = table(screen);
+    let mut table = screen.table();
     for constant in constants.iter().take(MOST_LINES) {
         let twice =
             constant.same_as.as_ref().map_or_else(String::new, |other| format!(", the same as `{other}`"));
@@ -136,7 +136,7 @@ fn donations(overview: &Overview, screen: Screen) -> String {
         *bytes = bytes.saturating_add(argument.bytes);
         numbers.push(argument.number);
     }
-    let mut table = table(screen);
+    let mut table = screen.table();
     let mut kinds: Vec<_> = groups.into_iter().collect();
     // What could be better comes first.
     let rank = |donation| match donation {
@@ -195,7 +195,7 @@ fn copies(copies: &[CopyNote], screen: Screen) -> String {
     groups.sort_by_key(|(_, copies)| {
         std::cmp::Reverse(copies.iter().map(|copy| copy.bytes).fold(Bytes::ZERO, Bytes::saturating_add))
     });
-    let mut table = table(screen);
+    let mut table = screen.table();
     for ((cause, bytes, operation), of) in groups.iter().take(MOST_LINES) {
         let first = of[0];
         let number = if of.len() == 1 { String::new() } else { format!("{} × ", of.len()) };
@@ -229,7 +229,7 @@ fn reserved(reserved: &[Reserved], screen: Screen) -> String {
             (group.0, group.2) = (entry.bytes, entry);
         }
     }
-    let mut table = table(screen);
+    let mut table = screen.table();
     for ((what, space, opcode), (most, n, entry)) in groups.iter().take(MOST_LINES) {
         let whose = match *what {
             "kernel" => "working memory while it runs",
@@ -248,13 +248,6 @@ fn reserved(reserved: &[Reserved], screen: Screen) -> String {
     }
     text.push_str(&aligned(table));
     text
-}
-
-fn table(screen: Screen) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_width(u16::try_from(screen.width).unwrap_or(u16::MAX));
-    table
 }
 
 fn aligned(mut table: Table) -> String {
@@ -423,7 +416,7 @@ impl Named {
         };
         let mut groups: Vec<_> = groups.into_iter().collect();
         groups.sort_by_key(|(_, values)| std::cmp::Reverse(bytes_of(values)));
-        let mut table = table(screen);
+        let mut table = screen.table();
         for ((_, shape, class, is_at_peak), values) in groups.iter().take(MOST_LINES) {
             let number = if values.len() == 1 { String::new() } else { format!("{} × ", values.len()) };
             table.add_row([
@@ -444,7 +437,7 @@ impl Named {
 fn of_value(value: &ValueNote, screen: Screen) -> String {
     let mut text = screen.heading(&value.name);
     text.push_str(&format!(" {} {}\n", value.shape, value.class.replace('-', " ")));
-    let mut table = table(screen);
+    let mut table = screen.table();
     let mut line = |what: &str, said: String| {
         if !said.is_empty() {
             table.add_row([what.to_string(), said]);

@@ -1,7 +1,7 @@
 //! `memplan fit`
 
 use clap::{Args, ColorChoice};
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::CellAlignment;
 use memplan::advice::fit::{Change, Fit, FitOptions, fit};
 use memplan::memory::{Bytes, Compiler, MemorySpaceId, Target};
 
@@ -123,12 +123,8 @@ fn render(name: &str, target: &Target, compiler: &Compiler, fit: &Fit, screen: S
 }
 
 fn table(fit: &Fit, changes: &[Change], screen: Screen) -> String {
-    let mut table = Table::new();
-    table
-        .load_preset(presets::NOTHING)
-        .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_width(screen.width as u16)
-        .set_header(["lever", "memory", "", "a step", "", "what"]);
+    let mut table = screen.table();
+    table.set_header(["lever", "memory", "", "a step", "", "what"]);
     for change in changes {
         table.add_row([
             change.lever.to_string(),

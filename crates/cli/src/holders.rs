@@ -2,7 +2,7 @@
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
+use comfy_table::{CellAlignment, ColumnConstraint, Width};
 use memplan::advice::{Group, GroupBy, Peak};
 use memplan::ir::Module;
 use memplan::memory::{Bytes, MemoryPlan, MemorySpaceId};
@@ -116,9 +116,7 @@ fn plural(class: &str, group: &Group) -> String {
 
 fn table(module: &Module, peak: &Peak, options: &PeakOptions, screen: Screen) -> String {
     let groups = peak.groups(options.group);
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_width(screen.width as u16);
+    let mut table = screen.table();
     table.set_header(["bytes", "sum", "what", "class", "source", "kept by"]);
     let mut sum = Bytes::ZERO;
     for group in groups.iter().take(options.top) {

@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 
 use anstyle::{AnsiColor, Style};
 use clap::ColorChoice;
+use comfy_table::{ContentArrangement, Table, presets};
 
 /// A place where people read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +68,14 @@ impl Screen {
             wrapped.push_str(&line[bare.len()..]);
         }
         wrapped
+    }
+
+    /// A table without lines whose columns share the width.
+    pub(crate) fn table(self) -> Table {
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_width(u16::try_from(self.width).unwrap_or(u16::MAX));
+        table
     }
 
     /// What begins a part of the text.
