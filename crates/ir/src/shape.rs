@@ -64,6 +64,11 @@ impl ArrayShape {
         self.dimensions.iter().try_fold(1u64, |n, &d| n.checked_mul(u64::try_from(d).ok()?))
     }
 
+    /// Bytes of the elements alone, without the padding of a layout; `None` as for [`Self::element_count`].
+    pub fn dense_bytes(&self) -> Option<u64> {
+        self.element_count()?.checked_mul(u64::from(self.element_type.byte_width()))
+    }
+
     /// Whether dimension `d` is dynamic.
     pub fn is_dynamic_dimension(&self, d: usize) -> bool {
         self.dynamic.get(d).copied().unwrap_or(false)

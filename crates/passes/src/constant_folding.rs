@@ -124,8 +124,7 @@ fn is_written_out(literal: &Literal) -> bool {
 }
 
 fn bytes(r: &Rewriter<'_>, id: InstructionId) -> Option<u64> {
-    let array = r.array(id)?;
-    array.element_count()?.checked_mul(u64::from(array.element_type.byte_width()))
+    r.array(id)?.dense_bytes()
 }
 
 /// Steps that a fold takes beyond reading and writing each element once.

@@ -266,8 +266,7 @@ fn only_arranges(op: &Op) -> bool {
 }
 
 fn bytes(r: &Rewriter<'_>, id: InstructionId) -> Option<u64> {
-    let array = r.array(id)?;
-    array.element_count()?.checked_mul(u64::from(array.element_type.byte_width()))
+    r.array(id)?.dense_bytes()
 }
 
 /// Copies the values, and what they are computed from, to where the loop stands.

@@ -272,10 +272,7 @@ fn is_repeatable(r: &Rewriter<'_>, id: InstructionId, max_bytes: u64) -> bool {
 
 fn is_small_constant(r: &Rewriter<'_>, id: InstructionId, max_bytes: u64) -> bool {
     matches!(r.op(id), Op::Constant(Literal::Array(_)))
-        && r.array(id).and_then(|array| {
-            let bytes = array.element_count()?.checked_mul(u64::from(array.element_type.byte_width()))?;
-            Some(bytes <= max_bytes)
-        }) == Some(true)
+        && r.array(id).and_then(|array| array.dense_bytes()).is_some_and(|bytes| bytes <= max_bytes)
 }
 
 /// A copy of a body or condition over the kept elements.

@@ -107,8 +107,7 @@ impl Dimensions {
     fn bytes_by_factor(&self, module: &Module) -> Vec<u64> {
         let mut bytes = vec![0u64; self.factor_count()];
         for (position, array) in self.arrays(module) {
-            let size =
-                array.element_count().unwrap_or(0).saturating_mul(array.element_type.byte_width().into());
+            let size = array.dense_bytes().unwrap_or(0);
             for factor in self.of(position).flat_map(|dimension| self.factors_of(dimension)) {
                 bytes[factor.index()] = bytes[factor.index()].saturating_add(size);
             }

@@ -98,8 +98,7 @@ fn check_array(array: &ArrayShape) -> Result<(), ShapeError> {
         }
     }
     let is_bounded = !array.dimensions.contains(&ArrayShape::UNBOUNDED);
-    let bytes = array.element_count().and_then(|n| n.checked_mul(u64::from(array.element_type.byte_width())));
-    if is_bounded && bytes.is_none_or(|bytes| bytes > i64::MAX as u64) {
+    if is_bounded && array.dense_bytes().is_none_or(|bytes| bytes > i64::MAX as u64) {
         return Err(ShapeError::TooLarge { shape: shape() });
     }
     array.layout.as_ref().map_or(Ok(()), |layout| check_layout(layout, array))

@@ -53,7 +53,8 @@ pub struct SiblingOptions {
     pub max_neighbors: usize,
     /// Most readers of an array that are looked at to see whether two kernels are the only ones.
     pub max_readers: usize,
-    /// What takes at most so many bytes may be computed long before it is needed: a number, not an array.
+    /// What takes at most so many bytes, padding not counted, may be computed long before it is needed: a number, not an
+    /// array.
     pub max_early_bytes: u64,
 }
 

@@ -282,20 +282,24 @@ impl Grouper<'_> {
     /// keeps, and numbers computed from that, such as the count of steps.
     fn is_available_early(&self, id: InstructionId) -> bool {
         let limits = &self.options.siblings;
+        // Without padding: a number is a number, also where it takes a tile of its own.
+        let is_number = |id: InstructionId| {
+            let bytes = self.module.shape(id).as_array().and_then(|array| array.dense_bytes());
+            bytes.is_some_and(|bytes| bytes <= limits.max_early_bytes)
+        };
         let mut open: SmallVec<[InstructionId; 8]> = SmallVec::from_iter([id]);
         let mut steps = 0;
         while let Some(id) = open.pop() {
             steps += 1;
             let instruction = &self.module.instructions[id];
             let is_cheap = match cost::class_of(self.module, id) {
-                CostClass::Free if self.is_state(id) => match self.keep_bytes[id] {
-                    bytes if bytes <= limits.max_early_bytes => continue,
-                    _ => return false,
+                CostClass::Free if self.is_state(id) => match self.keep_bytes[id] == 0 || is_number(id) {
+                    true => continue,
+                    false => return false,
                 },
                 class => matches!(class, CostClass::Free | CostClass::Cheap),
             };
-            let bytes = cost::result_bytes(self.module, self.target, id);
-            if !is_cheap || bytes > limits.max_early_bytes || steps > limits.max_steps {
+            if !is_cheap || !is_number(id) || steps > limits.max_steps {
                 return false;
             }
             open.extend(instruction.operands.iter().copied());
