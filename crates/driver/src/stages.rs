@@ -2,9 +2,9 @@
 
 use memplan_passes::AnyPass::{self, Static};
 use memplan_passes::{
-    DONATION, FUSION, FUSION_OF_UPDATES, Fusion, HOST_OFFLOAD, LAYOUT_ASSIGNMENT, LEGALIZE, LOOP_RESIDUALS,
-    LOOP_STATE_IN_PLACE, OPTIMIZATION_BARRIER_EXPANDER, Pass, Pipeline, REMAT, SCATTER_TO_SELECT, SIMPLIFY,
-    TAKE_APART,
+    DCE, DONATION, FUSION, FUSION_OF_UPDATES, Fusion, HOST_OFFLOAD, LAYOUT_ASSIGNMENT, LEGALIZE,
+    LOOP_RESIDUALS, LOOP_STATE_IN_PLACE, OPTIMIZATION_BARRIER_EXPANDER, Pass, Pipeline, REMAT,
+    SCATTER_TO_SELECT, SIMPLIFY, TAKE_APART, UNINITIALIZED_RESULTS,
 };
 
 /// The passes of `compile`, stage by stage. Names of stages are those of the report.
@@ -78,7 +78,11 @@ impl Default for Stages {
                 "compute again what is cheap, rather than keep it",
                 [Static(&SCATTER_TO_SELECT), Static(&SIMPLIFY), Static(&REMAT), Static(&LAYOUT_ASSIGNMENT)],
             ),
-            before_fusion: Pipeline::new("fuse", "drop barriers", [Static(&OPTIMIZATION_BARRIER_EXPANDER)]),
+            before_fusion: Pipeline::new(
+                "fuse",
+                "drop barriers, and what fills arrays in vain",
+                [Static(&OPTIMIZATION_BARRIER_EXPANDER), Static(&UNINITIALIZED_RESULTS), Static(&DCE)],
+            ),
             fusions: vec![FUSION, FUSION_OF_UPDATES],
             legalize: Pipeline { name: "insert copies", ..LEGALIZE },
         }

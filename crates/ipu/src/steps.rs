@@ -139,7 +139,7 @@ impl<'a> Build<'a> {
     fn parts(&mut self, id: InstructionId) -> SmallVec<[Part; 2]> {
         let instruction = &self.module.instructions[id];
         let needs_nothing = match instruction.op.traits().role {
-            Role::Computes | Role::Queries => false,
+            Role::Computes | Role::Queries => instruction.op.only_names_memory(),
             Role::Starts => instruction.op.runs_callees(),
             Role::Provides
             | Role::PassesOn

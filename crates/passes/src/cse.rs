@@ -10,8 +10,8 @@
 //! commutative operations may be swapped. Called computations are compared by what they compute: JAX writes one `add`
 //! region per reduction, and all of them become one.
 //!
-//! Leaves alone: side effects, random numbers, collectives, parameters, control dependencies, and loops, whose states
-//! are large enough that it matters which of two is alive when. Layouts count only where the module has chosen them.
+//! Leaves alone: side effects, random numbers, collectives, parameters, control dependencies, storage without contents,
+//! and loops, whose states are large enough that it matters which of two is alive when. Layouts count only where the module has chosen them.
 //! Requires nothing. *Changed* means that an instruction or a computation was merged into another. Linear, since
 //! candidates are found by a hash of everything compared.
 
@@ -78,7 +78,7 @@ impl Pass for Cse {
 }
 
 fn may_merge(op: &Op) -> bool {
-    !matches!(op, Op::While) && !op.is_asynchronous() && op.collective().is_none()
+    !matches!(op, Op::While) && !op.is_allocation() && !op.is_asynchronous() && op.collective().is_none()
 }
 
 /// A number for each shape, the same for shapes that count as equal.

@@ -104,7 +104,7 @@ pub use fusion_inliner::FUSION_INLINER;
 pub use host_offload::HOST_OFFLOAD;
 pub use layout_assignment::{LAYOUT_ASSIGNMENT, LayoutAssignment};
 pub use loop_residuals::{LOOP_RESIDUALS, LoopResiduals, ResidualPair, ResidualsReport};
-pub use loop_state::{LOOP_STATE_IN_PLACE, LoopStateInPlace};
+pub use loop_state::{LOOP_STATE_IN_PLACE, LoopStateInPlace, UNINITIALIZED_RESULTS};
 pub use one_in::OneIn;
 pub use optimization_barrier_expander::OPTIMIZATION_BARRIER_EXPANDER;
 pub use pass::{
@@ -161,6 +161,7 @@ pub const ALL: &[&dyn Pass] = &[
     &LEGALIZE,
     &LOOP_RESIDUALS,
     &LOOP_STATE_IN_PLACE,
+    &UNINITIALIZED_RESULTS,
     &OPTIMIZATION_BARRIER_EXPANDER,
     &REMAT,
     &REMAT_BEHIND_BARRIERS,

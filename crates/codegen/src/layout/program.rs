@@ -108,6 +108,8 @@ impl<'a> Program<'a> {
     pub(crate) fn is_launch(&self, id: InstructionId) -> bool {
         let instruction = &self.module.instructions[id];
         match instruction.op.traits().role {
+            // There is nothing to write, or it is there already.
+            _ if instruction.op.only_names_memory() => false,
             Role::Provides | Role::Orders | Role::Continues => false,
             // The table of a tuple that the caller sees has to be written.
             Role::PassesOn | Role::Regroups => self

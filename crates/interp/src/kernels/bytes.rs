@@ -35,6 +35,17 @@ impl Kernel for ZeroKernel {
     }
 }
 
+/// Storage that nothing has been written into. Whoever reads it is to notice: all bits are set, which is no number where a
+/// type has such, and -1 in integers.
+pub(crate) struct UnwrittenKernel;
+
+impl Kernel for UnwrittenKernel {
+    fn run(&self, memory: &mut Memory, _: &[Place], results: &[Place], _: Place) -> Result<(), Error> {
+        results.iter().for_each(|&place| memory.bytes_mut(place).fill(0xff));
+        Ok(())
+    }
+}
+
 /// A bitcast between types of different width: elements of the narrow one are parts of the wide one, lowest bits
 /// first.
 pub(crate) struct BitcastConvertKernel {

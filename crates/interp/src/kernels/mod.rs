@@ -138,6 +138,7 @@ pub(crate) fn whole_array_kernel(
         }
         Op::RngGetAndUpdateState { delta } => Box::new(rng::StateKernel::new(result(0), *delta)?),
         Op::ReplicaId | Op::PartitionId => Box::new(bytes::ZeroKernel),
+        op if op.is_allocation() => Box::new(bytes::UnwrittenKernel),
         Op::CustomCall(call) => match &*call.target {
             "TopK" | "topk" => match is_top_k(operands, results) {
                 true => Box::new(sort::TopKKernel::new(&operands[0], results, true)?),

@@ -32,8 +32,11 @@ mod find;
 mod line;
 mod part_of_row;
 mod site;
+mod uninitialized;
 
 use memplan_ir::{Module, Names, Users};
+
+pub use uninitialized::UNINITIALIZED_RESULTS;
 
 use crate::homes::Homes;
 use crate::loops::loops;
