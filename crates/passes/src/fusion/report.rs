@@ -100,6 +100,14 @@ pub enum Verdict {
         /// What the producer takes.
         saved: Bytes,
     },
+    /// It takes less than what it is made from, which would be written in its place: the kernel that makes that goes on.
+    #[error("not fused: it takes {bytes}, what it is made from, and would be written instead, {than}")]
+    Narrower {
+        /// What it takes.
+        bytes: Bytes,
+        /// What would be written instead.
+        than: Bytes,
+    },
     /// Computing it several times reads too much.
     #[error("not fused: computing it in each consumer would read {moved}, the limit is {limit}")]
     MovesMore {

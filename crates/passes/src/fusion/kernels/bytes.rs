@@ -52,7 +52,7 @@ impl Grouper<'_> {
         if kernels.len() > self.duplication_budget {
             return Err(Verdict::CodeSize);
         }
-        if self.options.goal.unwrap_or(self.target.fusion.goal) == FusionGoal::Kernels {
+        if self.goal() == FusionGoal::Kernels {
             return self.check_traffic(id, kernels, self.target.fusion.max_traffic_ratio);
         }
         let until = self.last_read[id];

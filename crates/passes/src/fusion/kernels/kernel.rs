@@ -63,6 +63,13 @@ impl Usage {
         Usage { indexers: SmallVec::new(), evaluations: 0, bijective: true, reused: false, feeds: None }
     }
 
+    /// Counts the indices at which the users of a member are used, once all are known.
+    pub(super) fn count(&mut self, kernel: &Kernel) {
+        self.indexers.sort_unstable();
+        self.indexers.dedup();
+        self.evaluations = self.indexers.iter().map(|indexer| kernel.usages[indexer].evaluations).sum();
+    }
+
     /// Adds another usage of the same member.
     pub(super) fn add(&mut self, other: &Usage) {
         self.indexers.extend(other.indexers.iter().copied());

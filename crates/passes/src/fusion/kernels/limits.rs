@@ -187,7 +187,7 @@ impl Grouper<'_> {
         }
     }
 
-    fn has_epilogue(&self, hero: Hero, id: InstructionId) -> bool {
+    pub(super) fn has_epilogue(&self, hero: Hero, id: InstructionId) -> bool {
         match hero {
             Hero::Dot | Hero::Convolution => self.contraction(hero).epilogue,
             Hero::Reduction => {
@@ -199,7 +199,7 @@ impl Grouper<'_> {
     }
 
     /// Whether the target's kernels never compute an elementwise operation twice.
-    fn is_expensive(&self, id: InstructionId) -> bool {
+    pub(super) fn is_expensive(&self, id: InstructionId) -> bool {
         let instruction = &self.module.instructions[id];
         let opcode = instruction.opcode();
         let width = |id| {

@@ -14,12 +14,15 @@
 //!   u = divide(e, ..)    materialized: the root of k3
 //! ```
 //!
+//! At the end, the narrowest value between two kernels becomes the one that is stored ([`epilogues`]).
+//!
 //! Since a producer joins the kernels of all its users or none, no kernel waits for itself: every path out of a kernel
 //! leaves through its root. Kernels are merged, and then have several roots, where one kernel can hold rows of an
 //! expensive result on chip that all of them read ([`row_tiles`]), and at the end where one pass over common operands
 //! serves several ([`siblings`]); only there a search for cycles is needed ([`merge`]).
 
 mod bytes;
+mod epilogues;
 mod kernel;
 mod limits;
 mod merge;
@@ -30,7 +33,7 @@ mod siblings;
 use cranelift_entity::{EntitySet, SecondaryMap};
 use memplan_analysis::CallGraph;
 use memplan_ir::{ComputationId, InstructionId, Module, ShapeIndex, Users};
-use memplan_memory::Target;
+use memplan_memory::{FusionGoal, Target};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
@@ -155,6 +158,13 @@ impl<'a> Grouper<'a> {
         for &id in body.instructions.iter().rev() {
             self.decide(id);
         }
+        if self.goal() == FusionGoal::Memory {
+            self.store_narrow();
+        }
+    }
+
+    fn goal(&self) -> FusionGoal {
+        self.options.goal.unwrap_or(self.target.fusion.goal)
     }
 
     /// Decides about one instruction, whose users have been decided.
@@ -276,30 +286,40 @@ impl<'a> Grouper<'a> {
     fn usages(&self, id: InstructionId, kernels: &[KernelId]) -> Vec<Usage> {
         let mut usages = vec![Usage::none(); kernels.len()];
         for &user in self.users.of(id) {
-            let is_pointwise = cost::is_pointwise(self.module, user);
-            let is_bijective = cost::is_bijective(self.module, user);
-            let feeds = match cost::class_of(self.module, user) {
-                CostClass::Hero(hero @ (Hero::Dot | Hero::Convolution)) => Some(hero),
-                _ => None,
-            };
             for kernel in &self.kernels_of[user] {
                 let at = kernels.binary_search(kernel).expect("these are the kernels of all users");
-                let (usage, of_user) = (&mut usages[at], &self.grouping.kernels[*kernel].usages[&user]);
-                match is_pointwise {
-                    true => usage.indexers.extend(of_user.indexers.iter().copied()),
-                    false => usage.indexers.push(user),
-                }
-                usage.bijective &= of_user.bijective && is_bijective;
-                usage.reused |= of_user.reused || cost::reuses_elements(self.module, user);
-                usage.feeds = usage.feeds.or(of_user.feeds).or(feeds);
+                self.add_use(&mut usages[at], user, &self.grouping.kernels[*kernel]);
             }
         }
         for (usage, &kernel) in usages.iter_mut().zip(kernels) {
-            usage.indexers.sort_unstable();
-            usage.indexers.dedup();
-            let of = &self.grouping.kernels[kernel].usages;
-            usage.evaluations = usage.indexers.iter().map(|indexer| of[indexer].evaluations).sum();
+            usage.count(&self.grouping.kernels[kernel]);
         }
         usages
+    }
+
+    /// How one kernel uses an instruction.
+    fn usage_in(&self, id: InstructionId, kernel: &Kernel) -> Usage {
+        let mut usage = Usage::none();
+        for &user in self.users.of(id).iter().filter(|user| kernel.usages.contains_key(user)) {
+            self.add_use(&mut usage, user, kernel);
+        }
+        usage.count(kernel);
+        usage
+    }
+
+    /// Adds what one member of a kernel does with its operands.
+    fn add_use(&self, usage: &mut Usage, user: InstructionId, kernel: &Kernel) {
+        let of_user = &kernel.usages[&user];
+        let feeds = match cost::class_of(self.module, user) {
+            CostClass::Hero(hero @ (Hero::Dot | Hero::Convolution)) => Some(hero),
+            _ => None,
+        };
+        match cost::is_pointwise(self.module, user) {
+            true => usage.indexers.extend(of_user.indexers.iter().copied()),
+            false => usage.indexers.push(user),
+        }
+        usage.bijective &= of_user.bijective && cost::is_bijective(self.module, user);
+        usage.reused |= of_user.reused || cost::reuses_elements(self.module, user);
+        usage.feeds = usage.feeds.or(of_user.feeds).or(feeds);
     }
 }
