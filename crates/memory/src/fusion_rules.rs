@@ -65,6 +65,8 @@ pub struct FusionRules {
     pub reduce_shares: bool,
     /// Whether the result of a reduction may be worked on in the kernel that reduces.
     pub reduce_epilogue: bool,
+    /// Whether a kernel that writes part of an array in place may write other results besides.
+    pub update_shares: bool,
     /// Whether arrays into which pieces of products are written lie as products are stored, a row in each sublane.
     pub updates_lie_as_products: bool,
 }
@@ -122,6 +124,7 @@ impl Default for FusionRules {
             rows_per_block: 16,
             reduce_shares: true,
             reduce_epilogue: true,
+            update_shares: true,
             updates_lie_as_products: false,
         }
     }

@@ -58,7 +58,11 @@ impl Grouper<'_> {
         let until = self.last_read[id];
         let operands = self.distinct_arrays_read(id);
         let depth = self.options.max_source_depth;
-        let extended = operands.iter().map(|&o| self.extension(o, until, depth)).fold(0, u64::saturating_add);
+        let extension = |&operand: &InstructionId| {
+            let bytes = self.extension(operand, until, depth);
+            if self.is_part_of(id, operand) { bytes.min(saved) } else { bytes }
+        };
+        let extended = operands.iter().map(extension).fold(0, u64::saturating_add);
         if extended > saved.saturating_add(self.options.slack.of(saved)) {
             return Err(Verdict::KeepsMore { extended: Bytes(extended), saved: Bytes(saved) });
         }
@@ -79,6 +83,19 @@ impl Grouper<'_> {
         let operands = self.distinct_arrays_read(id);
         let below = operands.iter().map(|&operand| self.extension(operand, until, depth - 1));
         below.fold(0, u64::saturating_add).min(self.keep_bytes[id])
+    }
+
+    /// Whether an array is cut into parts, of which this is one, and that take as many elements as the whole: to keep the
+    /// whole for all of them is to keep them.
+    fn is_part_of(&self, id: InstructionId, whole: InstructionId) -> bool {
+        let elements = |id: InstructionId| self.module.shape(id).as_array().and_then(|a| a.element_count());
+        let is_slice = |id: InstructionId| matches!(self.module.instructions[id].op, Op::Slice { .. });
+        let parts = self.users.of(whole);
+        let n_parts = self.options.siblings.max_readers;
+        is_slice(id) && parts.len() <= n_parts && parts.iter().all(|&part| is_slice(part)) && {
+            let together = parts.iter().map(|&part| elements(part).unwrap_or(0)).fold(0, u64::saturating_add);
+            Some(together) == elements(whole)
+        }
     }
 
     fn check_traffic(&self, id: InstructionId, kernels: &[KernelId], ratio: f64) -> Result<(), Verdict> {

@@ -13,11 +13,14 @@
 //! than the two kernels are the last to read. Then it can run when the other one does, under every schedule. With
 //! [`Siblings::JoinUpdates`], others may read an array that is replaced, as `p` above, if they come before in the text.
 //!
+//! Updates of slices, each in place of an array of its own, walk over the part that they write: the rows that a scan keeps
+//! for the way back are written by one kernel, with what else is computed beside them.
+//!
 //! Reductions are merged the same way, over the elements that they reduce: `sum(x)` and `sum(x*x)` of a normalization
 //! read `x` once. Elementwise results over the same elements may be merged with them; and where the target's kernels of
 //! products and convolutions can add up what they store, the sums of a convolution's result never read it at all.
 
-use memplan_ir::{Dimensions, InstructionId, Op};
+use memplan_ir::{ArrayShape, Dimensions, InstructionId, Op};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -25,7 +28,7 @@ use super::super::report::Verdict;
 use super::{Grouper, Kernel, KernelId, Rank, Siblings};
 use crate::cost::{self, CostClass, Hero};
 
-/// The elements that a kernel iterates over.
+/// The elements that a kernel iterates over. Dimensions of one element are left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct IterationSpace {
     /// The number of elements in each dimension.
@@ -37,6 +40,23 @@ struct IterationSpace {
 }
 
 impl IterationSpace {
+    fn new(array: &ArrayShape, reduced: Option<&[i64]>) -> IterationSpace {
+        let long: Dimensions =
+            (0..array.rank() as i64).filter(|&d| array.dimensions[d as usize] != 1).collect();
+        let number = |d: &i64| long.binary_search(d).ok().map(|at| at as i64);
+        IterationSpace {
+            extents: long.iter().map(|&d| array.dimensions[d as usize]).collect(),
+            minor_to_major: array.minor_to_major().iter().filter_map(number).collect(),
+            reduced: reduced.map(|reduced| reduced.iter().filter_map(number).collect()),
+        }
+    }
+
+    /// Whether an array has these extents.
+    fn is_of(&self, array: &ArrayShape) -> bool {
+        let long = array.dimensions.iter().filter(|&&extent| extent != 1);
+        long.eq(self.extents.iter())
+    }
+
     /// Whether one loop over elements serves both.
     fn agrees_with(&self, other: &IterationSpace) -> bool {
         let reduces_alike = match (&self.reduced, &other.reduced) {
@@ -74,18 +94,20 @@ impl Grouper<'_> {
         }
     }
 
-    /// For each array with as many elements as its readers iterate over: a result of the kernel that writes it, and one of
-    /// each kernel that reads it, in the order of the text.
+    /// For each array with as many elements as its readers iterate over, and each such slice of a larger one: a result of
+    /// the kernel that writes it, and one of each kernel that reads it, in the order of the text.
     fn readers(&self) -> Vec<Vec<InstructionId>> {
         let mut number: FxHashMap<InstructionId, usize> = FxHashMap::default();
         let mut readers: Vec<Vec<InstructionId>> = Vec::new();
         for kernel in self.grouping.kernels.values().rev() {
             let Some(space) = self.space(kernel) else { continue };
-            let is_large = |id: &InstructionId| {
-                self.module.shape(*id).as_array().is_some_and(|a| a.dimensions == space.extents)
-            };
+            let is_large =
+                |id: &InstructionId| self.module.shape(*id).as_array().is_some_and(|a| space.is_of(a));
+            let is_slice =
+                |id: &&InstructionId| matches!(self.module.instructions[**id].op, Op::Slice { .. });
+            let slices = kernel.members.iter().filter(is_slice);
             let mut arrays: SmallVec<[InstructionId; 8]> =
-                kernel.operands.iter().chain(&kernel.roots).copied().filter(is_large).collect();
+                kernel.operands.iter().chain(&kernel.roots).chain(slices).copied().filter(is_large).collect();
             arrays.sort_unstable();
             for array in arrays {
                 let number = *number.entry(array).or_insert(readers.len());
@@ -103,7 +125,7 @@ impl Grouper<'_> {
         let is_one_loop = match kernel.hero {
             None => true,
             // With an epilogue, the kernel iterates over the result a second time.
-            Some((hero, Hero::Reduction)) => kernel.roots.contains(&hero),
+            Some((hero, Hero::Reduction | Hero::Update)) => kernel.roots.contains(&hero),
             Some((_, hero)) => self.adds_up(hero),
         };
         if !is_one_loop || !kernel.held.is_empty() {
@@ -124,18 +146,14 @@ impl Grouper<'_> {
     fn space_of(&self, root: InstructionId) -> Option<IterationSpace> {
         let instruction = &self.module.instructions[root];
         let (iterated, reduced) = match &instruction.op {
-            Op::Reduce { dimensions } => (instruction.operands[0], Some(dimensions.clone())),
+            Op::Reduce { dimensions } => (instruction.operands[0], Some(dimensions.as_slice())),
+            Op::DynamicUpdateSlice => (instruction.operands[1], None),
             _ => match cost::class_of(self.module, root) {
                 CostClass::Hero(hero) if !self.adds_up(hero) => return None,
                 _ => (root, None),
             },
         };
-        let array = self.module.shape(iterated).as_array()?;
-        Some(IterationSpace {
-            extents: array.dimensions.clone(),
-            minor_to_major: array.minor_to_major(),
-            reduced,
-        })
+        Some(IterationSpace::new(self.module.shape(iterated).as_array()?, reduced))
     }
 
     /// Whether kernels around an operation can reduce its result before they store it.
@@ -147,6 +165,17 @@ impl Grouper<'_> {
         }
     }
 
+    /// Whether one kernel can be built around what each of two is built around.
+    fn heroes_agree(&self, a: &Kernel, b: &Kernel) -> bool {
+        let is_update = |kernel: &Kernel| kernel.roots.iter().any(|&root| self.updated(root).is_some());
+        let updates = is_update(a) || is_update(b);
+        match (self.is_product(a), self.is_product(b)) {
+            (true, true) => false,
+            (false, false) => !updates || self.target.fusion.update_shares,
+            _ => !updates,
+        }
+    }
+
     fn is_product(&self, kernel: &Kernel) -> bool {
         matches!(kernel.hero, Some((_, Hero::Dot | Hero::Convolution)))
     }
@@ -155,7 +184,7 @@ impl Grouper<'_> {
     fn rank_together(&self, a: KernelId, b: KernelId, siblings: Siblings) -> Option<Rank> {
         let [first, second] = [a, b].map(|kernel| &self.grouping.kernels[kernel]);
         let (Some(space), Some(other)) = (self.space(first), self.space(second)) else { return None };
-        if !space.agrees_with(&other) || self.is_product(first) && self.is_product(second) {
+        if !space.agrees_with(&other) || !self.heroes_agree(first, second) {
             return None;
         }
         let runs_with =
@@ -198,34 +227,81 @@ impl Grouper<'_> {
         let largest = a.operands.iter().chain(&a.roots).map(|&id| bytes(id)).max().unwrap_or(0);
         let is_small = |id: InstructionId| bytes(id) <= self.options.slack.of(largest);
         let is_fine = |reader: &Kernel, writer: &Kernel| {
-            let sizes: SmallVec<[u64; 4]> = writer.roots.iter().map(|&root| bytes(root)).collect();
-            self.read_out_of_step(reader).iter().all(|id| {
-                let is_shared = writer.operands.contains(id) && !self.is_product(reader);
-                !writer.roots.contains(id) && (is_small(*id) || !is_shared && !sizes.contains(&bytes(*id)))
-            })
+            let is_written = |root: &&InstructionId| self.updated(**root).is_none();
+            let sizes: SmallVec<[u64; 4]> =
+                writer.roots.iter().filter(is_written).map(|&root| bytes(root)).collect();
+            let mut updated = reader.roots.iter().filter_map(|&root| self.updated(root));
+            let is_own = updated.all(|id| !writer.operands.contains(&id) && !writer.roots.contains(&id));
+            let read = self.read_out_of_step(reader);
+            let is_loaded_once =
+                |id| read.iter().any(|(member, of)| *of == id && writer.usages.contains_key(member));
+            is_own
+                && read.iter().all(|&(_, id)| {
+                    let loads_twice =
+                        writer.operands.contains(&id) && !self.is_product(reader) && !is_loaded_once(id);
+                    let is_kept = !loads_twice && !sizes.contains(&bytes(id));
+                    !writer.roots.contains(&id) && (is_small(id) || is_kept)
+                })
         };
         is_fine(a, b) && is_fine(b, a)
     }
 
-    /// The operands that a kernel reads at another index than that of the element that it computes.
-    fn read_out_of_step(&self, kernel: &Kernel) -> SmallVec<[InstructionId; 4]> {
-        let is_in_step = |member: &InstructionId| match cost::is_pointwise(self.module, *member) {
-            true => kernel.usages[member].indexers.iter().all(|indexer| {
-                let is_product =
-                    matches!(self.module.instructions[*indexer].op, Op::Dot(_) | Op::Convolution(_));
-                kernel.roots.contains(indexer) && !is_product
-            }),
-            false => matches!(self.module.instructions[*member].op, Op::Reduce { .. }),
+    /// The operands that a kernel reads at another index than that of the element that it computes, each behind the member
+    /// that reads it. An array that it updates in place is not read.
+    fn read_out_of_step(&self, kernel: &Kernel) -> SmallVec<[(InstructionId, InstructionId); 4]> {
+        let is_in_step = |&member: &InstructionId| match &self.module.instructions[member].op {
+            Op::Reduce { .. } => true,
+            _ => {
+                let keeps_index = cost::is_pointwise(self.module, member) || self.only_adds_ones(member);
+                keeps_index && self.is_at_index_of_root(member, kernel)
+            }
         };
         let members = kernel.members.iter().filter(|member| !is_in_step(member));
-        let read = members.flat_map(|&member| self.arrays_read(member));
-        read.filter(|operand| kernel.operands.contains(operand)).collect()
+        let read = members.flat_map(|&member| {
+            let updated = self.updated(member).filter(|_| kernel.roots.contains(&member));
+            let read = match (updated, &self.module.instructions[member].op) {
+                // The slice that is written is in step.
+                (Some(_), Op::DynamicUpdateSlice) => &self.module.instructions[member].operands[2..],
+                _ => &self.module.instructions[member].operands[..],
+            };
+            read.iter().map(move |&operand| (member, operand))
+        });
+        read.filter(|(_, operand)| kernel.operands.contains(operand)).collect()
+    }
+
+    /// Whether each element of a kernel uses a member at its own index.
+    fn is_at_index_of_root(&self, member: InstructionId, kernel: &Kernel) -> bool {
+        kernel.usages[&member].indexers.iter().all(|&indexer| {
+            let is_product = matches!(self.module.instructions[indexer].op, Op::Dot(_) | Op::Convolution(_));
+            match kernel.roots.contains(&indexer) {
+                true => !is_product,
+                false => self.only_adds_ones(indexer) && self.is_at_index_of_root(indexer, kernel),
+            }
+        })
+    }
+
+    /// Whether an instruction only adds or drops dimensions of one element.
+    fn only_adds_ones(&self, id: InstructionId) -> bool {
+        let instruction = &self.module.instructions[id];
+        let extents = |id: InstructionId| self.module.shape(id).as_array().map(|array| &array.dimensions);
+        matches!(instruction.op, Op::Reshape { .. })
+            && extents(id).zip(extents(instruction.operands[0])).is_some_and(|(result, operand)| {
+                let long = |extent: &&i64| **extent != 1;
+                result.iter().filter(long).eq(operand.iter().filter(long))
+            })
+    }
+
+    /// The array that an instruction writes a slice of, in place.
+    fn updated(&self, id: InstructionId) -> Option<InstructionId> {
+        let instruction = &self.module.instructions[id];
+        (instruction.op == Op::DynamicUpdateSlice).then(|| instruction.operands[0])
     }
 
     /// Whether a kernel can run when another one does with no more bytes alive. This holds under every schedule, except that
     /// other readers of state that the kernel replaces, where they are allowed, are taken to run in the order of the text.
     fn can_run_with(&self, kernel: &Kernel, other: &Kernel, siblings: Siblings) -> bool {
         let out_of_step = self.read_out_of_step(kernel);
+        let is_out_of_step = |id| out_of_step.iter().any(|&(_, read)| read == id);
         let mut shared: u64 = 0;
         let mut freed: u64 = 0;
         let mut is_available = |&id: &InstructionId| {
@@ -234,8 +310,9 @@ impl Grouper<'_> {
             if is_shared {
                 shared = shared.saturating_add(cost::result_bytes(self.module, self.target, id));
             }
-            // What the other one writes is there only when it has run.
-            if is_last && !out_of_step.contains(&id) && !other.roots.contains(&id) {
+            let is_updated = kernel.roots.iter().any(|&root| self.updated(root) == Some(id));
+            // What the other one writes is there only when it has run; what is updated stays.
+            if is_last && !is_updated && !is_out_of_step(id) && !other.roots.contains(&id) {
                 freed = freed.saturating_add(self.kept_bytes(id));
             }
             is_shared
@@ -246,7 +323,11 @@ impl Grouper<'_> {
         if !kernel.operands.iter().all(&mut is_available) {
             return false;
         }
-        let written = kernel.roots.iter().map(|&root| cost::result_bytes(self.module, self.target, root));
+        let is_in_place = |root| {
+            self.updated(root).is_some_and(|array| self.is_read_last_by(array, [kernel, other], siblings))
+        };
+        let written = kernel.roots.iter().filter(|&&root| !is_in_place(root));
+        let written = written.map(|&root| cost::result_bytes(self.module, self.target, root));
         written.fold(0, u64::saturating_add) <= freed.saturating_add(self.options.slack.of(shared))
     }
 
