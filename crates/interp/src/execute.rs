@@ -433,13 +433,29 @@ impl<'m> Executor<'m> {
     fn place_constants(&mut self) -> Result<(), Error> {
         let module = self.module;
         let is_called = crate::called_computations(module);
+        // Equal constants may share a place, and are then written as one.
+        let mut placed: FxHashMap<Place, (InstructionId, Rc<Stored>)> = FxHashMap::default();
         for &id in is_called.iter().flat_map(|&c| &module.computations[c].instructions) {
             let Op::Constant(literal) = &module.instructions[id].op else { continue };
             let mut leaves = Vec::new();
             flatten(literal, &mut leaves);
             let mut value = Vec::new();
             for (literal, (index, shape)) in leaves.into_iter().zip(module.shape(id).leaves()) {
-                value.push(self.write_literal(Position { instruction: id, index }, shape, literal)?);
+                let stored = self.write_literal(Position { instruction: id, index }, shape, literal)?;
+                let is_equal = |&(other, ref it): &(InstructionId, Rc<Stored>)| {
+                    let [a, b] = [id, other].map(|id| &module.instructions[id]);
+                    a.op == b.op && a.shape == b.shape && it.position.index == stored.position.index
+                };
+                let shared = placed.get(&stored.place).filter(|other| is_equal(other));
+                let stored = match shared {
+                    Some((_, shared)) => {
+                        self.memory.claim(shared.place, shared.write);
+                        shared.clone()
+                    }
+                    None => stored,
+                };
+                placed.insert(stored.place, (id, stored.clone()));
+                value.push(stored);
             }
             self.constants.insert(id, value);
         }

@@ -11,7 +11,7 @@ use crate::Error;
 const POISON: u8 = 0xfb;
 
 /// A range of bytes in one buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     pub(crate) buffer: u32,
     pub(crate) offset: usize,
