@@ -98,18 +98,28 @@ impl Grouper<'_> {
         }
     }
 
+    /// The bytes that a kernel reads to have an operand at so many indices: those elements, or, where the operand is cheap to
+    /// compute, what it is computed from, such as one number for each column.
+    fn bytes_read(&self, operand: InstructionId, elements: u64, depth: usize) -> u64 {
+        let array = self.module.shape(operand).as_array();
+        let width = array.map_or(0, |array| u64::from(array.element_type.byte_width()));
+        // A slice or gather reads no more elements than its result has, however large its operand is.
+        let own = elements.saturating_mul(width).min(cost::result_bytes(self.module, self.target, operand));
+        if depth == 0 || cost::class_of(self.module, operand) != CostClass::Cheap {
+            return own;
+        }
+        let sources = self.distinct_arrays_read(operand);
+        let read = sources.iter().map(|&source| self.bytes_read(source, elements, depth - 1));
+        read.fold(0, u64::saturating_add).min(own)
+    }
+
     fn check_traffic(&self, id: InstructionId, kernels: &[KernelId], ratio: f64) -> Result<(), Verdict> {
         if kernels.len() == 1 {
             return Ok(());
         }
         let size = cost::result_bytes(self.module, self.target, id);
         let elements = self.module.shape(id).as_array().and_then(|array| array.element_count()).unwrap_or(0);
-        // A slice or gather reads no more elements than its result has, however large its operand is.
-        let read = |operand: InstructionId| {
-            let array = self.module.shape(operand).as_array();
-            let width = array.map_or(0, |array| u64::from(array.element_type.byte_width()));
-            elements.saturating_mul(width).min(cost::result_bytes(self.module, self.target, operand))
-        };
+        let read = |operand| self.bytes_read(operand, elements, self.options.max_source_depth);
         let operands = self.distinct_arrays_read(id);
         let once = operands.iter().map(|&operand| read(operand)).fold(0, u64::saturating_add);
         let mut moved: u64 = 0;

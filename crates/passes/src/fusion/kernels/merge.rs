@@ -103,7 +103,8 @@ impl Grouper<'_> {
     }
 
     /// Whether one kernel can only run after an instruction, for another reason than that it waits for the other kernel.
-    /// `false` too where the search takes more than `max_steps` edges.
+    /// `false` too where the search takes more than `max_steps` edges. What an operand is certainly computed from counts,
+    /// on whatever way.
     pub(super) fn waits_for(
         &self,
         [kernel, other]: [&Kernel; 2],
@@ -117,7 +118,7 @@ impl Grouper<'_> {
         let mut seen: FxHashSet<InstructionId> = open.iter().copied().collect();
         let mut steps = 0;
         while let Some(at) = open.pop() {
-            if at == id {
+            if self.needs.certainly(at, id) {
                 return true;
             }
             for &operand in &self.module.instructions[at].operands {

@@ -26,6 +26,7 @@ mod epilogues;
 mod kernel;
 mod limits;
 mod merge;
+mod needs;
 mod row_dimensions;
 mod row_tiles;
 mod siblings;
@@ -100,6 +101,8 @@ struct Grouper<'a> {
     positions: SecondaryMap<InstructionId, u32>,
     /// The parts of the text that kernels with several results span.
     spans: merge::Spans,
+    /// What instructions of the computation at hand are computed from.
+    needs: needs::Needs,
     /// Instructions that others must run after.
     is_control_predecessor: EntitySet<InstructionId>,
     /// Entry parameters, and parts of them, of which the caller gives something up.
@@ -131,6 +134,7 @@ impl<'a> Grouper<'a> {
             keep_bytes: SecondaryMap::new(),
             positions: SecondaryMap::new(),
             spans: merge::Spans::default(),
+            needs: needs::Needs::default(),
             is_control_predecessor: EntitySet::new(),
             has_given_up: module
                 .config
@@ -148,6 +152,7 @@ impl<'a> Grouper<'a> {
         self.root = body.root;
         self.n_materialized = 0;
         self.spans = merge::Spans::default();
+        self.needs = needs::Needs::new(&body.instructions, self.users);
         self.duplication_budget = self.options.max_duplication.saturating_mul(body.instructions.len());
         for (position, &id) in body.instructions.iter().enumerate() {
             self.positions[id] = position as u32;
