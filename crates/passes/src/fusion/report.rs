@@ -108,6 +108,9 @@ pub enum Verdict {
         /// What would be written instead.
         than: Bytes,
     },
+    /// It takes no more than the product that it is made from, whose kernel can compute it.
+    #[error("not fused: the kernel of the {0} computes it, and it takes no more")]
+    EndsProduct(Opcode),
     /// Computing it several times reads too much.
     #[error("not fused: computing it in each consumer would read {moved}, the limit is {limit}")]
     MovesMore {

@@ -4,7 +4,7 @@ use memplan_ir::{InstructionId, Op, ShapeIndex};
 use memplan_memory::{Bytes, FusionGoal};
 
 use super::super::report::Verdict;
-use super::{Grouper, KernelId, Rank};
+use super::{Grouper, KernelId, Rank, row_dimensions};
 use crate::cost::{self, CostClass};
 
 impl Grouper<'_> {
@@ -66,9 +66,50 @@ impl Grouper<'_> {
         if extended > saved.saturating_add(self.options.slack.of(saved)) {
             return Err(Verdict::KeepsMore { extended: Bytes(extended), saved: Bytes(saved) });
         }
-        // Where no bytes are saved, no more may be moved either.
-        let ratio = if extended >= saved { 1.0 } else { self.target.fusion.max_traffic_ratio };
-        self.check_traffic(id, kernels, ratio)
+        // Where no bytes are saved, no more may be moved either, nor computed for each reader what a product's kernel
+        // computes once.
+        if extended < saved {
+            return self.check_traffic(id, kernels, self.target.fusion.max_traffic_ratio);
+        }
+        match operands.iter().find_map(|&operand| self.product_that_ends_in(id, operand)) {
+            Some(product) if !self.can_read_rows(id, kernels) => {
+                Err(Verdict::EndsProduct(self.module.instructions[product].opcode()))
+            }
+            _ => self.check_traffic(id, kernels, 1.0),
+        }
+    }
+
+    /// The product that an operand is, where its kernel could end with the computation of `id`: everything else that is made
+    /// of the product is made row by row, and read by `id` alone.
+    fn product_that_ends_in(&self, id: InstructionId, operand: InstructionId) -> Option<InstructionId> {
+        let instruction = &self.module.instructions[operand];
+        let rules = match instruction.op {
+            Op::Dot(_) => &self.target.fusion.dot,
+            Op::Convolution(_) => &self.target.fusion.convolution,
+            _ => return None,
+        };
+        let mut made = vec![operand];
+        let mut n_followed = 0;
+        while let Some(&at) = made.get(n_followed).filter(|_| n_followed <= self.options.rows.max_kernels) {
+            n_followed += 1;
+            let users = if at == id { &[] } else { self.users.of(at) };
+            made.extend(users.iter().filter(|user| !made.contains(user)).copied().collect::<Vec<_>>());
+        }
+        let is_before = |at: &InstructionId| self.positions[*at] <= self.positions[id];
+        if !rules.epilogue || n_followed < made.len() || !made.iter().all(is_before) {
+            return None;
+        }
+        let made = &mut made[1..];
+        made.sort_unstable_by_key(|at| self.positions[*at]);
+        let ends = cost::is_pointwise(self.module, id)
+            && match made {
+                [_] => true,
+                _ if rules.prologue && matches!(instruction.op, Op::Dot(_)) => {
+                    row_dimensions::n_rows(self.module, operand, made, &[id]).is_some()
+                }
+                _ => false,
+            };
+        ends.then_some(operand)
     }
 
     /// The bytes that stay alive longer to keep an instruction available until `until`: none if it is read then anyway; its

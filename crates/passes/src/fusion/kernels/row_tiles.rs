@@ -19,17 +19,26 @@ impl Grouper<'_> {
     /// The number of rows that the merged kernel would compute one after the other; `None` where the target has no such
     /// kernel.
     fn rows_to_tile(&self, id: InstructionId, kernels: &[KernelId]) -> Option<u64> {
-        let (rules, limits) = (&self.target.fusion, &self.options.rows);
+        let rules = &self.target.fusion;
         let is_tiled = match &self.module.instructions[id].op {
             Op::Dot(_) => rules.dot.prologue && rules.dot.epilogue,
             Op::Reduce { .. } => true,
             _ => false,
         };
-        if !is_tiled
-            || kernels.len() > limits.max_kernels
-            || self.check_consumers(id).is_err()
-            || self.check_producer(id).is_err()
-        {
+        let can_join = is_tiled && self.check_consumers(id).is_ok() && self.check_producer(id).is_ok();
+        can_join.then(|| self.rows_in_one_kernel(id, kernels)).flatten()
+    }
+
+    /// Whether one kernel could hold rows of a result and compute everything that these do from it.
+    pub(super) fn can_read_rows(&self, id: InstructionId, kernels: &[KernelId]) -> bool {
+        self.rows_in_one_kernel(id, kernels).is_some()
+            && !self.wait_for_each_other(kernels, self.options.rows.max_steps)
+    }
+
+    /// The rows that a kernel in place of these would hold one after the other, whatever computes them.
+    fn rows_in_one_kernel(&self, id: InstructionId, kernels: &[KernelId]) -> Option<u64> {
+        let (rules, limits) = (&self.target.fusion, &self.options.rows);
+        if kernels.len() > limits.max_kernels {
             return None;
         }
         let group: SmallVec<[&Kernel; 4]> =
