@@ -19,5 +19,6 @@ mod proved;
 mod replay;
 mod rewrite;
 mod schema;
+mod small_devices;
 mod stages;
 mod support;

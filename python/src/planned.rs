@@ -300,7 +300,7 @@ pub(crate) fn compile(
         let options = CompileOptions { objective, memory_limit, ..CompileOptions::default() };
         let compiled = memplan::compile(&mut module, &machine, &options)?;
         let story = exceeded(&compiled.planned.plan, &machine, memory_limit)
-            .map(|limit| memplan_cli::too_large(&module, &compiled.planned, limit));
+            .map(|excess| memplan_cli::too_large(&module, &compiled.planned, excess));
         let totals = compiled.planned.plan.totals;
         Ok((Planned::new(module, machine, compiled.planned, totals, None), story))
     };

@@ -165,8 +165,16 @@ impl<'a> Facts<'a> {
             AllocationKind::Argument { .. } if !self.donated.contains(&allocation) => {
                 Some("an argument that the caller did not donate")
             }
+            _ if self.can_only_be_read(self.plan.allocations[allocation].space) => {
+                Some("a memory that can only be read")
+            }
             _ => None,
         }
+    }
+
+    /// Whether nothing can be written into a memory.
+    pub(crate) fn can_only_be_read(&self, space: MemorySpaceId) -> bool {
+        self.target.space(space).is_some_and(|space| space.read_only)
     }
 
     /// The positions of the subtrees at two positions side by side; `None` when they differ in shape.

@@ -72,6 +72,8 @@ fn check_space(facts: &Facts<'_>, claimed: &SpaceTotals, report: &mut Report) {
         expect("constants", claimed.constants, found.constants);
         expect("total", claimed.total, sizes.fold(Bytes::ZERO, Bytes::saturating_add));
     }
+    let beyond = claimed.available.map_or(Bytes::ZERO, |available| claimed.total.saturating_sub(available));
+    expect("excess", claimed.excess, beyond);
     if space == MemorySpaceId::MAIN {
         expect("temp_lower_bound", claimed.temp_lower_bound, facts.plan.totals.temp_lower_bound);
     }
@@ -86,6 +88,12 @@ fn check_space(facts: &Facts<'_>, claimed: &SpaceTotals, report: &mut Report) {
         |bytes: Option<Bytes>| bytes.map_or_else(|| "unlimited".into(), |bytes| format!("{bytes:#}"));
     same("name", claimed.name.clone(), described.name.clone());
     same("capacity", capacity(claimed.capacity), capacity(described.capacity));
+    if claimed.available.is_some() {
+        same("usable part", capacity(claimed.available), capacity(described.usable()));
+    }
+    let kind =
+        |read_only: bool| String::from(if read_only { "read only" } else { "for reading and writing" });
+    same("use", kind(claimed.read_only), kind(described.read_only));
 }
 
 /// Peaks against a replay of the schedule. An arena cannot be smaller than what is in it at once, and that is what its

@@ -4,7 +4,7 @@
 use memplan_ir::{
     ComputationId, EntityRef, InstructionId, Op, Position, PositionId, SecondaryMap, ShapeIndex,
 };
-use memplan_memory::{AllocationKind, Bytes};
+use memplan_memory::{AllocationKind, Bytes, MemorySpaceId};
 use rustc_hash::FxHashMap;
 
 use crate::Violation;
@@ -145,7 +145,9 @@ pub(crate) fn check_slices(facts: &Facts<'_>, planned: &[ComputationId], report:
         if !slice.offset.is_aligned(alignment) {
             report.add(Violation::Misaligned { at: facts.place(position), slice, alignment });
         }
-        if part.space != allocation.space {
+        // A layout without a memory of its own leaves the choice to the plan, among those that kernels reach by themselves.
+        let is_unnamed = part.space == MemorySpaceId::MAIN && facts.target.reaches_directly(allocation.space);
+        if part.space != allocation.space && !is_unnamed {
             let (layout, found) = (part.space, allocation.space);
             report.add(Violation::WrongSpace { at: facts.place(position), slice, layout, found });
         }
@@ -162,6 +164,10 @@ pub(crate) fn check_slices(facts: &Facts<'_>, planned: &[ComputationId], report:
         };
         if slice.offset.checked_add(slice.size).is_none_or(|end| end > allocation.size) {
             report.add(Violation::OutOfBounds { at: at(), slice: *slice, size: allocation.size });
+        }
+        if facts.can_only_be_read(allocation.space) {
+            let what = "a memory that can only be read";
+            report.add(Violation::ReadOnly { at: at(), slice: *slice, what });
         }
         let alignment = facts.target.alignment(allocation.space);
         if !slice.offset.is_aligned(alignment) {

@@ -5,7 +5,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use memplan::driver::{Point, frontier};
 use memplan::ir::Module;
 use memplan::memory::{Bytes, Target};
-use memplan::plan::{PlanOptions, Planned};
+use memplan::plan::{AssignOptions, PlanOptions, Planned};
 use memplan::{CompileOptions, Effort, Objective, compile};
 
 use crate::check::proof_line;
@@ -17,6 +17,7 @@ use crate::holders::PeakOptions;
 use crate::input::{Form, read_module, target};
 use crate::ipu_report;
 use crate::options::{Format, PackOptions, ResultArgs, parse_bytes};
+use crate::pin::PinOptions;
 use crate::plan::plan_module;
 use crate::pool::{PoolOptions, paragraph};
 use crate::progress;
@@ -60,6 +61,8 @@ pub(crate) struct CompileArgs {
     #[command(flatten)]
     pack: PackOptions,
     #[command(flatten)]
+    pin: PinOptions,
+    #[command(flatten)]
     pool: PoolOptions,
     #[command(flatten)]
     ipu: ipu_report::TileOptions,
@@ -77,7 +80,10 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
         objective: args.objective,
         memory_limit: args.memory_limit,
         watch: Some(progress::stages(&bar)),
-        assign: args.pack.assign_options(),
+        assign: AssignOptions {
+            pins: args.pin.of_arguments(&module, &target)?,
+            ..args.pack.assign_options()
+        },
         measure_stages: args.result.format == Format::Text && !args.frontier,
         explain_fusion: args.explain_fusion,
         ..CompileOptions::default()

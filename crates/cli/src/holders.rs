@@ -83,7 +83,10 @@ pub(crate) fn live_at_the_peak(
 }
 
 fn is_noteworthy(plan: &MemoryPlan, peak: &Peak) -> bool {
-    peak.space == MemorySpaceId::MAIN || peak.report.bytes.0 > plan.totals.total.0 / NOTEWORTHY
+    // Nothing comes and goes where programs only read.
+    let is_read_only = plan.spaces.iter().any(|totals| totals.space == peak.space && totals.read_only);
+    let is_large = peak.report.bytes.0 > plan.totals.total.0 / NOTEWORTHY;
+    peak.space == MemorySpaceId::MAIN || is_large && !is_read_only
 }
 
 /// The name of a memory that is not the main one, to be said of it.

@@ -24,6 +24,7 @@ mod output;
 mod pack;
 mod passes;
 mod picture;
+mod pin;
 mod plan;
 mod pool;
 mod programs;

@@ -13,6 +13,7 @@ use crate::failure::Failure;
 use crate::holders::PeakOptions;
 use crate::input::{Form, find, note_choice, target};
 use crate::options::{Format, PackOptions, ResultArgs};
+use crate::pin::PinOptions;
 use crate::pool::{PoolOptions, paragraph};
 use crate::programs;
 use crate::report;
@@ -35,6 +36,8 @@ pub(crate) struct PlanArgs {
     #[command(flatten)]
     pack: PackOptions,
     #[command(flatten)]
+    pin: PinOptions,
+    #[command(flatten)]
     pool: PoolOptions,
 }
 
@@ -51,13 +54,14 @@ enum ScheduleChoice {
 pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     args.result.check()?;
     let target = target(&args.target)?;
-    let options = PlanOptions { assign: args.pack.assign_options(), ..PlanOptions::default() };
+    let mut options = PlanOptions { assign: args.pack.assign_options(), ..PlanOptions::default() };
     let keep_schedule = args.schedule == ScheduleChoice::Keep;
     let found = find(&args.module, Form::Compiled)?;
     let resident = programs::resident(&args.module, &found, &target, keep_schedule, &options);
     let chosen = resident.as_ref().map_or(Ok(0), programs::largest_of)?;
     note_choice(&args.module, &found, chosen);
     let mut module = found[chosen].module()?;
+    options.assign.pins = args.pin.find(&module, &target)?;
     let per_device = report::per_device(&module, &target);
     let (planned, proof) = plan_module(&mut module, &target, keep_schedule, &options)?;
     let mut program = Program::new(&module, &target, &planned);

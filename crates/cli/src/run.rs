@@ -7,12 +7,13 @@ use clap::Args;
 use memplan::interp::{self, Devices, Options, npz};
 use memplan::ir::{Instruction, Literal, Module, Op};
 use memplan::memory::Target;
-use memplan::plan::{AssignOptions, PlanOptions, Planned, plan};
+use memplan::plan::{AssignOptions, Pin, PlanOptions, Planned, plan};
 use memplan::{CompileOptions, LEGALIZE, compile, passes};
 
 use crate::failure::Failure;
 use crate::input::{Form, read_module, target};
 use crate::output::{say, write_result};
+use crate::pin::PinOptions;
 use crate::verdict::verdict;
 
 #[derive(Args)]
@@ -40,6 +41,8 @@ pub(crate) struct RunArgs {
     /// Optimize first
     #[arg(long)]
     optimize: bool,
+    #[command(flatten)]
+    pin: PinOptions,
     /// What the numbers of `rng` are made of
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -56,13 +59,17 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         .map_err(|error| Failure::Input(format!("error: `{}`: {error}", args.inputs)))?;
     warn_of_elided_constants(&module);
     let mut module = interp::with_meaningful_layouts(&module).into_owned();
+    let pins = args.pin.find(&module, &target)?;
     if args.optimize {
         // The plan is made again below, with the working memory of the kernels.
-        compile(&mut module, &target, &CompileOptions::default()).map_err(|error| Failure::input(&error))?;
+        let assign =
+            AssignOptions { pins: args.pin.of_arguments(&module, &target)?, ..AssignOptions::default() };
+        let options = CompileOptions { assign, ..CompileOptions::default() };
+        compile(&mut module, &target, &options).map_err(|error| Failure::input(&error))?;
     }
     let results = interp::evaluate_on(&module, devices, &inputs, &options);
     let results = results.map_err(|error| Failure::input(&error))?;
-    let planned = args.arena.then(|| plan_to_run(&mut module, &target)).transpose()?;
+    let planned = args.arena.then(|| plan_to_run(&mut module, &target, pins)).transpose()?;
     if let Some(planned) = &planned
         && in_arena(&module, planned, devices, &inputs, &options)? != results
     {
@@ -93,10 +100,10 @@ fn warn_of_elided_constants(module: &Module) {
 }
 
 /// Plans the module with the working memory of the evaluator's kernels.
-fn plan_to_run(module: &mut Module, target: &Target) -> Result<Planned, Failure> {
+fn plan_to_run(module: &mut Module, target: &Target, pins: Vec<Pin>) -> Result<Planned, Failure> {
     passes::run(module, &[&LEGALIZE], &passes::Context { target }, passes::RunOptions::default())
         .map_err(|error| Failure::input(&error))?;
-    let assign = AssignOptions { scratch: interp::scratch(module), ..AssignOptions::default() };
+    let assign = AssignOptions { scratch: interp::scratch(module), pins, ..AssignOptions::default() };
     let options = PlanOptions { assign, ..PlanOptions::default() };
     plan(module, target, &options).map_err(|error| Failure::input(&error))
 }

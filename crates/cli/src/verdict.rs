@@ -1,7 +1,7 @@
 //! Whether a program fits. Where it does not, every verb ends with status 3 after its result.
 
 use memplan::advice::{GroupBy, Peak, Words};
-use memplan::driver::exceeded;
+use memplan::driver::{Excess, exceeded};
 use memplan::ir::Module;
 use memplan::memory::{Bytes, MemoryPlan, MemorySpaceId, Target};
 use memplan::plan::Planned;
@@ -35,30 +35,37 @@ pub(crate) fn verdict(
             ))
         });
     }
-    if let Some(available) = exceeded(plan, target, limit) {
-        return Err(Failure::DoesNotFit(story(module, planned, available)));
-    }
-    within(plan, target)
+    let Some(excess) = exceeded(plan, target, limit) else { return within(plan, target) };
+    let others = too_small(plan, target, |space| space != MemorySpaceId::MAIN);
+    let lines = std::iter::once(story(module, planned, excess)).chain(others);
+    Err(Failure::DoesNotFit(lines.collect::<Vec<_>>().join("\n")))
 }
 
 /// Whether a plan fits the memories of its machine. Fast memory is left out: what `compile` puts there fits, and what other
 /// compilers put there they may place with tricks of their own.
 ///
 /// # Errors
-/// [`Failure::DoesNotFit`] names the first memory that it does not fit.
+/// [`Failure::DoesNotFit`] names the memories that it does not fit.
 pub(crate) fn within(plan: &MemoryPlan, target: &Target) -> Result<(), Failure> {
-    for space in &plan.spaces {
+    let lines = too_small(plan, target, |_| true);
+    if lines.is_empty() { Ok(()) } else { Err(Failure::DoesNotFit(lines.join("\n"))) }
+}
+
+/// Of each memory that a plan does not fit, and that is looked at, what is too much.
+fn too_small(
+    plan: &MemoryPlan,
+    target: &Target,
+    is_looked_at: impl Fn(MemorySpaceId) -> bool,
+) -> Vec<String> {
+    let lines = plan.spaces.iter().filter(|space| is_looked_at(space.space)).filter_map(|space| {
         // Whether the parts fit their tiles is not a question of the sum.
         let is_tiled = target.tiles.is_some() && space.space == MemorySpaceId::MAIN;
         let is_fast = target.fast_memory.is_some_and(|fast| fast.space == space.space);
         let known = target.space(space.space).filter(|_| !is_tiled && !is_fast);
-        let usable = known.and_then(|space| space.usable());
-        if let Some(usable) = usable.filter(|&usable| space.total > usable) {
-            let beyond = beyond(space.total, usable);
-            return Err(Failure::DoesNotFit(format!("error: of {} the program needs {beyond}", space.name)));
-        }
-    }
-    Ok(())
+        let usable = known.and_then(|space| space.usable()).filter(|&usable| space.total > usable)?;
+        Some(format!("error: of {} the program needs {}", space.name, beyond(space.total, usable)))
+    });
+    lines.collect()
 }
 
 /// Whether so many bytes fit the main memory of a machine.
@@ -84,15 +91,11 @@ pub(crate) fn beyond(needed: Bytes, available: Bytes) -> String {
 }
 
 /// What is asked for, what there is, and who holds the peak.
-pub fn story(module: &Module, planned: &Planned, limit: Bytes) -> String {
-    let plan = &planned.plan;
+pub fn story(module: &Module, planned: &Planned, excess: Excess) -> String {
     let peak = Peak::new(&Words::new(module, &planned.facts), planned, MemorySpaceId::MAIN);
-    // A limit is about the total, a capacity about main memory alone; each is named by the larger of the two.
-    let main = plan.spaces.iter().find(|space| space.space == MemorySpaceId::MAIN).map(|space| space.total);
-    let needed = main.unwrap_or_default().max(plan.totals.total);
     let mut text = format!(
         "error: the program needs {}\n  the peak is {} while `{}` runs, held by",
-        beyond(needed, limit),
+        beyond(excess.needed, excess.available),
         peak.report.bytes,
         module.instructions[peak.report.instruction].name,
     );

@@ -96,8 +96,8 @@ const QUESTIONS: &[Question] = &[
     ),
     question(
         "several memories",
-        "What is in which memory?",
-        "plan tests/hlo/layout/prefetch_in_loop.hlo --target tpu-v5e",
+        "What is in which memory, and does it fit?",
+        "plan tests/questions/constants.hlo --target mcu-nrf52840 --pin p=flash",
     ),
     question("packing with a bound", "How good is this packing?", "pack tests/screens/problem.csv"),
     question(

@@ -49,7 +49,7 @@ pub use objective::{Objective, Price, undominated};
 pub use parallel::map as in_parallel;
 pub use report::{Stage, StageReport, TriedGuess, TriedProgram, TriedPrograms, TriedSchedule};
 pub use rewrite::{Rewrite, RewriteError, RewriteOptions, Rewritten, Situation, Step, rewrite};
-pub use search::exceeded;
+pub use search::{Excess, exceeded};
 pub use spread::price;
 pub use stages::Stages;
 pub use trace::trace_of_plan;

@@ -336,14 +336,24 @@ impl<'a> Found<'a> {
     }
 }
 
-/// The bytes that a plan exceeds: a limit, or what main memory has for programs. `None` where it fits.
-pub fn exceeded(plan: &MemoryPlan, target: &Target, limit: Option<Bytes>) -> Option<Bytes> {
+/// What a plan needs, and the less that it may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Excess {
+    /// Bytes of everything, against a limit; of main memory, against what it has for programs.
+    pub needed: Bytes,
+    /// The limit, or what there is.
+    pub available: Bytes,
+}
+
+/// How a plan exceeds a limit, or what main memory has for programs. `None` where it fits.
+pub fn exceeded(plan: &MemoryPlan, target: &Target, limit: Option<Bytes>) -> Option<Excess> {
     let usable = target.space(MemorySpaceId::MAIN).and_then(|space| space.usable());
     let needed = plan.spaces.iter().find(|space| space.space == MemorySpaceId::MAIN);
     // Whether the parts fit their tiles is not a question of the sum.
     let usable = usable.filter(|_| target.tiles.is_none());
-    let of_limit = limit.filter(|limit| plan.totals.total > *limit);
-    of_limit.or(usable.filter(|usable| needed.is_some_and(|needed| needed.total > *usable)))
+    let of_limit = limit.map(|available| Excess { needed: plan.totals.total, available });
+    let of_main = needed.zip(usable).map(|(main, available)| Excess { needed: main.total, available });
+    of_limit.into_iter().chain(of_main).find(|excess| excess.needed > excess.available)
 }
 
 /// Drops points of a frontier until there are no more than a number: each time the one whose neighbours are nearest to

@@ -142,6 +142,15 @@ pub struct SpaceTotals {
     pub name: String,
     /// Its capacity in bytes, when it has one.
     pub capacity: Option<Bytes>,
+    /// What programs can have of the capacity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub available: Option<Bytes>,
+    /// What the program needs beyond that: it does not fit.
+    #[serde(default, skip_serializing_if = "Bytes::is_zero")]
+    pub excess: Bytes,
+    /// Whether programs can only read it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
     /// Entry parameters in it.
     #[serde(default)]
     pub arguments: Bytes,

@@ -37,6 +37,10 @@ pub enum Family {
     Tpu,
     /// Graphcore's processors.
     Ipu,
+    /// Microcontrollers: a processor beside its memories, which programs reach by their addresses.
+    Mcu,
+    /// Any other machine.
+    Other,
     /// Made-up machines, for tests.
     Toy,
 }
@@ -56,6 +60,13 @@ pub struct MemorySpace {
     /// Bytes of the capacity that programs cannot have.
     #[serde(default)]
     pub reserved: Bytes,
+    /// Whether programs can only read it: constants are kept in the first such memory, and arguments that are pinned there.
+    #[serde(default)]
+    pub read_only: bool,
+    /// Whether kernels reach it as they reach main memory, so that what is pinned there needs no layout that says so. What
+    /// can only be read is reached so in any case.
+    #[serde(default)]
+    pub direct: bool,
     /// Alignment of values within an arena.
     pub alignment: Alignment,
     /// The smallest piece that is reached or mapped at once; what is transferred is rounded up to it.
@@ -243,6 +254,16 @@ impl Target {
     /// The memory space with a number, if the target has it.
     pub fn space(&self, id: MemorySpaceId) -> Option<&MemorySpace> {
         self.spaces.iter().find(|space| space.id == id)
+    }
+
+    /// The memory that constants are kept in: the first that can only be read; main memory where there is none.
+    pub fn constant_space(&self) -> MemorySpaceId {
+        self.spaces.iter().find(|space| space.read_only).map_or(MemorySpaceId::MAIN, |space| space.id)
+    }
+
+    /// Whether kernels reach a memory as they reach main memory, so that a value may be there though its layout names none.
+    pub fn reaches_directly(&self, id: MemorySpaceId) -> bool {
+        id == MemorySpaceId::MAIN || self.space(id).is_some_and(|space| space.direct || space.read_only)
     }
 
     /// The alignment of values in a space; that of main memory for a space the target does not know.

@@ -25,6 +25,9 @@ impl Target {
         if main.id != MemorySpaceId::MAIN {
             return wrong("spaces.0.id", format!("its first memory space is {}, not S(0)", main.id));
         }
+        if main.read_only {
+            return wrong("spaces.0.read_only", "programs write into main memory");
+        }
         for (i, space) in self.spaces.iter().enumerate() {
             space_problem(i, space, &self.spaces[..i])?;
         }
@@ -91,6 +94,9 @@ impl Target {
         if self.space(fast.space).and_then(|space| space.capacity).is_none() {
             return space(format!("{} is no memory with a capacity", fast.space));
         }
+        if self.space(fast.space).is_some_and(|space| space.read_only) {
+            return space(format!("programs cannot write into {}", fast.space));
+        }
         if !has_way(main, fast.space) {
             return space(format!("no transfer leads to {}", fast.space));
         }
@@ -128,6 +134,12 @@ fn space_problem(i: usize, space: &MemorySpace, before: &[MemorySpace]) -> Resul
     }
     if space.usable().is_some_and(|usable| usable < space.kernel_scratch) {
         return wrong("kernel_scratch", format!("the scratch of a kernel is more than `{name}` has"));
+    }
+    if space.read_only && space.kernel_scratch > Bytes::ZERO {
+        return wrong(
+            "kernel_scratch",
+            format!("kernels have no scratch in `{name}`, which they can only read"),
+        );
     }
     if space.kernel_scratch_base > space.kernel_scratch {
         return wrong("kernel_scratch_base", "a kernel's scratch begins with more than it may have".into());

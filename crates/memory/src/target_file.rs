@@ -76,6 +76,8 @@ const BUILT_IN: &[&str] = &[
     include_str!("../targets/tpu-v7x.toml"),
     include_str!("../targets/ipu-gc200.toml"),
     include_str!("../targets/ipu-bow.toml"),
+    include_str!("../targets/mcu-cortex-m7.toml"),
+    include_str!("../targets/mcu-nrf52840.toml"),
     include_str!("../targets/toy.toml"),
 ];
 

@@ -51,6 +51,11 @@ impl Bytes {
         Bytes(self.0.saturating_add(mask) & !mask)
     }
 
+    /// Whether there are none.
+    pub fn is_zero(&self) -> bool {
+        self.0 == 0
+    }
+
     /// Whether this is a multiple of an alignment.
     pub fn is_aligned(self, alignment: Alignment) -> bool {
         self.0 & (alignment.bytes() - 1) == 0

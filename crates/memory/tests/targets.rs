@@ -3,7 +3,7 @@
 use memplan_ir::ElementType;
 use memplan_memory::{Bytes, Family, MemorySpaceId, Target, TargetError};
 
-const NAMES: [&str; 21] = [
+const NAMES: [&str; 23] = [
     "cpu",
     "gpu-a100",
     "gpu-a100-40gb",
@@ -24,6 +24,8 @@ const NAMES: [&str; 21] = [
     "tpu-v7x",
     "ipu-gc200",
     "ipu-bow",
+    "mcu-cortex-m7",
+    "mcu-nrf52840",
     "toy",
 ];
 

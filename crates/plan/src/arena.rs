@@ -1,6 +1,6 @@
 //! An arena: what is to be packed into it, and what comes out.
 
-use memplan_memory::{Alignment, Bytes, MemorySpaceId, SpaceTotals, Target};
+use memplan_memory::{Alignment, Bytes, MemorySpace, MemorySpaceId, SpaceTotals, Target};
 use memplan_pack::{Item, Packing, Problem};
 use memplan_program::{LiveRange, Time};
 
@@ -126,6 +126,12 @@ impl Arena {
             space: self.space,
             name: description.map_or_else(|| self.space.to_string(), |d| d.name.clone()),
             capacity: description.and_then(|d| d.capacity),
+            // Whether the parts fit their tiles is not a question of the sum.
+            available: description
+                .filter(|_| target.tiles.is_none() || self.space != MemorySpaceId::MAIN)
+                .and_then(MemorySpace::usable),
+            excess: Bytes::ZERO,
+            read_only: description.is_some_and(|d| d.read_only),
             arguments: Bytes::ZERO,
             outputs: Bytes::ZERO,
             constants: Bytes::ZERO,

@@ -70,6 +70,8 @@ impl Assignment<'_> {
                 }
                 space.total = space.total.saturating_add(size.align_up(granule));
             }
+            space.excess =
+                space.available.map_or(Bytes::ZERO, |available| space.total.saturating_sub(available));
         }
     }
 }

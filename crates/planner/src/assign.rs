@@ -15,7 +15,7 @@ use memplan_program::{self as program, Placement, ValueId};
 use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 
-use crate::{HloProgram, PlanError};
+use crate::{HloProgram, Pin, PlanError};
 
 /// How to assign.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +23,8 @@ pub struct AssignOptions {
     /// Main memory that the kernels of instructions need while they run, beside what the target says they reserve
     /// ([`kernel_scratch`](memplan_analysis::kernel_scratch)).
     pub scratch: SecondaryMap<InstructionId, Bytes>,
+    /// What is to be in a certain memory.
+    pub pins: Vec<Pin>,
     /// How to place values.
     pub place: PlaceOptions,
 }
@@ -71,7 +73,7 @@ pub(crate) fn assign_below(
     options: &AssignOptions,
     limit: Option<Bytes>,
 ) -> Result<Option<MemoryPlan>, PlanError> {
-    let program = HloProgram::new(module, facts, target, &options.scratch);
+    let program = HloProgram::pinned(module, facts, target, &options.scratch, &options.pins)?;
     let placement = place_below(&program, target, &options.place, limit)
         .map_err(|error| PlanError::of_place(&program, error))?;
     Ok(placement.map(|placement| MemoryPlan {

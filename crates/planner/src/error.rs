@@ -4,7 +4,7 @@ use memplan_analysis::CallGraphError;
 use memplan_memory::MemorySpaceId;
 use memplan_plan::PlaceError;
 
-use crate::{HloProgram, ScheduleError};
+use crate::{HloProgram, PinError, ScheduleError};
 
 /// Why no plan was made.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +37,9 @@ pub enum PlanError {
         /// The constant.
         constant: Box<str>,
     },
+    /// A value cannot be in the memory that it is pinned to.
+    #[error(transparent)]
+    Pin(#[from] PinError),
     /// The sizes do not add up within 64 bits.
     #[error("the buffers in {space} add up to more than 2^64 bytes")]
     TooLarge {

@@ -31,6 +31,7 @@ mod assign;
 mod cost;
 mod error;
 mod lifetimes;
+mod pins;
 mod plan;
 mod program;
 mod regions;
@@ -46,6 +47,7 @@ pub use memplan_plan::{
     RegionSchedule, ScheduleOptions, Sharing, Storage, StorageId, Storages, TakeOver, place, schedule_region,
     schedule_regions,
 };
+pub use pins::{Pin, PinError, Pinned};
 pub use plan::{PlanOptions, Planned, assign_best, plan, schedules};
 pub use program::HloProgram;
 pub use report::{KeptBy, PeakBuffer, PeakReport, kept_by, peak_report, peak_report_in};

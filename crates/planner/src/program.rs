@@ -2,9 +2,11 @@
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{BufferId, Facts, ValueKind, kernel_scratch};
-use memplan_ir::{InstructionId, Literal, Module, Op, PositionId, Shape};
+use memplan_ir::{InstructionId, Literal, Module, Op, PositionId};
 use memplan_memory::{Alignment, Bytes, MemorySpaceId, Target};
 use memplan_program::{Origin, Program, Scratch, Time, Value, ValueId};
+
+use crate::pins::{self, Pin, PinError};
 
 /// A module under a schedule: its values are those of the dataflow analysis, its instants those of the timeline.
 #[derive(Clone, Debug)]
@@ -15,6 +17,7 @@ pub struct HloProgram<'a> {
     sizes: SecondaryMap<ValueId, Bytes>,
     /// For parts of entry parameters, which of all parts they are.
     arguments: SecondaryMap<ValueId, u32>,
+    spaces: SecondaryMap<ValueId, MemorySpaceId>,
     scratch: Vec<Scratch>,
 }
 
@@ -27,6 +30,21 @@ impl<'a> HloProgram<'a> {
         target: &Target,
         own_scratch: &SecondaryMap<InstructionId, Bytes>,
     ) -> HloProgram<'a> {
+        HloProgram::pinned(module, facts, target, own_scratch, &[])
+            .expect("no pin is refused where there is none")
+    }
+
+    /// The same, with values in the memories that they are pinned to.
+    ///
+    /// # Errors
+    /// See [`PinError`].
+    pub fn pinned(
+        module: &'a Module,
+        facts: &'a Facts,
+        target: &Target,
+        own_scratch: &SecondaryMap<InstructionId, Bytes>,
+        pins: &[Pin],
+    ) -> Result<HloProgram<'a>, PinError> {
         let mut arguments = SecondaryMap::new();
         let parameters = &module.entry_computation().parameters;
         let parts = parameters.iter().flat_map(|&parameter| facts.flow.positions.of(parameter));
@@ -39,7 +57,9 @@ impl<'a> HloProgram<'a> {
         let reserved = reserved.iter().map(|it| (it.instruction, it.space, it.size));
         let needed = own.chain(reserved).filter(|&(_, _, size)| size > Bytes::ZERO);
         let scratch = needed.map(|(id, space, size)| Scratch { time: line.time(id), space, size }).collect();
-        HloProgram { module, facts, sizes: value_sizes(module, facts, target), arguments, scratch }
+        let sizes = value_sizes(module, facts, target);
+        let spaces = pins::spaces(module, facts, target, pins)?;
+        Ok(HloProgram { module, facts, sizes, arguments, spaces, scratch })
     }
 
     /// The name of the instruction that defines a value.
@@ -100,10 +120,7 @@ impl Program for HloProgram<'_> {
 
     fn value(&self, value: ValueId) -> Value {
         let (flow, live) = (&self.facts.flow, &self.facts.live);
-        let definition = flow.values[value].definition;
         let instruction = self.defined_by(value);
-        let part = self.module.shape(instruction).subshape(flow.positions.shape_index(definition));
-        let space = part.and_then(Shape::as_array).map_or(0, |array| array.memory_space());
         let origin = match &self.module.instructions[instruction].op {
             _ if flow.values[value].kind == ValueKind::Parameter => {
                 Origin::Argument { number: self.arguments[value], writable: live.is_given(value) }
@@ -114,7 +131,7 @@ impl Program for HloProgram<'_> {
         Value {
             size: self.sizes[value],
             alignment: Alignment::ONE,
-            space: MemorySpaceId(u32::try_from(space).unwrap_or(0)),
+            space: self.spaces[value],
             live: live.of(value),
             origin,
             is_result: live.is_live_out(value),

@@ -193,6 +193,14 @@ const MUTATIONS: &[Mutation] = &[
         |v| matches!(v, V::WrongSpace { .. }),
     ),
     (
+        "move the arena to a memory that can only be read",
+        |c| {
+            c.target.spaces[1].read_only = true;
+            c.allocation("y").space = MemorySpaceId(1);
+        },
+        |v| matches!(v, V::ReadOnly { what: "a memory that can only be read", .. }),
+    ),
+    (
         "ask for alignment",
         |c| c.target.spaces[0].alignment = Alignment::new(8).unwrap(),
         |v| matches!(v, V::Misaligned { .. }),

@@ -15,7 +15,8 @@
 //! transfers with the launches that start them and wait for them. The header asserts at compile time that the buffers
 //! are inside their allocations, and that `size_t` can hold the sizes. Strings are UTF-8.
 //!
-//! Where all sizes are below 4 GiB, `#define MEMPLAN_SIZE uint32_t` before the header makes its tables half as large.
+//! Where all memories of the machine are below 4 GiB, its tables have numbers of 32 bits; elsewhere
+//! `#define MEMPLAN_SIZE uint32_t` before the header makes them half as large, if all sizes are.
 
 mod launches;
 mod names;
@@ -62,7 +63,11 @@ impl Header<'_> {
         let (module, target) = (comment(module), comment(target));
         writeln!(self.out, "/* Memory of {module} on {target}. Written by memplan; do not edit. */")?;
         writeln!(self.out, "#ifndef MEMPLAN_{prefix}_H\n#define MEMPLAN_{prefix}_H\n")?;
-        writeln!(self.out, "#include <stdint.h>\n\n{TYPES}")?;
+        writeln!(self.out, "#include <stdint.h>\n")?;
+        if self.has_small_memories() {
+            writeln!(self.out, "#ifndef MEMPLAN_SIZE\n#define MEMPLAN_SIZE uint32_t\n#endif\n")?;
+        }
+        writeln!(self.out, "{TYPES}")?;
         writeln!(self.out, "#define {prefix}_FINGERPRINT UINT64_C(0x{fingerprint})")?;
         writeln!(self.out, "#define {prefix}_TOTAL_SIZE UINT64_C({})", totals.total.0)?;
         writeln!(self.out, "#define {prefix}_CONSTANTS_FILE_SIZE UINT64_C({})", constants_file.0)?;
@@ -71,6 +76,13 @@ impl Header<'_> {
             self.out,
             "\nMEMPLAN_ASSERT(UINT64_C({most}) <= (memplan_size)-1, {prefix}_numbers_fit_their_tables);"
         )
+    }
+
+    /// Whether 32 bits address every memory and count everything.
+    fn has_small_memories(&self) -> bool {
+        let limit = u64::from(u32::MAX);
+        let is_small = |bytes: Option<memplan_memory::Bytes>| bytes.is_some_and(|bytes| bytes.0 <= limit);
+        self.largest() < limit && self.layout.spaces.iter().all(|space| is_small(space.capacity))
     }
 
     /// The largest number of the tables.
@@ -91,12 +103,16 @@ impl Header<'_> {
         )?;
         let mut names = Names::default();
         for space in &layout.spaces {
-            let name = names.unique(&space.name, &["", "_SIZE", "_ARENA_SIZE", "_ALIGNMENT", "_GRANULE"]);
+            let name = names
+                .unique(&space.name, &["", "_SIZE", "_ARENA_SIZE", "_ALIGNMENT", "_GRANULE", "_READ_ONLY"]);
             writeln!(self.out, "#define {prefix}_SPACE_{name} {}", space.id.0)?;
             writeln!(self.out, "#define {prefix}_SPACE_{name}_SIZE UINT64_C({})", space.used.0)?;
             writeln!(self.out, "#define {prefix}_SPACE_{name}_ARENA_SIZE UINT64_C({})", space.temp.0)?;
             writeln!(self.out, "#define {prefix}_SPACE_{name}_ALIGNMENT UINT64_C({})", space.alignment)?;
             writeln!(self.out, "#define {prefix}_SPACE_{name}_GRANULE UINT64_C({})", space.granule)?;
+            if space.read_only {
+                writeln!(self.out, "#define {prefix}_SPACE_{name}_READ_ONLY 1")?;
+            }
         }
         Ok(())
     }

@@ -92,6 +92,7 @@ impl Program<'_> {
                     name: known.map_or_else(|| id.to_string(), |space| space.name.clone()),
                     capacity: known.and_then(|space| space.capacity),
                     reserved: known.map_or(Bytes::ZERO, |space| space.reserved),
+                    read_only: known.is_some_and(|space| space.read_only),
                     used: Bytes::ZERO,
                     temp: Bytes::ZERO,
                     alignment: self.target.alignment(id),

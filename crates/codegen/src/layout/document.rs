@@ -56,6 +56,9 @@ pub struct Space {
     pub capacity: Option<Bytes>,
     /// Bytes of the capacity that programs cannot have.
     pub reserved: Bytes,
+    /// Whether programs can only read it, so that what is there is part of the program's image.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
     /// All allocations in it together.
     pub used: Bytes,
     /// The arena among them.

@@ -40,7 +40,7 @@ impl ProgramLayout {
             let capacity = space.capacity.map(|capacity| exact(capacity.saturating_sub(space.reserved)));
             table.row([
                 space.id.to_string(),
-                space.name.clone(),
+                if space.read_only { format!("{} (read only)", space.name) } else { space.name.clone() },
                 capacity.unwrap_or_else(|| "-".into()),
                 exact(space.used),
                 exact(space.temp),
