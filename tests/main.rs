@@ -5,6 +5,7 @@ mod ablation;
 mod c_header;
 mod compile;
 mod corpus;
+mod diff;
 mod estimate;
 mod examples;
 mod fast_memory;

@@ -31,14 +31,23 @@ def case_id(case):
 
 
 @pytest.fixture
-def memplan(tmp_path):
-    """Runs the command in an empty folder and gives its plan; `emits` are files to write there."""
+def command(tmp_path):
+    """Runs the command in an empty folder; `emits` are files to write there."""
+
+    def run(*args, emits=(), statuses=(0,)):
+        flags = [part for emit in emits for part in ("--emit", emit)]
+        done = subprocess.run([str(MEMPLAN), "-q", *map(str, args), *flags], cwd=tmp_path, timeout=600)
+        assert done.returncode in statuses
+
+    return run
+
+
+@pytest.fixture
+def memplan(command, tmp_path):
+    """Runs a verb that plans, and gives its plan."""
 
     def run(path, verb, target, *emits, flags=()):
-        args = [str(MEMPLAN), verb, str(path), "--target", target, "-o", "plan.json", "--format", "json", *flags]
-        for emit in emits:
-            args += ["--emit", emit]
-        subprocess.run(args, cwd=tmp_path, check=True, timeout=600)
+        command(verb, path, "--target", target, "-o", "plan.json", "--format", "json", *flags, emits=emits)
         return json.loads((tmp_path / "plan.json").read_text())
 
     return run

@@ -148,6 +148,42 @@ def test_before_and_after_have_one_scale(memplan, tmp_path, open_page):
     assert greyed > 0
 
 
+STEP, REMAT = (ROOT / f"tests/hlo/diff/{name}.hlo" for name in ("step", "remat"))
+TRAINING = ROOT / "tests/corpus/transformer_training_step/before.hlo.txt"
+# Verbs that compare programs: what they are given, where their answer is, which of its rows are those of the first table.
+PAIRS = {
+    "diff": (["diff", STEP, REMAT, "--format", "json", "-o", "out.json"], lambda out: out["programs"][0]["causes"]),
+    "fit": (["fit", TRAINING, "--target", "gpu-h100", "--memory-limit", "100KiB", "--devices", "2", "--format", "json", "-o", "out.json"], lambda out: out["best"]["changes"]),
+    "rewrite": (["rewrite", TRAINING, "--compiler", "xla-gpu", "-o", "out.hlo"], None),
+}
+
+
+@pytest.mark.parametrize("verb", PAIRS)
+def test_two_programs_beside_each_other(verb, command, tmp_path, open_page):
+    args, rows = PAIRS[verb]
+    command(*args, emits=["html=view.html"], statuses=(0, 3))
+    page = open_page(tmp_path / "view.html")
+    assert page.locator("canvas").count() == 2
+    heights = page.evaluate("memplan.charts.map((c) => [c.heights.get(0).high, c.panels[0].bottom - c.panels[0].top])")
+    assert heights[0] == heights[1]
+    # The table has what the command says.
+    listed = page.locator("#notes table").first.locator("tbody tr").count()
+    assert listed > 0 if rows is None else listed == len(rows(json.loads((tmp_path / "out.json").read_text())))
+    # What is gone is greyed, what is new is marked, all else has a partner, and a click on it outlines both.
+    [after, before] = page.evaluate("memplan.models.map((m) => m.nBuffers)")
+    count = lambda what: page.evaluate(f"[...{what} ?? []].reduce((n, v) => n + v, 0)")
+    kept, fresh = count("memplan.visible.get(memplan.models[1])"), count("memplan.fresh.get(memplan.models[0])")
+    assert 0 < kept < before and kept == after - fresh
+    page.evaluate("memplan.select(memplan.models[0].other.partners.findIndex((p) => p >= 0), true)")
+    assert page.evaluate("memplan.models[1].name") in page.inner_text("#buffer dl")
+    # A row that is about buffers finds them.
+    finders = page.locator("#notes .link")
+    if finders.count() > 0:
+        page.click("#tab-notes")
+        finders.first.click()
+        assert page.evaluate("memplan.models.some((m) => memplan.visible.get(m).some((v) => v === 1))")
+
+
 def test_a_hundred_thousand_buffers(memplan, tmp_path, open_page):
     """Times are reported, not asserted: machines differ."""
     n = 100_000
@@ -181,11 +217,11 @@ def test_a_hundred_thousand_buffers(memplan, tmp_path, open_page):
 
 
 @pytest.mark.skipif(PICTURES is None, reason="MEMPLAN_PICTURES is not set")
-def test_pictures_for_the_documentation(memplan, tmp_path, open_page):
-    """Six views, as files of a folder: MEMPLAN_PICTURES=docs/viewer pytest tests/viewers -k pictures"""
+def test_pictures_for_the_documentation(memplan, command, tmp_path, open_page):
+    """Eight views, as files of a folder: MEMPLAN_PICTURES=docs/viewer pytest tests/viewers -k pictures"""
     folder = pathlib.Path(PICTURES)
     folder.mkdir(parents=True, exist_ok=True)
-    program = ROOT / "tests/corpus/transformer_training_step/before.hlo.txt"
+    program = TRAINING
 
     def picture(page, name):
         draw(page)
@@ -203,6 +239,10 @@ def test_pictures_for_the_documentation(memplan, tmp_path, open_page):
     page.evaluate("memplan.group('kind'); memplan.tab('moment')")
     page.select_option("#stage", "all")
     picture(page, "before_and_after")
+    command(*PAIRS["diff"][0], emits=["html=diff.html"])
+    picture(open_page(tmp_path / "diff.html"), "diff")
+    command(*PAIRS["fit"][0], emits=["html=fit.html"], statuses=(0, 3))
+    picture(open_page(tmp_path / "fit.html"), "fit")
     memplan(program, "compile", "tpu-v5e", "html=tpu.html")
     page = open_page(tmp_path / "tpu.html", "dark")
     page.evaluate("memplan.group('layer')")

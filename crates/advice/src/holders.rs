@@ -2,7 +2,7 @@
 //! keeps them.
 
 use indexmap::IndexMap;
-use memplan_analysis::{ValueClass, folded_operation, innermost_frame, operation, user_frame};
+use memplan_analysis::{ValueClass, ValueId, folded_operation, innermost_frame, operation, user_frame};
 use memplan_ir::{ArrayShape, Module, Position, Shape};
 use memplan_memory::{Bytes, HeldEntry, HolderEntry, MemorySpaceId, PeakEntry, PlanFile};
 use memplan_planner::{PeakBuffer, PeakReport, Planned, peak_report_in};
@@ -90,7 +90,9 @@ impl Peak {
     /// The peak of one memory of a plan. Linear in the module.
     pub fn new(words: &Words<'_>, planned: &Planned, space: MemorySpaceId) -> Peak {
         let report = peak_report_in(words.module, words.facts, &planned.plan, space);
-        let holders = report.buffers.iter().map(|buffer| Holder::new(words, buffer)).collect();
+        let holder =
+            |buffer: &PeakBuffer| Holder::new(words, buffer.value, &buffer.position, buffer.slice.size);
+        let holders = report.buffers.iter().map(holder).collect();
         Peak { space, report, holders }
     }
 
@@ -191,9 +193,10 @@ pub fn note_peaks(module: &Module, planned: &Planned, file: &mut PlanFile) {
 type Key<'h> = (Option<&'h str>, Option<&'h str>, Option<ValueClass>, Option<&'h str>, Option<usize>);
 
 impl Holder {
-    fn new(words: &Words<'_>, buffer: &PeakBuffer) -> Holder {
+    /// What a value is that has bytes at a position.
+    pub fn new(words: &Words<'_>, value: ValueId, position: &Position, bytes: Bytes) -> Holder {
         let module = words.module;
-        let maker = words.maker(buffer.value);
+        let maker = words.maker(value);
         let name = match operation(module, maker) {
             "" => fold_instruction(&module.instructions[maker].name),
             name => folded_operation(name),
@@ -202,13 +205,13 @@ impl Holder {
         let source = user_frame(module, maker);
         let library_source = innermost_frame(module, maker).filter(|frame| Some(*frame) != source);
         Holder {
-            bytes: buffer.slice.size,
+            bytes,
             operation: name,
-            shape: bare_shape_at(module, &buffer.position),
-            class: words.classes.of(buffer.value),
+            shape: bare_shape_at(module, position),
+            class: words.classes.of(value),
             source: source.map(text),
             library_source: library_source.map(text),
-            kept_by: words.kept_by(buffer.value),
+            kept_by: words.kept_by(value),
         }
     }
 

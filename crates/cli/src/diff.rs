@@ -1,5 +1,6 @@
 //! `memplan diff`
 
+mod page;
 mod programs;
 mod text;
 
@@ -7,13 +8,14 @@ use clap::{Args, ColorChoice, ValueEnum};
 use memplan::advice::diff::Diff;
 use serde::Serialize;
 
-use crate::emit::json;
+use crate::emit::{PageArgs, json};
+use crate::estimate::compiler;
 use crate::failure::Failure;
 use crate::input::target;
 use crate::options::parse_bytes;
 use crate::output::write_result;
 use crate::screen::Screen;
-use programs::{Compared, compare};
+use programs::{Setting, Way, compare};
 
 #[derive(Args)]
 pub(crate) struct DiffArgs {
@@ -24,12 +26,19 @@ pub(crate) struct DiffArgs {
     /// Status 5 where a total grew by more than this: a share of it (2%), or bytes (64MiB)
     #[arg(long, alias = "fail-over", value_name = "LIMIT", value_parser = parse_limit)]
     fail_above: Option<Limit>,
-    /// Machine to plan modules for: a name from `memplan targets`, or a TOML file
-    #[arg(long, default_value = "cpu")]
-    target: String,
+    /// Machine to plan modules for: a name from `memplan targets`, or a TOML file (default: cpu, or the compiler's usual
+    /// one)
+    #[arg(long)]
+    target: Option<String>,
+    /// Compare what a compiler makes of the modules, as JAX hands them over: memplan, or xla-gpu, xla-cpu or xla-tpu as
+    /// they are expected to
+    #[arg(long, value_parser = parse_way)]
+    compiler: Option<Way>,
     /// For people, for programs, or for a comment on a pull request
     #[arg(long, value_enum, default_value_t)]
     format: DiffFormat,
+    #[command(flatten)]
+    page: PageArgs,
     /// Where to write the result
     #[arg(short, value_name = "FILE")]
     output: Option<String>,
@@ -71,7 +80,10 @@ struct DiffFile<'a> {
 }
 
 pub(crate) fn run(args: &DiffArgs) -> Result<(), Failure> {
-    let compared = compare(&args.before, &args.after, &target(&args.target)?)?;
+    args.page.check(args.output.as_deref())?;
+    let setting = args.setting()?;
+    let compared = compare(&args.before, &args.after, &setting)?;
+    args.page.write(|| page::page(&compared, &setting))?;
     let grown: Vec<&Diff> = compared.programs.iter().filter(|diff| args.exceeds(diff)).collect();
     let text = match args.format {
         DiffFormat::Text => text::text(&compared, Screen::of(args.output.as_deref(), args.color)),
@@ -99,12 +111,30 @@ pub(crate) fn run(args: &DiffArgs) -> Result<(), Failure> {
 }
 
 impl DiffArgs {
+    fn setting(&self) -> Result<Setting, Failure> {
+        let way = self.compiler.clone().unwrap_or_default();
+        let usual = match &way {
+            Way::Estimated(compiler) => &compiler.target,
+            Way::Planned | Way::Compiled => "cpu",
+        };
+        let target = target(self.target.as_deref().unwrap_or(usual))?;
+        Ok(Setting { way, target, keeps_modules: self.page.is_asked_for() })
+    }
+
     fn exceeds(&self, diff: &Diff) -> bool {
         match self.fail_above {
             None => false,
             Some(Limit::Share(share)) => diff.ratio() > 1.0 + share,
             Some(Limit::Bytes(bytes)) => diff.bytes() > i128::from(bytes),
         }
+    }
+}
+
+/// memplan itself, or another compiler.
+fn parse_way(name: &str) -> Result<Way, String> {
+    match name {
+        "memplan" => Ok(Way::Compiled),
+        _ => compiler(name).map(|compiler| Way::Estimated(Box::new(compiler))),
     }
 }
 

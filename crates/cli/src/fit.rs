@@ -3,9 +3,13 @@
 use clap::{Args, ColorChoice};
 use comfy_table::CellAlignment;
 use memplan::advice::fit::{Change, Fit, FitOptions, fit};
+use memplan::codegen::view::{Row, Table};
+use memplan::estimate;
+use memplan::ir::Module;
 use memplan::memory::{Bytes, Compiler, MemorySpaceId, Target};
 
 use crate::argument_dimension::ArgumentDimension;
+use crate::emit::{PageArgs, Shown, page_of_two};
 use crate::estimate::{compiler, compiler_of};
 use crate::failure::Failure;
 use crate::input::{Form, read_module, target};
@@ -37,6 +41,8 @@ pub(crate) struct FitArgs {
     /// For people or for programs
     #[arg(long, value_enum, default_value_t)]
     format: Format,
+    #[command(flatten)]
+    page: PageArgs,
     /// Where to write the result
     #[arg(short, value_name = "FILE")]
     output: Option<String>,
@@ -46,6 +52,7 @@ pub(crate) struct FitArgs {
 }
 
 pub(crate) fn run(args: &FitArgs) -> Result<(), Failure> {
+    args.page.check(args.output.as_deref())?;
     let target = target(&args.target)?;
     let compiler = args.compiler.clone().or_else(|| compiler_of(&target)).ok_or_else(|| {
         Failure::Usage(format!("error: no compiler is known for {}; `--compiler` names one", target.name))
@@ -65,6 +72,7 @@ pub(crate) fn run(args: &FitArgs) -> Result<(), Failure> {
     let found = fit(&module, &compiler, &target, &options);
     bar.finish_and_clear();
     let found = found.map_err(|error| Failure::input(&error))?;
+    args.page.write(|| page(&module, &compiler, &target, &found))?;
     let text = match args.format {
         Format::Json => serde_json::to_string_pretty(&found).expect("advice has only string keys") + "\n",
         Format::Text => {
@@ -122,18 +130,44 @@ fn render(name: &str, target: &Target, compiler: &Compiler, fit: &Fit, screen: S
     text
 }
 
+/// The program as it is, and with what makes it fit, as the compiler is expected to have them.
+fn page(module: &Module, compiler: &Compiler, target: &Target, fit: &Fit) -> Result<String, Failure> {
+    let expected = |module| estimate(module, compiler, target).map_err(|error| Failure::input(&error));
+    let (before, after) = (expected(module)?, expected(&fit.best.module)?);
+    let table = |title: &str, changes: &[Change]| Table {
+        title: title.to_string(),
+        columns: COLUMNS.map(str::to_string).to_vec(),
+        rows: changes
+            .iter()
+            .map(|change| Row { cells: cells(fit, change).to_vec(), query: String::new() })
+            .collect(),
+    };
+    let mut tables =
+        vec![table("what makes it fit", &fit.best.changes), table("each change alone", &fit.changes)];
+    tables.retain(|table| !table.rows.is_empty());
+    let shown = |name, (module, planned)| Shown { name, module, target, planned };
+    let before = shown("as it is", (&before.module, &before.planned));
+    Ok(page_of_two(before, shown("with what makes it fit", (&after.module, &after.planned)), &tables))
+}
+
+const COLUMNS: [&str; 6] = ["lever", "memory", "", "a step", "", "what"];
+
+fn cells(fit: &Fit, change: &Change) -> [String; 6] {
+    [
+        change.lever.to_string(),
+        change.total.to_string(),
+        change_in_percent(fit.total.0 as f64, change.total.0 as f64),
+        time(change.seconds),
+        change_in_percent(fit.seconds, change.seconds),
+        format!("{}{}", if change.fits { "fits: " } else { "" }, change.what),
+    ]
+}
+
 fn table(fit: &Fit, changes: &[Change], screen: Screen) -> String {
     let mut table = screen.table();
-    table.set_header(["lever", "memory", "", "a step", "", "what"]);
+    table.set_header(COLUMNS);
     for change in changes {
-        table.add_row([
-            change.lever.to_string(),
-            change.total.to_string(),
-            change_in_percent(fit.total.0 as f64, change.total.0 as f64),
-            time(change.seconds),
-            change_in_percent(fit.seconds, change.seconds),
-            format!("{}{}", if change.fits { "fits: " } else { "" }, change.what),
-        ]);
+        table.add_row(cells(fit, change));
     }
     for column in 1..5 {
         table.column_mut(column).expect("six columns").set_cell_alignment(CellAlignment::Right);

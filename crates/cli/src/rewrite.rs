@@ -2,10 +2,12 @@
 
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
+use memplan::codegen::view as drawn;
 use memplan::ir::Module;
-use memplan::memory::{Bytes, Compiler};
-use memplan::{Price, RewriteOptions, Rewritten, hlo, rewrite};
+use memplan::memory::{Bytes, Compiler, Target};
+use memplan::{Price, RewriteOptions, Rewritten, estimate, hlo, rewrite};
 
+use crate::emit::{PageArgs, Shown, page_of_two};
 use crate::estimate::compiler;
 use crate::failure::Failure;
 use crate::input::{Form, read_module, target};
@@ -28,20 +30,27 @@ pub(crate) struct RewriteArgs {
     /// Save bytes at any price in time until the program needs no more than this, e.g. 16GiB; status 3 when it still does
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, allow_negative_numbers = true)]
     memory_limit: Option<Bytes>,
+    #[command(flatten)]
+    page: PageArgs,
     /// Where to write the rewritten program: as protobuf where the name ends in `.pb`, as text otherwise
     #[arg(short, value_name = "FILE")]
     output: Option<String>,
 }
 
 pub(crate) fn run(args: &RewriteArgs) -> Result<(), Failure> {
+    args.page.check(args.output.as_deref())?;
     let target = target(args.target.as_ref().unwrap_or(&args.compiler.target))?;
     let module = read_module(&args.module, Form::Given)?;
     let bar = progress::spinner("rewriting");
+    let given = args.page.is_asked_for().then(|| module.clone());
     let options = RewriteOptions { memory_limit: args.memory_limit, ..RewriteOptions::default() };
     let rewritten = rewrite(module, &args.compiler, &target, &options);
     bar.finish_and_clear();
     let rewritten = rewritten.map_err(|error| Failure::input(&error))?;
     say(&report(&rewritten, &args.compiler));
+    if let Some(given) = &given {
+        args.page.write(|| page(given, &rewritten, &args.compiler, &target))?;
+    }
     write_module(args.output.as_deref(), &rewritten.module)?;
     let needed = rewritten.after().total;
     let available = match args.memory_limit {
@@ -68,23 +77,25 @@ fn write_module(path: Option<&str>, module: &Module) -> Result<(), Failure> {
     write_result(path, hlo::print(module))
 }
 
+/// The program as it was and as it is now, as the compiler is expected to have them.
+fn page(given: &Module, now: &Rewritten, compiler: &Compiler, target: &Target) -> Result<String, Failure> {
+    let expected = |module| estimate(module, compiler, target).map_err(|error| Failure::input(&error));
+    let (before, after) = (expected(given)?, expected(&now.module)?);
+    let table = drawn::Table {
+        title: "what was done".to_string(),
+        columns: COLUMNS.map(str::to_string).to_vec(),
+        rows: rows(now).into_iter().map(|cells| drawn::Row { cells, query: String::new() }).collect(),
+    };
+    let shown = |name, (module, planned)| Shown { name, module, target, planned };
+    let before = shown("as it was", (&before.module, &before.planned));
+    Ok(page_of_two(before, shown("rewritten", (&after.module, &after.planned)), &[table]))
+}
+
 /// What each rewrite brings and costs.
 pub fn report(rewritten: &Rewritten, compiler: &Compiler) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
-    table.set_header(vec!["", "memory", "", "time", "", "operations", "", ""]);
-    table.add_row(row("as it was", rewritten.before, None, ""));
-    let mut now = rewritten.before;
-    let mut dropped = String::new();
-    for step in &rewritten.steps {
-        if step.is_kept {
-            table.add_row(row(step.name, step.price, Some(now), step.description));
-            now = step.price;
-        } else {
-            let [bytes, seconds, _] = changes(step.price, now);
-            dropped.push_str(&format!("\nnot worth it: {} ({bytes}, {seconds} time)", step.name));
-        }
-    }
+    table.set_header(COLUMNS).add_rows(rows(rewritten));
     for column in 1..7 {
         table.column_mut(column).expect("there are eight columns").set_cell_alignment(CellAlignment::Right);
     }
@@ -92,8 +103,29 @@ pub fn report(rewritten: &Rewritten, compiler: &Compiler) -> String {
     if rewritten.steps.iter().all(|step| !step.is_kept) {
         text.push_str("\nnothing pays: the program is as it was\n");
     }
-    text.push_str(&dropped);
+    let mut now = rewritten.before;
+    for step in &rewritten.steps {
+        if step.is_kept {
+            now = step.price;
+        } else {
+            let [bytes, seconds, _] = changes(step.price, now);
+            text.push_str(&format!("\nnot worth it: {} ({bytes}, {seconds} time)", step.name));
+        }
+    }
     text
+}
+
+const COLUMNS: [&str; 8] = ["", "memory", "", "time", "", "operations", "", ""];
+
+/// The program as it was, and after each rewrite that was kept.
+fn rows(rewritten: &Rewritten) -> Vec<Vec<String>> {
+    let mut rows = vec![row("as it was", rewritten.before, None, "")];
+    let mut now = rewritten.before;
+    for step in rewritten.steps.iter().filter(|step| step.is_kept) {
+        rows.push(row(step.name, step.price, Some(now), step.description));
+        now = step.price;
+    }
+    rows
 }
 
 fn row(name: &str, price: Price, before: Option<Price>, description: &str) -> Vec<String> {

@@ -3,7 +3,7 @@
 // buffers than for few.
 
 import { bytesText, secondsText } from "./format.js";
-import { faded, rgbOf, pixel } from "./colors.js";
+import { faded, lightened, rgbOf, pixel } from "./colors.js";
 
 export const MARGIN = { left: 74, right: 10, top: 8, bottom: 20 };
 const LOOP_ROW = 15;
@@ -220,6 +220,7 @@ export class Chart {
   color({ ids, width, image, large, top }) {
     const { inside, edge } = this.state.colors.get(this.model);
     const visible = this.state.visible.get(this.model);
+    const fresh = this.state.fresh.get(this.model);
     const pixels = new Uint32Array(image.data.buffer);
     const [empty, hatch] = [pixel(rgbOf(this.theme.empty)), pixel(rgbOf(this.theme.line))];
     for (let at = 0; at < ids.length; at++) {
@@ -229,7 +230,8 @@ export class Chart {
         continue;
       }
       const isEdge = large[id] === 1 && (ids[at - 1] !== id || (at >= width && ids[at - width] !== id));
-      const color = isEdge ? edge[id] : inside[id];
+      const isStripe = fresh?.[id] === 1 && ((at % width) + Math.floor(at / width)) % 7 < 2;
+      const color = isEdge ? edge[id] : isStripe ? lightened(inside[id]) : inside[id];
       pixels[at] = visible === null || visible[id] === 1 ? color : faded(color, empty);
     }
     this.context.putImageData(image, Math.round(this.left * this.ratio), Math.round(top * this.ratio));
@@ -312,7 +314,11 @@ export class Chart {
   // The buffer that is selected and what is near it in the program.
   drawRelations() {
     const { state, theme, model } = this;
-    if (state.model !== model) return;
+    if (state.model !== model) {
+      const partner = state.model.other?.model === model && state.selected !== null ? state.model.other.partners[state.selected] : -1;
+      if (partner >= 0) this.clipped(() => this.outline(partner, theme.selected, 3));
+      return;
+    }
     this.clipped(() => {
       if (state.hovered !== null) this.outline(state.hovered, theme.text, 1);
       if (state.selected === null) return;

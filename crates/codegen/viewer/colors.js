@@ -1,6 +1,10 @@
 // Colours of buffers: by what they are for, the layer or operation they come from, the source line.
 
-export const KIND_COLORS = { argument: "#9a9089", output: "#d9772b", constant: "#b6992d", temp: "#4e79a7" };
+const KIND_COLORS = { argument: "#9a9089", output: "#d9772b", constant: "#b6992d", temp: "#4e79a7" };
+const CLASS_COLORS = {
+  parameter: "#9a9089", "optimizer-state": "#8f694f", state: "#4a9c96", input: "#4f9a46", gradient: "#d64f55", activation: "#4e79a7",
+  temporary: "#b08d1e", output: "#d9772b", constant: "#9c6b97",
+};
 
 // Each reads with white letters on it.
 const PALETTE = [
@@ -10,7 +14,8 @@ const PALETTE = [
 const REST = "#8a929b";
 
 export const GROUPINGS = {
-  kind: { label: "class", of: (model, i) => model.kindOf(i) },
+  class: { label: "class", of: (model, i) => model.classOf(i), colors: CLASS_COLORS },
+  kind: { label: "allocation", of: (model, i) => model.kindOf(i), colors: KIND_COLORS },
   layer: { label: "layer", of: (model, i) => layerOf(model.operationOf(i)) },
   operation: { label: "operation", of: (model, i) => lastStep(model.operationOf(i)) || model.text(model.buffers.opcode[i]) },
   opcode: { label: "HLO operation", of: (model, i) => model.text(model.buffers.opcode[i]) },
@@ -41,13 +46,13 @@ function lastStep(operation) {
 
 // The groups of a model's buffers, those with most bytes at the peak first, with a colour each.
 export function groupsOf(model, grouping) {
-  const { of } = GROUPINGS[grouping];
+  const { of, colors } = GROUPINGS[grouping];
   const keys = Array.from({ length: model.nBuffers }, (_, i) => of(model, i));
   const bytes = new Map();
   keys.forEach((key) => bytes.set(key, bytes.get(key) ?? 0));
   model.peak.buffers.forEach((i) => bytes.set(keys[i], bytes.get(keys[i]) + model.size[i]));
   const order = [...bytes.keys()].sort((a, b) => bytes.get(b) - bytes.get(a) || (a < b ? -1 : 1));
-  const colorOf = (key, rank) => (grouping === "kind" ? KIND_COLORS[key] : (PALETTE[rank] ?? REST));
+  const colorOf = (key, rank) => colors?.[key] ?? PALETTE[rank] ?? REST;
   const groups = new Map(order.map((key, rank) => [key, { key, color: colorOf(key, rank), bytes: bytes.get(key) }]));
   return { keys, groups };
 }
@@ -67,6 +72,12 @@ export function pixelColors(model, { keys, groups }) {
 
 export function faded(color, background) {
   const mix = (shift) => Math.round((((color >> shift) & 255) * 0.18 + ((background >> shift) & 255) * 0.82));
+  return ((255 << 24) | (mix(16) << 16) | (mix(8) << 8) | mix(0)) >>> 0;
+}
+
+// What is new, where stripes fall on it.
+export function lightened(color) {
+  const mix = (shift) => Math.round((((color >> shift) & 255) * 0.45 + 255 * 0.55));
   return ((255 << 24) | (mix(16) << 16) | (mix(8) << 8) | mix(0)) >>> 0;
 }
 

@@ -17,13 +17,14 @@ export function bufferDetails(model, i, act) {
     ["padding", padding > 0 ? `${bytesText(padding)}, ${((100 * padding) / size).toFixed(1)} % of it` : "none"],
     ["shape", model.text(buffers.shape[i])],
     ["where", `${model.spaceOf(i).name}, ${allocation.kind === "temp" ? "arena" : allocation.name} + ${exactBytes(buffers.offset[i])}`],
-    ["class", [model.kindOf(i), ...flags].filter((flag) => flag !== null).join(", ")],
+    ["class", [model.classOf(i), model.kindOf(i), ...flags].filter((flag) => flag !== null).join(", ")],
     ["operation", model.operationOf(i) || model.text(buffers.opcode[i])],
     ["source", model.sourceOf(i) || "not said"],
     ["live", `launches ${model.from[i]} to ${model.to[i] - 1}, ${model.to[i] - model.from[i]} of them`],
     ["made by", buffers.made[i] < 0 ? "there from the start" : model.launchName(buffers.made[i])],
     ["last read by", lastReader(model, i)],
     ["kept by", model.keptBy(i)],
+    ...comparison(model, i),
   ];
   const rows = facts.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]);
   const go = (j) => () => act.select(j, true);
@@ -47,6 +48,14 @@ export function bufferDetails(model, i, act) {
     list("goes into", model.consumersOf(i)),
     list("shares bytes with", model.sharesWith(i), " at other times"),
   ];
+}
+
+// What a buffer was, or what it has become, beside another program.
+function comparison(model, i) {
+  if (model.other === undefined) return [];
+  const { model: other, partners } = model.other;
+  const partner = partners[i];
+  return [[other.name, partner < 0 ? "not there" : `${bytesText(other.size[partner])}, ${other.text(other.buffers.shape[partner])}`]];
 }
 
 function lastReader(model, i) {

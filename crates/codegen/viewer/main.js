@@ -1,20 +1,23 @@
 // The page: what is chosen, and who is told.
 
 import { bytesText, countText, element, secondsText, shortText } from "./format.js";
-import { Model } from "./model.js";
+import { Model, bringTogether } from "./model.js";
 import { GROUPINGS, groupsOf, pixelColors } from "./colors.js";
 import { Axis } from "./axis.js";
 import { Chart } from "./chart.js";
 import { bufferDetails, hint, keeperOf, momentDetails } from "./details.js";
 import { BufferTable } from "./table.js";
+import { notes } from "./notes.js";
 import { found } from "./search.js";
 
 const byId = (id) => document.getElementById(id);
 const MOST_LEGEND = 14;
+const TABS = ["notes", "moment", "buffer", "table"];
 
 class Page {
-  constructor(stages) {
+  constructor({ stages, tables, opens_beside: opensBeside }) {
     this.models = stages.map((stage) => new Model(stage));
+    if (this.models.length > 1) bringTogether(...this.models);
     this.charts = [];
     // Chosen by the reader: the model that the panel is about, a buffer of it, a launch of it.
     Object.assign(this, { model: this.models[0], selected: null, hovered: null, grouping: "operation", across: "launches", query: "" });
@@ -22,12 +25,16 @@ class Page {
     this.relations = { producers: [], consumers: [] };
     this.colors = new Map();
     this.visible = new Map();
+    this.fresh = new Map();
     this.act = { select: (i, zooms) => this.select(i, zooms), show: (i) => this.show(i) };
     this.table = new BufferTable(byId("table"), this.act);
     this.fillChoices();
+    if (opensBeside) byId("stage").value = "all";
+    byId("tab-notes").hidden = tables.length === 0;
+    byId("notes").replaceChildren(...notes(tables, (query) => this.findAndShow(query)));
     this.listen();
     this.pictureStages();
-    this.tab("moment");
+    this.tab(tables.length > 0 ? "notes" : "moment");
   }
 
   fillChoices() {
@@ -98,17 +105,20 @@ class Page {
     const shown = [...groups.values()].slice(0, MOST_LEGEND);
     const entries = shown.map(({ key, color }) => element("span", { title: key }, element("i", { class: "swatch", style: `background:${color}` }), shortText(key, 28)));
     const rest = groups.size - shown.length;
-    byId("legend").replaceChildren(...entries, rest > 0 ? `and ${rest} more` : "");
+    const meanings = this.charts.length > 1 ? [element("span", {}, "grey: not there any more"), element("span", {}, "striped: new")] : [];
+    byId("legend").replaceChildren(...meanings, ...entries, rest > 0 ? `and ${rest} more` : "");
     this.filter();
   }
 
-  // Which buffers stand out: those that are found; beside each other, those of the others that the first still has.
+  // Which buffers stand out: those that are found; beside each other, those that have not vanished. What is new is marked.
   filter() {
-    const [first] = this.models;
+    const [later] = this.models;
+    const isBeside = this.charts.length > 1;
     for (const model of this.models) {
       const hits = found(model, this.query);
-      const kept = this.charts.length > 1 && model !== first ? namesakes(model, first) : null;
-      this.visible.set(model, flags(model, hits ?? kept));
+      const isThere = (is) => model.other.partners.reduce((list, partner, i) => ((partner >= 0) === is ? (list.push(i), list) : list), []);
+      this.visible.set(model, flags(model, hits ?? (isBeside && model !== later ? isThere(true) : null)));
+      this.fresh.set(model, flags(model, isBeside && model === later ? isThere(false) : null));
       if (model === this.model) {
         this.hits = hits;
         byId("found").value = hits === null ? "" : countText(hits.length, "buffer");
@@ -159,7 +169,7 @@ class Page {
   }
 
   tab(name) {
-    for (const other of ["moment", "buffer", "table"]) {
+    for (const other of TABS) {
       byId(other).hidden = other !== name;
       byId(`tab-${other}`).setAttribute("aria-selected", `${other === name}`);
     }
@@ -175,6 +185,11 @@ class Page {
     this.query = query;
     this.filter();
     this.refresh();
+  }
+
+  findAndShow(query) {
+    byId("search").value = query;
+    this.find(query);
   }
 
   listen() {
@@ -194,7 +209,7 @@ class Page {
       }
       if (event.key === "Escape") event.target.blur();
     });
-    for (const name of ["moment", "buffer", "table"]) byId(`tab-${name}`).addEventListener("click", () => this.tab(name));
+    for (const name of TABS) byId(`tab-${name}`).addEventListener("click", () => this.tab(name));
     byId("peak").addEventListener("click", () => this.toPeak());
     byId("reset").addEventListener("click", () => this.whole());
     byId("theme").addEventListener("click", () => this.otherTheme());
@@ -346,12 +361,6 @@ function pointAt(chart, page, event, target) {
   }
 }
 
-// The buffers of a model that have the name of one of another's.
-function namesakes(model, other) {
-  const names = new Set(other.buffers.name.map((name) => other.text(name)));
-  return Array.from({ length: model.nBuffers }, (_, i) => i).filter((i) => names.has(model.bufferName(i)));
-}
-
 // 1 for the buffers of a list; nothing where there is no list.
 function flags(model, list) {
   if (list === null) return null;
@@ -365,4 +374,4 @@ function nodes(list) {
 }
 
 // The page is there for scripts too.
-window.memplan = new Page(JSON.parse(byId("document").textContent).stages);
+window.memplan = new Page(JSON.parse(byId("document").textContent));

@@ -1,6 +1,12 @@
 // A planned program, read off its columns: who reads what, who lies where, who is live when.
 
-export const KEEPERS = ["the caller, who did not give it up", "being a result of the program", "being constant data"];
+// Two programs beside each other: what each buffer of the earlier one has become, and where each of the later one comes
+// from; -1 is nothing.
+export function bringTogether(later, earlier) {
+  earlier.other = { model: later, partners: earlier.partners };
+  later.other = { model: earlier, partners: new Int32Array(later.nBuffers).fill(-1) };
+  earlier.partners.forEach((becomes, i) => becomes >= 0 && (later.other.partners[becomes] = i));
+}
 
 export class Model {
   constructor(stage) {
@@ -58,8 +64,16 @@ export class Model {
   }
 
   keptBy(i) {
-    const kind = this.buffers.keeper_kind[i];
-    return kind < 3 ? KEEPERS[kind] : (kind === 3 ? "the loop, " : "") + this.text(this.buffers.keeper[i]);
+    return this.text(this.buffers.keeper[i]);
+  }
+
+  // What lists of holders call it: the operation that it comes from, without numbers of layers.
+  titleOf(i) {
+    return this.text(this.buffers.title[i]);
+  }
+
+  classOf(i) {
+    return this.text(this.buffers.class[i]);
   }
 
   // What the operation that makes a buffer reads.

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use indexmap::IndexMap;
 use memplan_memory::{Bytes, KindName, PlanFile};
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-use super::shape::ShapeText;
-use super::{Change, Held, difference};
+use super::shape::{Ratio, ShapeText};
+use super::{Change, Figure, Held, difference};
 
 /// A reason for several changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -55,13 +56,20 @@ const ACTIVATION: &str = "activation";
 /// What JAX calls operations that the backward half computes again.
 const RECOMPUTED: &str = "rematted_computation";
 
-/// Finds the reasons, the most bytes first. Linear in the changes.
-pub(super) fn causes(before: &PlanFile, after: &PlanFile, changes: &[Change]) -> Vec<Cause> {
+/// Finds the reasons for what changed at the peak of one memory, the most bytes first. Arguments are named for dimensions;
+/// those that changed are among the changes of main memory. Linear in the changes.
+pub(super) fn causes(changes: &[Change], arguments: &[Change], totals: &[Figure]) -> Vec<Cause> {
     let mut groups: IndexMap<Reason, Vec<&Change>> = IndexMap::new();
     for change in changes {
         groups.entry(Reason::of(change)).or_default().push(change);
     }
-    let mut causes: Vec<Cause> = groups.iter().map(|(reason, changes)| reason.cause(changes)).collect();
+    let mut arguments_by_reason: FxHashMap<Reason, Vec<&Change>> = FxHashMap::default();
+    for argument in arguments.iter().filter(|change| [INPUT, PARAMETER].contains(&change.class.as_str())) {
+        arguments_by_reason.entry(Reason::of(argument)).or_default().push(argument);
+    }
+    let arguments = |reason| arguments_by_reason.get(reason).map_or(&[][..], |arguments| arguments);
+    let mut causes: Vec<Cause> =
+        groups.iter().map(|(reason, changes)| reason.cause(changes, arguments(reason))).collect();
     let is_recomputed =
         changes.iter().any(|change| change.after.is_some() && change.operation.contains(RECOMPUTED));
     for cause in causes.iter_mut().filter(|cause| cause.kind == CauseKind::Residuals && cause.bytes < 0) {
@@ -69,18 +77,22 @@ pub(super) fn causes(before: &PlanFile, after: &PlanFile, changes: &[Change]) ->
             cause.what.push_str(&format!("; it is computed again there (`{RECOMPUTED}`)"));
         }
     }
-    causes.extend(donation(before, after));
-    causes.extend(fragmentation(before, after));
+    causes.extend(totals.iter().filter(|figure| figure.name == "fragmentation").map(fragmentation));
+    sort(&mut causes);
+    causes
+}
+
+/// The most bytes first, without those that make no difference.
+pub(super) fn sort(causes: &mut Vec<Cause>) {
     causes.retain(|cause| cause.bytes != 0);
     causes.sort_by_key(|cause| std::cmp::Reverse(cause.bytes.unsigned_abs()));
-    causes
 }
 
 /// What changes with one reason have in common.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Reason {
-    /// Dimensions changed by this ratio, in lowest terms.
-    Ratio(u64, u64),
+    /// Dimensions changed by this ratio.
+    Ratio(Ratio),
     ElementType(String, String),
     Number(usize, usize),
     Shape,
@@ -94,11 +106,8 @@ impl Reason {
             return Reason::Alone(change.class.clone(), change.after.is_some());
         };
         let (from, to) = (ShapeText::new(&before.shape), ShapeText::new(&after.shape));
-        // Another number of values in another shape is another thing, whatever the factor is.
-        let is_like = before.count == after.count;
-        if let Some(&(a, b)) = changed_dimensions(before, after).first().filter(|_| is_like) {
-            let divisor = gcd(a, b).max(1);
-            return Reason::Ratio(a / divisor, b / divisor);
+        if let Some(&(a, b)) = changed_dimensions(before, after).first() {
+            return Reason::Ratio(Ratio::of(a, b));
         }
         match (from.element == to.element, before.count == after.count) {
             _ if from.dimensions() != to.dimensions() => Reason::Shape,
@@ -108,9 +117,9 @@ impl Reason {
         }
     }
 
-    fn cause(&self, changes: &[&Change]) -> Cause {
+    fn cause(&self, changes: &[&Change], arguments: &[&Change]) -> Cause {
         let kind = match self {
-            Reason::Ratio(..) => CauseKind::Dimension,
+            Reason::Ratio(_) => CauseKind::Dimension,
             Reason::ElementType(..) => CauseKind::ElementType,
             Reason::Number(..) => CauseKind::Number,
             Reason::Shape => CauseKind::Shape,
@@ -119,7 +128,7 @@ impl Reason {
             Reason::Alone(_, false) => CauseKind::Gone,
         };
         let what = match self {
-            Reason::Ratio(from, to) => dimension(*from, *to, changes),
+            Reason::Ratio(ratio) => dimension(*ratio, changes, arguments),
             Reason::ElementType(from, to) => format!("{from} became {to}: {}", named(changes)),
             Reason::Number(from, to) => format!("{from} became {to} of one shape: {}", named(changes)),
             Reason::Shape => format!("other shapes: {}", named(changes)),
@@ -153,23 +162,20 @@ fn changed_dimensions(before: &Held, after: &Held) -> Vec<(u64, u64)> {
 }
 
 /// `batch 8 -> 16: ...`: the dimension as the inputs have it, else as the parameters have it, else the smallest that there
-/// is, since others are products of it.
-fn dimension(from: u64, to: u64, changes: &[&Change]) -> String {
-    let of_class = |class: &str| {
-        let changes = changes.iter().filter(|change| change.class == class || class.is_empty());
-        let sizes = changes.filter_map(|change| {
-            let (before, after) = (change.before.as_ref()?, change.after.as_ref()?);
-            Some((*changed_dimensions(before, after).first()?, is_first(before, after)))
-        });
-        sizes.min_by_key(|&(sizes, is_first)| (sizes, !is_first))
-    };
-    let is_model = of_class(PARAMETER).is_some();
-    let (what, sizes) = match (of_class(INPUT), of_class(PARAMETER), of_class("")) {
-        (Some((sizes, true)), None, _) => ("batch".to_string(), sizes),
-        (Some((sizes, _)), _, _) => ("a dimension of the inputs".to_string(), sizes),
-        (None, Some((sizes, _)), _) => ("a dimension of the parameters".to_string(), sizes),
-        (None, None, Some((sizes, _))) => ("a dimension".to_string(), sizes),
-        (None, None, None) => ("a dimension".to_string(), (from, to)),
+/// is, since others are products of it. Arguments are those of the program, in whatever memory.
+fn dimension(ratio: Ratio, changes: &[&Change], arguments: &[&Change]) -> String {
+    let of_class =
+        |class: &'static str| arguments.iter().copied().filter(move |change| change.class == class);
+    let (inputs, parameters) = (size(of_class(INPUT)), size(of_class(PARAMETER)));
+    let bytes = |class: &'static str| of_class(class).map(Change::bytes).sum::<i128>().unsigned_abs();
+    // A table of few values may look like a weight; where the model grew, its weights are most of what did.
+    let is_model = bytes(PARAMETER) > bytes(INPUT);
+    let (what, sizes) = match (inputs, parameters, size(changes.iter().copied())) {
+        (Some((sizes, true)), _, _) if !is_model => ("batch", sizes),
+        (Some((sizes, _)), _, _) => ("a dimension of the inputs", sizes),
+        (None, Some((sizes, _)), _) => ("a dimension of the parameters", sizes),
+        (None, None, Some((sizes, _))) => ("a dimension", sizes),
+        (None, None, None) => ("a dimension", (ratio.0, ratio.1)),
     };
     let mut classes: BTreeMap<&str, i128> = BTreeMap::new();
     for change in changes {
@@ -179,21 +185,29 @@ fn dimension(from: u64, to: u64, changes: &[&Change]) -> String {
     classes.sort_by_key(|(_, bytes)| std::cmp::Reverse(bytes.unsigned_abs()));
     let classes: Vec<String> =
         classes.iter().map(|(class, bytes)| format!("{} {}", plural(class), signed(*bytes))).collect();
-    let with = if is_model && what == "batch" { " and of the model" } else { "" };
     let squared = changes.iter().any(|change| match (&change.before, &change.after) {
         (Some(before), Some(after)) => changed_dimensions(before, after).len() > 1,
         _ => false,
     });
     let squared = if squared { "; some values have it twice" } else { "" };
     format!(
-        "{what}{with} {} -> {}: {} {}, {}{squared}: {}",
+        "{what} {} -> {}: {} {}, {}{squared}: {}",
         sizes.0,
         sizes.1,
         kinds(changes.len()),
-        factor(from, to),
+        factor(ratio),
         classes.join(", "),
         named(changes),
     )
+}
+
+/// The smallest dimension that changed, before and after, and whether it is the first of a value.
+fn size<'c>(changes: impl Iterator<Item = &'c Change>) -> Option<((u64, u64), bool)> {
+    let sizes = changes.filter_map(|change| {
+        let (before, after) = (change.before.as_ref()?, change.after.as_ref()?);
+        Some((*changed_dimensions(before, after).first()?, is_first(before, after)))
+    });
+    sizes.min_by_key(|&(sizes, is_first)| (sizes, !is_first))
 }
 
 /// Whether it is the first dimension that changed, and only that.
@@ -229,7 +243,7 @@ fn kinds(n: usize) -> String {
     format!("{n} kind{} of values", if n == 1 { "" } else { "s" })
 }
 
-fn factor(from: u64, to: u64) -> String {
+fn factor(Ratio(from, to): Ratio) -> String {
     match (from, to) {
         (1, 2) => "doubled".to_string(),
         (2, 1) => "halved".to_string(),
@@ -253,7 +267,7 @@ pub fn signed(bytes: i128) -> String {
 }
 
 /// Results that live in donated arguments on one side only.
-fn donation(before: &PlanFile, after: &PlanFile) -> Option<Cause> {
+pub(super) fn donation(before: &PlanFile, after: &PlanFile) -> Option<Cause> {
     let share = |plan: &PlanFile| (plan.totals.outputs.0, plan.totals.aliased.0);
     let ((outputs_a, aliased_a), (outputs_b, aliased_b)) = (share(before), share(after));
     // All or nothing: a larger batch has larger results in the same arguments.
@@ -276,21 +290,10 @@ fn donation(before: &PlanFile, after: &PlanFile) -> Option<Cause> {
     })
 }
 
-fn fragmentation(before: &PlanFile, after: &PlanFile) -> Option<Cause> {
-    let bytes = difference(before.totals.fragmentation, after.totals.fragmentation);
-    (bytes != 0).then(|| Cause {
+fn fragmentation(&Figure { before, after, .. }: &Figure) -> Cause {
+    Cause {
         kind: CauseKind::Fragmentation,
-        bytes,
-        what: format!(
-            "fragmentation of the arena: {} became {}",
-            before.totals.fragmentation, after.totals.fragmentation
-        ),
-    })
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    match b {
-        0 => a,
-        b => gcd(b, a % b),
+        bytes: difference(before, after),
+        what: format!("fragmentation of the arena: {before} became {after}"),
     }
 }

@@ -2,16 +2,19 @@
 //!
 //! Plans are compared as plan files, so that a program of today can be held against a file of last week. Holders of the
 //! peak are matched by name, then by what they are ([`Matched`]); changes that have the same reason are one [`Cause`].
+//! Each memory has its own peak, and is compared by itself.
 
 mod causes;
 mod matching;
+mod partners;
 mod shape;
 
-use memplan_memory::{Bytes, HolderEntry, PlanFile};
+use memplan_memory::{Bytes, HolderEntry, MemorySpaceId, PeakEntry, PlanFile, SpaceTotals};
 use serde::Serialize;
 
 pub use causes::{Cause, CauseKind, signed};
-use matching::pairs;
+use matching::{Part, pairs};
+pub use partners::partners;
 
 /// The difference of two plans.
 #[derive(Clone, Debug, Serialize)]
@@ -20,11 +23,26 @@ pub struct Diff {
     pub before: Side,
     /// The plan that is compared.
     pub after: Side,
-    /// Each figure, those of the plan file's totals.
+    /// Main memory.
+    #[serde(flatten)]
+    pub main: MemoryDiff,
+    /// Other memories that differ, in the order of their numbers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub other_memories: Vec<MemoryDiff>,
+}
+
+/// The difference in one memory.
+#[derive(Clone, Debug, Serialize)]
+pub struct MemoryDiff {
+    /// Its number.
+    pub space: MemorySpaceId,
+    /// Its name.
+    pub memory: String,
+    /// Each figure: of main memory those of the plan file's totals.
     pub totals: Vec<Figure>,
     /// Why, the most bytes first.
     pub causes: Vec<Cause>,
-    /// Holders of the peak of main memory that differ, the largest change first.
+    /// Holders of the peak that differ, the largest change first.
     pub changes: Vec<Change>,
 }
 
@@ -97,20 +115,19 @@ pub struct Held {
 
 /// The difference of two plans, in time linear in the holders of their peaks but for sorting.
 pub fn diff(before: &PlanFile, after: &PlanFile) -> Diff {
-    let (a, b) = (holders(before), holders(after));
-    let mut changes: Vec<Change> = pairs(a, b)
-        .into_iter()
-        .map(|(a, b, matched)| Change::new(a, b, matched))
-        .filter(|change| change.before != change.after)
-        .collect();
-    changes.sort_by_key(|change| std::cmp::Reverse(change.bytes().unsigned_abs()));
-    Diff {
-        before: Side::new(before),
-        after: Side::new(after),
-        totals: figures(before, after),
-        causes: causes::causes(before, after, &changes),
-        changes,
-    }
+    let at_peak = changes(before, after, MemorySpaceId::MAIN);
+    let others = other_memories(before, after).into_iter().map(|space| {
+        let changes = changes(before, after, space);
+        MemoryDiff::new(space, figures_of(space, before, after), changes, &at_peak, [before, after])
+    });
+    let differs = |memory: &MemoryDiff| memory.totals.iter().any(|figure| figure.before != figure.after);
+    let other_memories = others.filter(differs).collect();
+    let arguments = at_peak.clone();
+    let totals = figures(before, after);
+    let mut main = MemoryDiff::new(MemorySpaceId::MAIN, totals, at_peak, &arguments, [before, after]);
+    main.causes.extend(causes::donation(before, after));
+    causes::sort(&mut main.causes);
+    Diff { before: Side::new(before), after: Side::new(after), main, other_memories }
 }
 
 impl Diff {
@@ -128,6 +145,31 @@ impl Diff {
     }
 }
 
+impl MemoryDiff {
+    fn new(
+        space: MemorySpaceId,
+        totals: Vec<Figure>,
+        changes: Vec<Change>,
+        arguments: &[Change],
+        plans: [&PlanFile; 2],
+    ) -> MemoryDiff {
+        let named = plans.into_iter().find_map(|plan| totals_of(plan, space));
+        MemoryDiff {
+            space,
+            memory: named.map_or_else(|| format!("memory {space}"), |totals| totals.name.clone()),
+            causes: causes::causes(&changes, arguments, &totals),
+            changes,
+            totals,
+        }
+    }
+
+    /// By how much a figure grew; nothing where there is no such figure.
+    pub fn growth(&self, name: &str) -> i128 {
+        let figure = self.totals.iter().find(|figure| figure.name == name);
+        figure.map_or(0, |figure| difference(figure.before, figure.after))
+    }
+}
+
 impl Side {
     fn new(plan: &PlanFile) -> Side {
         Side {
@@ -140,9 +182,9 @@ impl Side {
 }
 
 impl Change {
-    fn new(before: Option<&HolderEntry>, after: Option<&HolderEntry>, matched: Matched) -> Change {
-        let one = after.or(before).expect("a change has a side");
-        let was = before.and_then(|before| before.operation.clone());
+    fn new(before: Option<Part<'_>>, after: Option<Part<'_>>, matched: Matched) -> Change {
+        let one = after.or(before).expect("a change has a side").holder;
+        let was = before.and_then(|before| before.holder.operation.clone());
         let operation = one.operation.clone().unwrap_or_default();
         Change {
             operation_before: was.filter(|was| after.is_some() && *was != operation),
@@ -163,13 +205,47 @@ impl Change {
 }
 
 impl Held {
-    fn new(holder: &HolderEntry) -> Held {
-        Held { bytes: holder.bytes, count: holder.count, shape: holder.shape.clone().unwrap_or_default() }
+    fn new(Part { holder, count, .. }: Part<'_>) -> Held {
+        // All values of a holder have one shape; a file that says otherwise gets the share.
+        let share = u128::from(holder.bytes.0) * count as u128 / holder.count.max(1) as u128;
+        Held {
+            bytes: Bytes(u64::try_from(share).unwrap_or(u64::MAX)),
+            count,
+            shape: holder.shape.clone().unwrap_or_default(),
+        }
     }
 }
 
-fn holders(plan: &PlanFile) -> &[HolderEntry] {
-    plan.peak.as_ref().map_or(&[], |peak| &peak.holders)
+/// Holders of the peak of a memory that differ, the largest change first.
+fn changes(before: &PlanFile, after: &PlanFile, space: MemorySpaceId) -> Vec<Change> {
+    let mut changes: Vec<Change> = pairs(holders(before, space), holders(after, space))
+        .into_iter()
+        .map(|(a, b, matched)| Change::new(a, b, matched))
+        .filter(|change| change.before != change.after)
+        .collect();
+    changes.sort_by_key(|change| std::cmp::Reverse(change.bytes().unsigned_abs()));
+    changes
+}
+
+/// Memories that either plan uses, other than main memory.
+fn other_memories(before: &PlanFile, after: &PlanFile) -> Vec<MemorySpaceId> {
+    let spaces = [before, after].into_iter().flat_map(|plan| &plan.spaces).map(|totals| totals.space);
+    let mut others: Vec<MemorySpaceId> = spaces.filter(|&space| space != MemorySpaceId::MAIN).collect();
+    others.sort_unstable();
+    others.dedup();
+    others
+}
+
+fn peak_of(plan: &PlanFile, space: MemorySpaceId) -> Option<&PeakEntry> {
+    plan.peak.iter().chain(&plan.other_peaks).find(|peak| peak.space == space)
+}
+
+fn holders(plan: &PlanFile, space: MemorySpaceId) -> &[HolderEntry] {
+    peak_of(plan, space).map_or(&[], |peak| &peak.holders)
+}
+
+fn totals_of(plan: &PlanFile, space: MemorySpaceId) -> Option<&SpaceTotals> {
+    plan.spaces.iter().find(|totals| totals.space == space)
 }
 
 fn figures(before: &PlanFile, after: &PlanFile) -> Vec<Figure> {
@@ -187,6 +263,26 @@ fn figures(before: &PlanFile, after: &PlanFile) -> Vec<Figure> {
     ]
     .map(|(name, before, after)| Figure { name, before, after })
     .to_vec()
+}
+
+/// The same of a memory that has no totals but its own.
+fn figures_of(space: MemorySpaceId, before: &PlanFile, after: &PlanFile) -> Vec<Figure> {
+    let of = |plan| totals_of(plan, space);
+    let figure = |name, get: fn(&SpaceTotals) -> Bytes| Figure {
+        name,
+        before: of(before).map_or(Bytes::ZERO, get),
+        after: of(after).map_or(Bytes::ZERO, get),
+    };
+    let live = |plan| peak_of(plan, space).map_or(Bytes::ZERO, |peak| peak.bytes);
+    vec![
+        figure("arguments", |totals| totals.arguments),
+        figure("outputs", |totals| totals.outputs),
+        figure("constants", |totals| totals.constants),
+        figure("temp", |totals| totals.temp),
+        figure("total", |totals| totals.total),
+        Figure { name: "peak_live", before: live(before), after: live(after) },
+        figure("fragmentation", |totals| totals.temp.saturating_sub(totals.temp_lower_bound)),
+    ]
 }
 
 fn difference(before: Bytes, after: Bytes) -> i128 {

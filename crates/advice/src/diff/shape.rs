@@ -1,4 +1,6 @@
-//! Shapes as plan files write them.
+//! Shapes as plan files write them, and by what they grow.
+
+use indexmap::IndexMap;
 
 /// An array, without its layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,9 +22,43 @@ impl<'t> ShapeText<'t> {
         let parts = self.dimensions.split(',').filter(|part| !part.is_empty());
         parts.map(|part| part.trim_start_matches("<=").parse().unwrap_or(0)).collect()
     }
+}
 
-    /// Element type and number of dimensions.
-    pub(super) fn kind(self) -> (&'t str, usize) {
-        (self.element, self.dimensions().len())
+/// By what a dimension changed, in lowest terms: from, to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Ratio(pub(super) u64, pub(super) u64);
+
+/// Most ratios that are told apart: batch, length and width may change at a time, and hardly more.
+const MOST_RATIOS: usize = 3;
+
+impl Ratio {
+    pub(super) fn of(from: u64, to: u64) -> Ratio {
+        let divisor = gcd(from, to).max(1);
+        Ratio(from / divisor, to / divisor)
+    }
+}
+
+/// By what the dimensions of some pairs of shapes changed, what most did first.
+pub(super) fn ratios<'s>(pairs: impl Iterator<Item = (&'s [u64], &'s [u64])>) -> Vec<Ratio> {
+    let mut votes: IndexMap<Ratio, usize> = IndexMap::new();
+    for (from, to) in pairs {
+        for (&from, &to) in from.iter().zip(to).filter(|(from, to)| from != to) {
+            *votes.entry(Ratio::of(from, to)).or_default() += 1;
+        }
+    }
+    votes.sort_by(|_, a, _, b| b.cmp(a));
+    votes.into_keys().take(MOST_RATIOS).collect()
+}
+
+/// Whether every dimension is as it was, or changed by one of some ratios.
+pub(super) fn is_scaled(from: &[u64], to: &[u64], ratios: &[Ratio]) -> bool {
+    let is_so = |(&from, &to): (&u64, &u64)| from == to || ratios.contains(&Ratio::of(from, to));
+    from.len() == to.len() && from.iter().zip(to).all(is_so)
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    match b {
+        0 => a,
+        b => gcd(b, a % b),
     }
 }

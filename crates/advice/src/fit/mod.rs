@@ -84,6 +84,9 @@ pub struct Best {
     pub seconds: f64,
     /// Whether that fits.
     pub fits: bool,
+    /// The program with all of them, as JAX would hand it over: of micro-batches the one that runs several times.
+    #[serde(skip)]
+    pub module: Module,
 }
 
 /// The dimension that counts examples.

@@ -218,5 +218,6 @@ fn step_by_step(
         total: price.total,
         seconds: price.seconds,
         fits: price.total <= setting.options.limit,
+        module: now.module,
     })
 }

@@ -2,67 +2,127 @@
 
 use memplan::advice::diff::{Diff, diff};
 use memplan::advice::note_peaks;
-use memplan::memory::{PlanFile, Target};
-use memplan::plan::PlanOptions;
+use memplan::ir::Module;
+use memplan::memory::{Compiler, PlanFile, Target};
+use memplan::plan::{PlanOptions, Planned};
+use memplan::{CompileOptions, compile, estimate};
 
 use crate::failure::Failure;
-use crate::input::{Form, find, read};
+use crate::input::{Form, find, parse_module, read};
 use crate::plan::plan_module;
+
+/// What becomes of modules before they are compared.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Way {
+    /// They are planned as they are.
+    #[default]
+    Planned,
+    /// memplan compiles them.
+    Compiled,
+    /// Another compiler does, as it is expected to.
+    Estimated(Box<Compiler>),
+}
+
+/// What modules are made into plans with.
+pub(super) struct Setting {
+    pub(super) way: Way,
+    pub(super) target: Target,
+    /// Whether modules are kept beside their plans, to be looked at.
+    pub(super) keeps_modules: bool,
+}
+
+/// A plan, and the module that it was made for, where that is there and kept.
+struct Side {
+    file: PlanFile,
+    program: Option<(Module, Planned)>,
+}
+
+/// A module with its plan on each side, where they are kept.
+pub(super) type Modules = Option<[(Module, Planned); 2]>;
 
 /// The differences of programs, the largest first.
 pub(super) struct Compared {
     pub(super) programs: Vec<Diff>,
+    /// The modules of the first.
+    pub(super) modules: Modules,
     /// Programs that are on one side only.
     pub(super) only_before: Vec<String>,
     pub(super) only_after: Vec<String>,
 }
 
 /// Compares what two paths name.
-pub(super) fn compare(before: &str, after: &str, target: &Target) -> Result<Compared, Failure> {
-    let (mut before, mut after) = (plans(before, target)?, plans(after, target)?);
+pub(super) fn compare(before: &str, after: &str, setting: &Setting) -> Result<Compared, Failure> {
+    let (mut before, mut after) = (setting.plans(before)?, setting.plans(after)?);
     let mut programs = Vec::new();
-    if let ([before], [after]) = (&before[..], &after[..]) {
+    if before.len() == 1 && after.len() == 1 {
         // Two programs are compared, whatever they are called.
-        programs.push(diff(before, after));
-        return Ok(Compared { programs, only_before: Vec::new(), only_after: Vec::new() });
+        programs.push(compare_two(before.remove(0), after.remove(0)));
     }
-    before.retain(|a| {
-        let same = after.iter().position(|b| a.module == b.module);
-        programs.extend(same.map(|i| diff(a, &after.remove(i))));
-        same.is_none()
-    });
-    programs.sort_by_key(|diff| std::cmp::Reverse(diff.bytes().unsigned_abs()));
-    let names = |plans: Vec<PlanFile>| plans.into_iter().map(|plan| plan.module).collect();
-    match programs.is_empty() {
-        true => {
-            Err(Failure::Input("error: no program of one folder has the name of one of the other".into()))
+    let mut only_before = Vec::new();
+    for a in before {
+        match after.iter().position(|b| a.file.module == b.file.module) {
+            Some(i) => programs.push(compare_two(a, after.remove(i))),
+            None => only_before.push(a.file.module),
         }
-        false => Ok(Compared { programs, only_before: names(before), only_after: names(after) }),
     }
+    programs.sort_by_key(|(diff, _)| std::cmp::Reverse(diff.bytes().unsigned_abs()));
+    let only_after = after.into_iter().map(|plan| plan.file.module).collect();
+    let modules = programs.first_mut().map(|(_, modules)| modules.take()).ok_or_else(|| {
+        Failure::Input("error: no program of one folder has the name of one of the other".into())
+    })?;
+    let programs = programs.into_iter().map(|(diff, _)| diff).collect();
+    Ok(Compared { programs, modules, only_before, only_after })
 }
 
-/// The plans that a path names: that of a plan file, or those of modules, made for the machine.
-fn plans(path: &str, target: &Target) -> Result<Vec<PlanFile>, Failure> {
-    let found = find(path, Form::Compiled)?;
-    if let [file] = &found[..] {
-        let bytes = read(&file.file)?;
-        if bytes.trim_ascii_start().starts_with(b"{") {
-            return Ok(vec![serde_json::from_slice::<PlanFile>(&bytes).map_err(|error| {
-                Failure::Input(format!(
-                    "error: {path}:{}:{}: not a plan: {error}",
-                    error.line(),
-                    error.column()
-                ))
-            })?]);
-        }
-        return Ok(vec![planned(crate::input::parse_module(bytes, &file.file)?, target)?]);
-    }
-    found.iter().map(|program| planned(program.module()?, target)).collect()
+fn compare_two(before: Side, after: Side) -> (Diff, Modules) {
+    (diff(&before.file, &after.file), before.program.zip(after.program).map(<[_; 2]>::from))
 }
 
-fn planned(mut module: memplan::ir::Module, target: &Target) -> Result<PlanFile, Failure> {
-    let (planned, _) = plan_module(&mut module, target, true, &PlanOptions::default())?;
-    let mut file = PlanFile::new(&module, &planned.schedule, &planned.plan);
-    note_peaks(&module, &planned, &mut file);
-    Ok(file)
+impl Setting {
+    /// The plans that a path names: that of a plan file, or those of modules.
+    fn plans(&self, path: &str) -> Result<Vec<Side>, Failure> {
+        let form = match self.way {
+            Way::Planned => Form::Compiled,
+            Way::Compiled | Way::Estimated(_) => Form::Given,
+        };
+        let found = find(path, form)?;
+        if let [file] = &found[..] {
+            let bytes = read(&file.file)?;
+            if bytes.trim_ascii_start().starts_with(b"{") {
+                let file = serde_json::from_slice::<PlanFile>(&bytes).map_err(|error| {
+                    let at = format!("{path}:{}:{}", error.line(), error.column());
+                    Failure::Input(format!("error: {at}: not a plan: {error}"))
+                })?;
+                return Ok(vec![Side { file, program: None }]);
+            }
+            return Ok(vec![self.plan(parse_module(bytes, &file.file)?)?]);
+        }
+        found.iter().map(|program| self.plan(program.module()?)).collect()
+    }
+
+    fn plan(&self, module: Module) -> Result<Side, Failure> {
+        let (module, planned) = self.program(module)?;
+        let mut file = PlanFile::new(&module, &planned.schedule, &planned.plan);
+        note_peaks(&module, &planned, &mut file);
+        Ok(Side { file, program: self.keeps_modules.then_some((module, planned)) })
+    }
+
+    /// The module as it is compared, with a plan.
+    fn program(&self, mut module: Module) -> Result<(Module, Planned), Failure> {
+        match &self.way {
+            Way::Planned => {
+                let (planned, _) = plan_module(&mut module, &self.target, true, &PlanOptions::default())?;
+                Ok((module, planned))
+            }
+            Way::Compiled => {
+                let compiled = compile(&mut module, &self.target, &CompileOptions::default());
+                Ok((module, compiled.map_err(|error| Failure::input(&error))?.planned))
+            }
+            Way::Estimated(compiler) => {
+                let found = estimate(&module, compiler, &self.target);
+                let found = found.map_err(|error| Failure::input(&error))?;
+                Ok((found.module, found.planned))
+            }
+        }
+    }
 }

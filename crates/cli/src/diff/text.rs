@@ -1,10 +1,10 @@
 //! Differences as people read them: on a screen, and in a comment on a pull request.
 
 use comfy_table::{CellAlignment, Table, presets};
-use memplan::advice::diff::{Change, Diff, Figure, Matched, signed};
+use memplan::advice::diff::{Change, Diff, Figure, Matched, MemoryDiff, signed};
 use memplan::memory::Bytes;
 
-use super::Compared;
+use super::programs::Compared;
 use crate::report::count;
 use crate::screen::Screen;
 
@@ -23,26 +23,35 @@ pub(super) fn text(compared: &Compared, screen: Screen) -> String {
     }
     text.push_str(&only(compared));
     text.push_str(&screen.heading(&title(diff)));
-    text.push_str(&format!("\n\n{}\n", totals(diff).trim_fmt()));
-    if !diff.causes.is_empty() {
+    text.push_str(&format!("\n\n{}", memory(&diff.main, screen)));
+    text.push_str(&without_peak(diff));
+    for other in &diff.other_memories {
+        text.push_str(&format!("\n{}\n\n{}", screen.heading(&title_of(other)), memory(other, screen)));
+    }
+    screen.wrap(&text)
+}
+
+/// Figures of a memory, why they changed, and what changed at its peak.
+fn memory(memory: &MemoryDiff, screen: Screen) -> String {
+    let mut text = format!("{}\n", totals(memory).trim_fmt());
+    if !memory.causes.is_empty() {
         text.push_str(&format!("\n{}\n\n", screen.heading("why")));
     }
-    for cause in &diff.causes {
+    for cause in &memory.causes {
         text.push_str(&format!(" {:<12}  {}\n", signed(cause.bytes), cause.what));
     }
-    text.push_str(&without_peak(diff));
-    if !diff.changes.is_empty() {
+    if !memory.changes.is_empty() {
         text.push_str(&format!("\n{}\n\n", screen.heading("what changed at the peak")));
     }
-    for change in diff.changes.iter().take(MOST_CHANGES) {
+    for change in memory.changes.iter().take(MOST_CHANGES) {
         let [name, held] = lines(change);
         text.push_str(&format!(" {:<12}  {name}\n", signed(change.bytes())));
         text.push_str(&format!("{}\n", screen.faint(&format!(" {:12}  {held}", ""))));
     }
-    if let Some(rest) = diff.changes.get(MOST_CHANGES..).filter(|rest| !rest.is_empty()) {
+    if let Some(rest) = memory.changes.get(MOST_CHANGES..).filter(|rest| !rest.is_empty()) {
         text.push_str(&format!(" {:<12}  {}\n", signed(sum(rest)), count(rest.len(), "other change")));
     }
-    screen.wrap(&text)
+    text
 }
 
 /// A comment: totals and reasons, and what changed behind a fold.
@@ -56,19 +65,27 @@ pub(super) fn markdown(compared: &Compared, grown: &[&Diff]) -> String {
         text.push_str(&format!("{}\n\n", markdown_table(programs(compared))));
     }
     text.push_str(&only(compared));
-    text.push_str(&format!("{}\n", markdown_table(totals(diff))));
-    for cause in &diff.causes {
+    text.push_str(&markdown_of(&diff.main));
+    text.push_str(&without_peak(diff));
+    for other in &diff.other_memories {
+        text.push_str(&format!("\n#### {}\n\n{}", title_of(other), markdown_of(other)));
+    }
+    text
+}
+
+fn markdown_of(memory: &MemoryDiff) -> String {
+    let mut text = format!("{}\n", markdown_table(totals(memory)));
+    for cause in &memory.causes {
         text.push_str(&format!("\n- **{}** {}", signed(cause.bytes), cause.what));
     }
-    text.push_str(&without_peak(diff));
-    if !diff.changes.is_empty() {
+    if !memory.changes.is_empty() {
         let mut table = Table::new();
         table.set_header(["bytes", "what", "values"]);
-        for change in diff.changes.iter().take(MOST_CHANGES) {
+        for change in memory.changes.iter().take(MOST_CHANGES) {
             let [name, held] = lines(change);
             table.add_row([signed(change.bytes()), name, held]);
         }
-        let summary = format!("{} at the peak", count(diff.changes.len(), "change"));
+        let summary = format!("{} at the peak", count(memory.changes.len(), "change"));
         text.push_str(&format!(
             "\n\n<details><summary>{summary}</summary>\n\n{}\n\n</details>\n",
             markdown_table(table)
@@ -92,6 +109,10 @@ fn title(diff: &Diff) -> String {
         0 => format!("{module} on {target}: as many bytes as before"),
         _ => format!("{module} on {target}: {}", growth(diff)),
     }
+}
+
+fn title_of(other: &MemoryDiff) -> String {
+    format!("{}: {}", other.memory, signed(other.growth("total")))
 }
 
 fn programs(compared: &Compared) -> Table {
@@ -118,11 +139,11 @@ fn only(compared: &Compared) -> String {
 }
 
 /// Figures that are there on either side.
-fn totals(diff: &Diff) -> Table {
+fn totals(memory: &MemoryDiff) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(["", "before", "after", "change"]);
     let is_there = |figure: &&Figure| figure.before.max(figure.after) > Bytes::ZERO;
-    for Figure { name, before, after } in diff.totals.iter().filter(is_there) {
+    for Figure { name, before, after } in memory.totals.iter().filter(is_there) {
         let change = match i128::from(after.0) - i128::from(before.0) {
             0 => String::new(),
             bytes => signed(bytes),
@@ -156,7 +177,7 @@ fn without_peak(diff: &Diff) -> String {
 }
 
 /// What changed, and from what to what.
-fn lines(change: &Change) -> [String; 2] {
+pub(super) fn lines(change: &Change) -> [String; 2] {
     let was = change.operation_before.as_ref().map(|was| format!(", was {was}"));
     let source = change.source.as_ref().map(|source| format!(" {source}"));
     let name = format!(

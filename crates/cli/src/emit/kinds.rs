@@ -1,6 +1,6 @@
 //! What can be written, a row each.
 
-use memplan::codegen::view::{self, View};
+use memplan::codegen::view::{perfetto, svg};
 use memplan::codegen::{
     Around, c_header, dot, executorch, offline_memory_allocation, write_constants, xprof,
 };
@@ -11,6 +11,7 @@ use super::Program;
 use super::costs::costs;
 use super::program::json;
 use super::request::{Contents, Request};
+use super::view::{Shown, page, view};
 use crate::failure::Failure;
 
 /// Something that a planned module can be written as.
@@ -49,7 +50,7 @@ pub(super) const KINDS: &[Kind] = &[
     Kind {
         name: "svg",
         description: "a picture of the plan: bytes live, and address by time",
-        contents: |request| Ok(view::svg(request.program.view()).into()),
+        contents: |request| Ok(svg(request.program.view()).into()),
     },
     Kind {
         name: "dot",
@@ -59,7 +60,7 @@ pub(super) const KINDS: &[Kind] = &[
     Kind {
         name: "perfetto",
         description: "a trace for ui.perfetto.dev: launches, transfers, buffers, bytes live",
-        contents: |request| Ok(view::perfetto(request.program.view()).into()),
+        contents: |request| Ok(perfetto(request.program.view()).into()),
     },
     Kind {
         name: "xprof",
@@ -111,12 +112,15 @@ pub(super) const KINDS: &[Kind] = &[
 
 /// The program, and beside it what it was before, where that is another one.
 fn html(program: &Program<'_>) -> String {
+    let shown = |name, module, planned| Shown { name, module, target: program.target, planned };
+    let after = (shown("plan", program.module, program.planned), program.view());
     let before = program.before.as_ref().map(|before| {
-        (View::new(before.module, program.target, before.planned), &before.planned.plan.spaces)
+        (
+            shown("as given", before.module, before.planned),
+            view(before.module, program.target, before.planned),
+        )
     });
-    let after = view::Stage { name: "plan", view: program.view(), spaces: &program.planned.plan.spaces };
-    let before = before.as_ref().map(|(view, spaces)| view::Stage { name: "as given", view, spaces });
-    view::html(&[Some(after), before].into_iter().flatten().collect::<Vec<_>>())
+    page(after, before.as_ref().map(|(before, view)| (*before, view)), false, &[])
 }
 
 fn graph(request: &Request<'_>) -> Result<Contents, Failure> {

@@ -2,14 +2,18 @@
 
 mod costs;
 mod kinds;
+mod page;
 mod program;
 mod request;
+mod view;
 
 use std::str::FromStr;
 
 use clap::Args;
 
+pub(crate) use page::PageArgs;
 pub(crate) use program::{Before, Program, json};
+pub(crate) use view::{Shown, page_of_two};
 
 use crate::failure::Failure;
 use crate::output::{distinct, write_folder, write_result};

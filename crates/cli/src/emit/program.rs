@@ -9,6 +9,7 @@ use memplan::ir::Module;
 use memplan::memory::{PlanFile, Resident, Target};
 use memplan::plan::{Planned, ProgramCost};
 
+use super::view::view;
 use crate::ipu_report::{Chips, summary};
 
 /// A planned module, and what it can be written as.
@@ -64,7 +65,7 @@ impl<'a> Program<'a> {
     }
 
     pub(super) fn view(&self) -> &View {
-        self.view.get_or_init(|| View::new(self.module, self.target, self.planned))
+        self.view.get_or_init(|| view(self.module, self.target, self.planned))
     }
 
     pub(super) fn cost(&self) -> &ProgramCost {

@@ -1,14 +1,28 @@
 //! The viewer: one page with everything in it, which opens by double click and asks no network.
 //!
 //! The page is `viewer/`: a frame, a style, and modules in JavaScript that are joined here, so that building needs no
-//! bundler. Beside them stands the document, as JSON, in columns; texts that repeat are numbers of a table.
+//! bundler. Beside them stands the document, as JSON, in columns; texts that repeat are numbers of a table. A second
+//! program beside the first is another set of columns, with what each of its buffers has become.
 
 use memplan_memory::{Bytes, KindName, SpaceTotals, Totals};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-use super::{Keeper, View};
+use super::View;
 use crate::layout::LaunchKind;
+
+/// What a page shows.
+#[derive(Clone, Copy, Debug)]
+pub struct Page<'a> {
+    /// The program.
+    pub program: Stage<'a>,
+    /// What it is compared with, on the same scale.
+    pub beside: Option<Beside<'a>>,
+    /// Whether the page opens with both.
+    pub opens_beside: bool,
+    /// What is to be read beside the picture.
+    pub tables: &'a [Table],
+}
 
 /// A planned program with the name of the stage that it is at.
 #[derive(Clone, Copy, Debug)]
@@ -21,16 +35,50 @@ pub struct Stage<'a> {
     pub spaces: &'a [SpaceTotals],
 }
 
-/// A page that shows planned programs, the first one first, others beside it on the same scale. Takes time linear in
-/// what is shown.
-pub fn html(stages: &[Stage<'_>]) -> String {
+/// What a program is compared with.
+#[derive(Clone, Copy, Debug)]
+pub struct Beside<'a> {
+    /// The program as it was.
+    pub before: Stage<'a>,
+    /// The buffer of the program that each of its buffers has become; none where it is gone.
+    pub partners: &'a [Option<u32>],
+}
+
+/// A table beside the picture.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Table {
+    /// Its heading.
+    pub title: String,
+    /// The heads of its columns.
+    pub columns: Vec<String>,
+    /// Its rows.
+    pub rows: Vec<Row>,
+}
+
+/// A row of a table.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// A text for each column.
+    pub cells: Vec<String>,
+    /// What to search for when it is clicked; empty where it is about no buffers.
+    pub query: String,
+}
+
+/// The page as a file. Takes time linear in what is shown.
+pub fn html(page: &Page<'_>) -> String {
+    let beside = page.beside.map(|Beside { before, partners }| Columns {
+        partners: partners.iter().map(|partner| partner.map_or(-1, i64::from)).collect(),
+        ..columns(before)
+    });
     let document = Document {
         format: "memplan.view",
         version: 1,
-        stages: stages.iter().map(|stage| columns(stage.name, stage.view, stage.spaces)).collect(),
+        opens_beside: page.opens_beside,
+        stages: std::iter::once(columns(page.program)).chain(beside).collect(),
+        tables: page.tables,
     };
     let json = serde_json::to_string(&document).expect("documents have only string keys");
-    let title = stages.first().map_or("memplan", |stage| &stage.view.layout.module);
+    let title = &page.program.view.layout.module;
     PAGE.replace("/*STYLE*/", STYLE)
         .replace("/*SCRIPT*/", &joined())
         .replace("<!--TITLE-->", &title.replace('&', "&amp;").replace('<', "&lt;"))
@@ -42,7 +90,7 @@ const PAGE: &str = include_str!("../../viewer/page.html");
 const STYLE: &str = include_str!("../../viewer/style.css");
 
 /// The modules, those that are imported first.
-const MODULES: [(&str, &str); 9] = [
+const MODULES: [(&str, &str); 10] = [
     ("format.js", include_str!("../../viewer/format.js")),
     ("model.js", include_str!("../../viewer/model.js")),
     ("colors.js", include_str!("../../viewer/colors.js")),
@@ -50,6 +98,7 @@ const MODULES: [(&str, &str); 9] = [
     ("chart.js", include_str!("../../viewer/chart.js")),
     ("details.js", include_str!("../../viewer/details.js")),
     ("table.js", include_str!("../../viewer/table.js")),
+    ("notes.js", include_str!("../../viewer/notes.js")),
     ("search.js", include_str!("../../viewer/search.js")),
     ("main.js", include_str!("../../viewer/main.js")),
 ];
@@ -70,7 +119,9 @@ fn joined() -> String {
 struct Document<'a> {
     format: &'static str,
     version: u32,
+    opens_beside: bool,
     stages: Vec<Columns<'a>>,
+    tables: &'a [Table],
 }
 
 /// A planned program in columns. Texts are numbers of `strings`; -1 is none.
@@ -91,6 +142,8 @@ struct Columns<'a> {
     transfers: Vec<TransferRow<'a>>,
     /// Working memory of kernels: launch, allocation, offset, size.
     scratch: Vec<[u64; 4]>,
+    /// For each buffer of a program that is compared with: which one of the first stage it has become; -1 is none.
+    partners: Vec<i64>,
     strings: Vec<String>,
 }
 
@@ -153,9 +206,10 @@ struct BufferColumns {
     from: Vec<u32>,
     to: Vec<u32>,
     made: Vec<i64>,
-    /// Whom it is kept by: an instruction's name with a number of `keeper_kind` before it.
-    keeper: Vec<i64>,
-    keeper_kind: Vec<u8>,
+    /// What lists of holders call it.
+    title: Vec<u32>,
+    class: Vec<u32>,
+    keeper: Vec<u32>,
     /// 1 for results, 2 for donated arguments, both added.
     flags: Vec<u8>,
 }
@@ -195,7 +249,7 @@ impl Strings {
     }
 }
 
-fn columns<'a>(name: &'a str, view: &'a View, totals: &'a [SpaceTotals]) -> Columns<'a> {
+fn columns<'a>(Stage { name, view, spaces: totals }: Stage<'a>) -> Columns<'a> {
     let mut strings = Strings::default();
     let layout = &view.layout;
     let allocation = |(allocation, &base): (&'a crate::layout::Allocation, &Bytes)| AllocationRow {
@@ -234,6 +288,7 @@ fn columns<'a>(name: &'a str, view: &'a View, totals: &'a [SpaceTotals]) -> Colu
         buffers: buffers(view, &mut strings),
         transfers: layout.transfers.iter().map(transfer).collect(),
         scratch: scratch(view),
+        partners: Vec::new(),
         strings: Vec::new(),
     };
     columns.strings = strings.texts;
@@ -307,8 +362,8 @@ fn buffers(view: &View, strings: &mut Strings) -> BufferColumns {
         columns.name.push(strings.number(&buffer.full_name()));
         columns.opcode.push(strings.number(&notes.opcode));
         columns.shape.push(strings.number(&buffer.shape));
-        columns.operation.push(strings.number(&notes.operation));
-        columns.source.push(strings.optional(notes.source.as_deref()));
+        columns.operation.push(strings.number(&notes.value.operation));
+        columns.source.push(strings.optional(notes.value.source.as_deref()));
         columns.allocation.push(buffer.address.allocation);
         columns.offset.push(buffer.address.offset);
         columns.size.push(buffer.address.size);
@@ -316,15 +371,9 @@ fn buffers(view: &View, strings: &mut Strings) -> BufferColumns {
         columns.from.push(buffer.live.from);
         columns.to.push(view.end_of(buffer.live));
         columns.made.push(notes.made_by.map_or(-1, i64::from));
-        let (kind, keeper) = match &notes.kept_by {
-            Keeper::Caller => (0, None),
-            Keeper::Result => (1, None),
-            Keeper::Constant => (2, None),
-            Keeper::Loop(name) => (3, Some(name.as_str())),
-            Keeper::Reader(name) => (4, Some(name.as_str())),
-        };
-        columns.keeper_kind.push(kind);
-        columns.keeper.push(strings.optional(keeper));
+        columns.title.push(strings.number(&notes.value.name));
+        columns.class.push(strings.number(&notes.value.class));
+        columns.keeper.push(strings.number(&notes.value.kept_by));
         columns.flags.push(u8::from(buffer.result) | u8::from(buffer.donated) << 1);
     }
     columns
@@ -382,6 +431,7 @@ mod tests {
             layout,
             launches: Vec::new(),
             buffers: Vec::new(),
+            values: Vec::new(),
             bases: Vec::new(),
             curves: Vec::new(),
             live: Vec::new(),
@@ -393,7 +443,12 @@ mod tests {
             },
             clock: super::super::Clock::new(&[]),
         };
-        let page = html(&[Stage { name: "plan", view: &view, spaces: &[] }]);
+        let page = html(&Page {
+            program: Stage { name: "plan", view: &view, spaces: &[] },
+            beside: None,
+            opens_beside: false,
+            tables: &[],
+        });
         assert!(!page.contains("</script><b>"));
         assert!(page.contains("\\u003c/script>"));
     }

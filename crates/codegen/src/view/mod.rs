@@ -8,17 +8,17 @@ mod lanes;
 mod perfetto;
 mod svg;
 
-use memplan_analysis::{operation, user_frame};
-use memplan_ir::{InstructionId, Module};
+use memplan_analysis::{ValueId, operation, user_frame};
+use memplan_ir::Module;
 use memplan_memory::{AllocationId, Bytes, KindName, MemorySpaceId, Target};
-use memplan_planner::{KeptBy, Planned, ProgramCost, kept_by, peak_report};
+use memplan_planner::{Planned, ProgramCost, peak_report};
 
 use crate::layout::program::Program;
 use crate::layout::{Lifetime, ProgramLayout, document};
 use clock::Clock;
 use curve::curves;
 
-pub use html::{Stage, html};
+pub use html::{Beside, Page, Row, Stage, Table, html};
 pub use perfetto::perfetto;
 pub use svg::svg;
 
@@ -31,6 +31,8 @@ pub struct View {
     pub launches: Vec<LaunchNotes>,
     /// What each buffer is for, by number.
     pub buffers: Vec<BufferNotes>,
+    /// The value that each buffer holds first, by number.
+    pub values: Vec<ValueId>,
     /// Where each allocation begins when those of one memory space are stacked: what the caller passes lowest, the
     /// arena on top.
     pub bases: Vec<Bytes>,
@@ -59,31 +61,27 @@ pub struct LaunchNotes {
 /// What a buffer is for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BufferNotes {
-    /// The framework's name of the operation that makes it; empty where it says nothing.
-    pub operation: String,
-    /// `file:line` of the user's program.
-    pub source: Option<String>,
+    /// What it is to the program's author.
+    pub value: ValueNotes,
     /// The operation that makes it, as HLO names it.
     pub opcode: String,
     /// The launch that makes it; none where the caller does, or where it is there from the start.
     pub made_by: Option<u32>,
-    /// What keeps it alive.
-    pub kept_by: Keeper,
 }
 
-/// What keeps a buffer alive.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Keeper {
-    /// The caller, who did not give it up.
-    Caller,
-    /// It is a result.
-    Result,
-    /// It is constant data.
-    Constant,
-    /// State that this loop still needs.
-    Loop(String),
-    /// The instruction that reads it last.
-    Reader(String),
+/// What a value is to the program's author. Whoever draws a program says so, in the words of its other reports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ValueNotes {
+    /// The framework's name of the operation that makes it; empty where it says nothing.
+    pub operation: String,
+    /// What lists of holders call it.
+    pub name: String,
+    /// `parameter`, `activation`, ...
+    pub class: String,
+    /// `file:line` of the user's program.
+    pub source: Option<String>,
+    /// What keeps it alive.
+    pub kept_by: String,
 }
 
 /// Bytes live in one memory space.
@@ -109,11 +107,16 @@ pub struct Peak {
 }
 
 impl View {
-    /// Looks at a planned program, in time close to linear in it.
+    /// Looks at a planned program, in time close to linear in it; `notes` are asked for once for each buffer.
     ///
     /// # Panics
     /// When the plan is of another module.
-    pub fn new(module: &Module, target: &Target, planned: &Planned) -> View {
+    pub fn new(
+        module: &Module,
+        target: &Target,
+        planned: &Planned,
+        notes: impl Fn(ValueId) -> ValueNotes,
+    ) -> View {
         let program = Program::new(module, &planned.facts, target, &planned.plan);
         let layout = document(&program);
         let launches = launch_notes(&program, &ProgramCost::new(module, &planned.facts, target));
@@ -134,7 +137,8 @@ impl View {
         let (curves, live) = curves(&program, planned);
         View {
             bases: bases(&layout),
-            buffers: buffer_notes(&program),
+            buffers: buffer_notes(&program, notes),
+            values: program.values.clone(),
             curves,
             live,
             clock: Clock::new(&launches),
@@ -182,23 +186,14 @@ fn launch_notes(program: &Program<'_>, cost: &ProgramCost) -> Vec<LaunchNotes> {
     notes
 }
 
-fn buffer_notes(program: &Program<'_>) -> Vec<BufferNotes> {
+fn buffer_notes(program: &Program<'_>, notes: impl Fn(ValueId) -> ValueNotes) -> Vec<BufferNotes> {
     let (module, flow) = (program.module, &program.facts.flow);
-    let name = |id: InstructionId| module.instructions[id].name.to_string();
-    let notes = |&value: &memplan_analysis::ValueId| {
+    let notes = |&value: &ValueId| {
         let id = flow.positions.instruction(flow.values[value].definition);
         BufferNotes {
-            operation: operation(module, id).to_string(),
-            source: user_frame(module, id).map(|frame| frame.to_string()),
+            value: notes(value),
             opcode: module.instructions[id].opcode().to_string(),
             made_by: program.is_launch(id).then(|| program.launch_number(id)),
-            kept_by: match kept_by(module, program.facts, value) {
-                KeptBy::Caller => Keeper::Caller,
-                KeptBy::Result => Keeper::Result,
-                KeptBy::Constant => Keeper::Constant,
-                KeptBy::Loop(id) => Keeper::Loop(name(id)),
-                KeptBy::Reader(id) => Keeper::Reader(name(id)),
-            },
         }
     };
     program.values.iter().map(notes).collect()
@@ -225,18 +220,6 @@ fn bases(layout: &ProgramLayout) -> Vec<Bytes> {
         top.1 = top.1.saturating_add(allocation.size);
     }
     bases
-}
-
-impl std::fmt::Display for Keeper {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Keeper::Caller => f.write_str("the caller"),
-            Keeper::Result => f.write_str("being a result"),
-            Keeper::Constant => f.write_str("being constant"),
-            Keeper::Loop(name) => write!(f, "the loop, {name}"),
-            Keeper::Reader(name) => f.write_str(name),
-        }
-    }
 }
 
 /// The space of an allocation.

@@ -90,8 +90,8 @@ impl Trace<'_> {
             let arguments = json!({
                 "buffer": i, "bytes": buffer.address.size, "unpadded": buffer.unpadded, "shape": buffer.shape,
                 "allocation": view.layout.allocations[buffer.address.allocation as usize].name,
-                "offset": buffer.address.offset, "operation": notes.operation, "source": notes.source,
-                "kept_by": notes.kept_by.to_string(),
+                "offset": buffer.address.offset, "operation": notes.value.operation, "source": notes.value.source,
+                "kept_by": notes.value.kept_by,
             });
             self.slice(process, 1 + lane, &buffer.full_name(), range(i), arguments);
         }

@@ -1,0 +1,36 @@
+//! `--emit html=FILE` of verbs that show two programs beside each other.
+
+use clap::Args;
+
+use crate::failure::Failure;
+use crate::output::{distinct, write_result};
+
+#[derive(Args)]
+pub(crate) struct PageArgs {
+    /// Write a page to look at: both programs beside each other, on one scale, and what is said of them
+    #[arg(long, value_name = "html=FILE", value_parser = path)]
+    emit: Option<String>,
+}
+
+impl PageArgs {
+    pub(crate) fn is_asked_for(&self) -> bool {
+        self.emit.is_some()
+    }
+
+    /// Whether the page and the result go to places of their own.
+    pub(crate) fn check(&self, result: Option<&str>) -> Result<(), Failure> {
+        self.emit.as_ref().map_or(Ok(()), |page| distinct([Some(page.as_str()), result]))
+    }
+
+    /// Writes the page where one is asked for.
+    pub(crate) fn write(&self, page: impl FnOnce() -> Result<String, Failure>) -> Result<(), Failure> {
+        self.emit.as_ref().map_or(Ok(()), |path| write_result(Some(path), page()?))
+    }
+}
+
+fn path(text: &str) -> Result<String, String> {
+    match text.split_once('=') {
+        Some(("html", path)) if !path.is_empty() => Ok(path.to_string()),
+        _ => Err("expected html=FILE, which is the only kind of this verb".to_string()),
+    }
+}
