@@ -58,7 +58,7 @@ impl Rewritten {
     }
 
     fn __str__(&self) -> String {
-        memplan_cli::rewrite_report(&self.rewritten, &self.compiler)
+        memplan_cli::rewrite_report(&self.rewritten, &self.compiler, memplan_cli::Screen::PLAIN)
     }
 }
 

@@ -1,6 +1,6 @@
 //! `memplan check`
 
-use clap::Args;
+use clap::{Args, ColorChoice};
 use memplan::check;
 use memplan::memory::PlanFile;
 
@@ -8,6 +8,7 @@ use crate::failure::{Failure, chain};
 use crate::input::{Form, read, read_module, target};
 use crate::output::write_result;
 use crate::report::count;
+use crate::screen::Screen;
 use crate::verdict::within;
 
 #[derive(Args)]
@@ -37,7 +38,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     let (schedule, plan) = file.resolve(&module).map_err(|error| Failure::Refuted(chain(&error)))?;
     match check::check(&module, &schedule, &target, &plan) {
         Ok(proof) => {
-            write_result(None, proof_line(&proof))?;
+            write_result(None, Screen::of(None, ColorChoice::Never).wrap(&proof_line(&proof)))?;
             within(&plan, &target)
         }
         Err(violations) => Err(Failure::Refuted(format!("error: the plan is wrong\n{}", list(&violations)))),

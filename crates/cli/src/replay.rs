@@ -1,7 +1,7 @@
 //! `memplan replay`
 
 use clap::{Args, ColorChoice, ValueEnum};
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, ColumnConstraint};
 use memplan::memory::{Bytes, Target};
 use memplan::plan::{PlanOptions, plan};
 use memplan::pool::bfc::{Bfc, Growth, Options};
@@ -223,8 +223,7 @@ impl Figures<'_> {
             trace.allocations().len(),
             self.options.limit,
         );
-        let mut table = Table::new();
-        table.load_preset(presets::NOTHING);
+        let mut table = screen.table();
         for (name, bytes, note) in self.peaks().into_iter().filter(|&(_, bytes, _)| bytes > Bytes::ZERO) {
             table.add_row([name.to_string(), bytes.to_string(), format!("{bytes:#}"), note.to_string()]);
         }
@@ -234,6 +233,7 @@ impl Figures<'_> {
         }
         for column in table.column_iter_mut().skip(1).take(2) {
             column.set_cell_alignment(CellAlignment::Right);
+            column.set_constraint(ColumnConstraint::ContentWidth);
         }
         text.push_str(&format!("{}\n\n", table.trim_fmt()));
         if let (Some(planned), Some(smallest)) = (self.subject.planned, self.smallest)
@@ -258,7 +258,10 @@ impl Figures<'_> {
         let strip = pool.strip();
         if !strip.is_empty() {
             let legend = "the pool at the end: _ free, * in use, x lost to rounding and splitting";
-            text.push_str(&format!("\n{legend}\n[{strip}]\n"));
+            let rows = if strip.len() + 2 > screen.width { 2 } else { 1 };
+            let row = |row: &[u8]| String::from_utf8_lossy(row).into_owned();
+            let strip: Vec<String> = strip.as_bytes().chunks(strip.len().div_ceil(rows)).map(row).collect();
+            text.push_str(&format!("\n{legend}\n[{}]\n", strip.join("\n ")));
         }
         text
     }

@@ -1,7 +1,7 @@
 //! `memplan rewrite`
 
-use clap::Args;
-use comfy_table::{CellAlignment, Table, presets};
+use clap::{Args, ColorChoice};
+use comfy_table::{CellAlignment, ColumnConstraint};
 use memplan::codegen::view as drawn;
 use memplan::ir::Module;
 use memplan::memory::{Bytes, Compiler, Target};
@@ -14,6 +14,7 @@ use crate::input::{Form, read_module, target};
 use crate::options::parse_bytes;
 use crate::output::{say, write_result};
 use crate::progress;
+use crate::screen::Screen;
 use crate::time::change_in_percent;
 use crate::verdict::{beyond, fits};
 
@@ -47,7 +48,7 @@ pub(crate) fn run(args: &RewriteArgs) -> Result<(), Failure> {
     let rewritten = rewrite(module, &args.compiler, &target, &options);
     bar.finish_and_clear();
     let rewritten = rewritten.map_err(|error| Failure::input(&error))?;
-    say(&report(&rewritten, &args.compiler));
+    say(&report(&rewritten, &args.compiler, Screen::of(None, ColorChoice::Never)));
     if let Some(given) = &given {
         args.page.write(|| page(given, &rewritten, &args.compiler, &target))?;
     }
@@ -92,14 +93,16 @@ fn page(given: &Module, now: &Rewritten, compiler: &Compiler, target: &Target) -
 }
 
 /// What each rewrite brings and costs.
-pub fn report(rewritten: &Rewritten, compiler: &Compiler) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
+pub fn report(rewritten: &Rewritten, compiler: &Compiler, screen: Screen) -> String {
+    let mut table = screen.table();
     table.set_header(COLUMNS).add_rows(rows(rewritten));
     for column in 1..7 {
-        table.column_mut(column).expect("there are eight columns").set_cell_alignment(CellAlignment::Right);
+        let column = table.column_mut(column).expect("there are eight columns");
+        column.set_cell_alignment(CellAlignment::Right);
+        column.set_constraint(ColumnConstraint::ContentWidth);
     }
-    let mut text = format!("{}, as memplan estimates it\n\n{}\n", compiler.description, table.trim_fmt());
+    let title = screen.wrap(&format!("{}, as memplan estimates it\n", compiler.description));
+    let mut text = format!("{title}\n{}\n", table.trim_fmt());
     if rewritten.steps.iter().all(|step| !step.is_kept) {
         text.push_str("\nnothing pays: the program is as it was\n");
     }

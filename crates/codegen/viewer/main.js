@@ -39,7 +39,7 @@ class Page {
 
   fillChoices() {
     const names = this.models.map((model, i) => element("option", { value: `${i}` }, model.name));
-    if (this.models.length > 1) names.unshift(element("option", { value: "all" }, "beside each other"));
+    if (this.models.length > 1) names.unshift(element("option", { value: "all" }, "side by side"));
     byId("stage").append(...names);
     byId("stage").value = "0";
     byId("stage").parentElement.hidden = this.models.length < 2;
