@@ -95,14 +95,20 @@ fn page(given: &Module, now: &Rewritten, compiler: &Compiler, target: &Target) -
 /// What each rewrite brings and costs.
 pub fn report(rewritten: &Rewritten, compiler: &Compiler, screen: Screen) -> String {
     let mut table = screen.table();
-    table.set_header(COLUMNS).add_rows(rows(rewritten));
-    for column in 1..7 {
-        let column = table.column_mut(column).expect("there are eight columns");
-        column.set_cell_alignment(CellAlignment::Right);
+    // What rewrites do stands below, where there is room for it.
+    table.set_header(&COLUMNS[..FIGURES]);
+    table.add_rows(rows(rewritten).into_iter().map(|row| row.into_iter().take(FIGURES)));
+    for (i, column) in table.column_iter_mut().enumerate() {
         column.set_constraint(ColumnConstraint::ContentWidth);
+        if i > 0 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
     }
     let title = screen.wrap(&format!("{}, as memplan estimates it\n", compiler.description));
     let mut text = format!("{title}\n{}\n", table.trim_fmt());
+    for step in rewritten.steps.iter().filter(|step| step.is_kept) {
+        text.push_str(&screen.wrap(&format!("\n{}: {}\n", step.name, step.description)));
+    }
     if rewritten.steps.iter().all(|step| !step.is_kept) {
         text.push_str("\nnothing pays: the program is as it was\n");
     }
@@ -117,6 +123,9 @@ pub fn report(rewritten: &Rewritten, compiler: &Compiler, screen: Screen) -> Str
     }
     text
 }
+
+/// How many of the columns are figures, and the name.
+const FIGURES: usize = 7;
 
 const COLUMNS: [&str; 8] = ["", "memory", "", "time", "", "operations", "", ""];
 
