@@ -43,6 +43,8 @@ print('''# What `memplan diff` says of programs that changed
 Made by `scripts/make_diff_table.py`, which traces the programs with JAX. Each training step is compared with itself at twice the
 batch: as it is planned, and as XLA's GPU compiler is expected to have it (`--compiler xla-gpu`). The share is that of the growth
 of the total for which the first reason stands; what rounding, padding and gaps add is among the rest.
+Where the peak moves with the batch, other values are live there than before: of `moe_train` as XLA has it these are more than the
+batch, and of the two tiny programs a few percent.
 
 ## Twice the batch
 
