@@ -51,7 +51,9 @@ pub(crate) fn section(
     screen: Screen,
 ) -> String {
     let report = &peak.report;
-    if !is_noteworthy(plan, peak) {
+    // Nothing comes and goes where programs only read.
+    let is_read_only = plan.spaces.iter().any(|totals| totals.space == peak.space && totals.read_only);
+    if is_read_only || !is_noteworthy(plan, peak) {
         return live_at_the_peak(module, plan, peak, options, screen);
     }
     let memory = memory(plan, peak);
@@ -83,10 +85,7 @@ pub(crate) fn live_at_the_peak(
 }
 
 fn is_noteworthy(plan: &MemoryPlan, peak: &Peak) -> bool {
-    // Nothing comes and goes where programs only read.
-    let is_read_only = plan.spaces.iter().any(|totals| totals.space == peak.space && totals.read_only);
-    let is_large = peak.report.bytes.0 > plan.totals.total.0 / NOTEWORTHY;
-    peak.space == MemorySpaceId::MAIN || is_large && !is_read_only
+    peak.space == MemorySpaceId::MAIN || peak.report.bytes.0 > plan.totals.total.0 / NOTEWORTHY
 }
 
 /// The name of a memory that is not the main one, to be said of it.
