@@ -68,14 +68,31 @@ impl IterationSpace {
 }
 
 impl Grouper<'_> {
-    /// Merges siblings, array by array that they read. Every reader is looked at beside a few of those before it.
+    /// Merges siblings, array by array that they read. Every reader is looked at beside a few of those before it; products
+    /// first, since what runs with one of them reads nothing from memory for it.
     pub(super) fn join_siblings(&mut self, siblings: Siblings) {
+        self.join_in_each(siblings, |a, b| a || b);
+        self.join_in_each(siblings, |_, _| true);
+        for (producer, consumer, verdict) in &mut self.grouping.decisions {
+            let kernel = self.grouping.rooted.get(producer);
+            if kernel.is_some_and(|kernel| self.kernels_of[*consumer].contains(kernel)) {
+                *verdict = Verdict::Together;
+            }
+        }
+    }
+
+    /// One round, of the pairs of which it matters whether each is a product.
+    fn join_in_each(&mut self, siblings: Siblings, is_tried: fn(bool, bool) -> bool) {
         for readers in self.readers() {
             let mut recent: Vec<KernelId> = Vec::new();
             for root in readers {
                 let mut kernel = self.kernels_of[root][0];
                 recent.retain(|&other| other != kernel);
-                let ranks = |&other: &KernelId| Some((other, self.rank_together(other, kernel, siblings)?));
+                let is_product = |kernel: KernelId| self.is_product(&self.grouping.kernels[kernel]);
+                let ranks = |&other: &KernelId| match is_tried(is_product(other), is_product(kernel)) {
+                    true => Some((other, self.rank_together(other, kernel, siblings)?)),
+                    false => None,
+                };
                 if let Some((other, rank)) = recent.iter().rev().find_map(ranks) {
                     recent.retain(|&it| it != other);
                     kernel = self.join_sibling(other, kernel, rank);
@@ -84,12 +101,6 @@ impl Grouper<'_> {
                 if recent.len() > self.options.siblings.max_neighbors {
                     recent.remove(0);
                 }
-            }
-        }
-        for (producer, consumer, verdict) in &mut self.grouping.decisions {
-            let kernel = self.grouping.rooted.get(producer);
-            if kernel.is_some_and(|kernel| self.kernels_of[*consumer].contains(kernel)) {
-                *verdict = Verdict::Together;
             }
         }
     }
