@@ -68,7 +68,7 @@ impl FusionOptions {
         large_operand: OneIn(8),
         rows: RowTileOptions { max_kernels: 6, max_dots: 2, max_steps: 4096 },
         siblings: SiblingOptions {
-            max_steps: 256,
+            max_steps: 1024,
             max_wait_steps: 1024,
             max_neighbors: 4,
             max_readers: 16,
