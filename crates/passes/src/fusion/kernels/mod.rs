@@ -152,7 +152,7 @@ impl<'a> Grouper<'a> {
         self.root = body.root;
         self.n_materialized = 0;
         self.spans = merge::Spans::default();
-        self.needs = needs::Needs::new(&body.instructions, self.users);
+        self.needs.look_at(&body.instructions, self.users);
         self.duplication_budget = self.options.max_duplication.saturating_mul(body.instructions.len());
         for (position, &id) in body.instructions.iter().enumerate() {
             self.positions[id] = position as u32;

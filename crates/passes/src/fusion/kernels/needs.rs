@@ -7,42 +7,51 @@
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{InstructionId, Users};
 
-/// The tree, as intervals of a walk through it.
+/// The tree of one computation after another, as intervals of a walk through it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Needs {
     /// For each instruction, when the walk enters it and when it leaves it.
     intervals: SecondaryMap<InstructionId, (u32, u32)>,
+    nodes: SecondaryMap<InstructionId, Node>,
+}
+
+/// An instruction of the tree while it is built.
+#[derive(Clone, Copy, Debug, Default)]
+struct Node {
+    parent: Option<InstructionId>,
+    /// How far it is to the end.
+    distance: u32,
+    /// How many hang below it, itself included.
+    size: u32,
+    /// When the walk enters the next one below it.
+    next: u32,
 }
 
 impl Needs {
-    /// The tree of one computation, whose instructions stand after their operands. Linear.
-    pub(super) fn new(instructions: &[InstructionId], users: &Users) -> Needs {
-        // How far it is from an instruction to the end, and how many hang below it.
-        let mut distance: SecondaryMap<InstructionId, u32> = SecondaryMap::new();
-        let mut parent: SecondaryMap<InstructionId, Option<InstructionId>> = SecondaryMap::new();
+    /// Looks at a computation, whose instructions stand after their operands. Linear in these, not in the module.
+    pub(super) fn look_at(&mut self, instructions: &[InstructionId], users: &Users) {
+        let nodes = &mut self.nodes;
         for &id in instructions.iter().rev() {
-            let furthest = users.of(id).iter().rev().max_by_key(|user| distance[**user]);
-            parent[id] = furthest.copied();
-            distance[id] = furthest.map_or(0, |&user| distance[user] + 1);
+            let parent = users.of(id).iter().rev().copied().max_by_key(|&user| nodes[user].distance);
+            let distance = parent.map_or(0, |parent| nodes[parent].distance + 1);
+            nodes[id] = Node { parent, distance, size: 1, next: 0 };
         }
-        let mut size: SecondaryMap<InstructionId, u32> = SecondaryMap::with_default(1);
         for &id in instructions {
-            if let Some(parent) = parent[id] {
-                size[parent] += size[id];
+            let Node { parent, size, .. } = nodes[id];
+            if let Some(parent) = parent {
+                nodes[parent].size += size;
             }
         }
         // Users come before their operands, so the place below a user is known when an operand needs one.
-        let mut intervals: SecondaryMap<InstructionId, (u32, u32)> = SecondaryMap::new();
-        let mut free: SecondaryMap<InstructionId, u32> = SecondaryMap::new();
-        let mut free_at_top = 0;
+        let mut next_at_top = 0;
         for &id in instructions.iter().rev() {
-            let next = parent[id].map_or(&mut free_at_top, |parent| &mut free[parent]);
+            let Node { parent, size, .. } = nodes[id];
+            let next = parent.map_or(&mut next_at_top, |parent| &mut nodes[parent].next);
             let enter = *next;
-            *next += size[id];
-            free[id] = enter + 1;
-            intervals[id] = (enter, enter + size[id]);
+            *next += size;
+            nodes[id].next = enter + 1;
+            self.intervals[id] = (enter, enter + size);
         }
-        Needs { intervals }
     }
 
     /// Whether an instruction certainly needs another one, or is it.
