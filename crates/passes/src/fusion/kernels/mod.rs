@@ -23,6 +23,7 @@
 
 mod bytes;
 mod epilogues;
+mod in_step;
 mod kernel;
 mod limits;
 mod merge;
