@@ -3,6 +3,8 @@ had, by Perfetto's own trace processor."""
 
 import collections
 import json
+import os
+import shutil
 
 import pytest
 
@@ -42,18 +44,44 @@ def test_trace_events(case, memplan, tmp_path):
 
 @pytest.fixture(scope="module")
 def processor():
-    perfetto = pytest.importorskip("perfetto.trace_processor", reason="no perfetto from pip")
-    try:  # The package fetches its program when it is first asked, which needs a network.
-        perfetto.TraceProcessor().close()
+    """Opens a trace in Perfetto's trace processor: the one that TRACE_PROCESSOR names, that is on the path, or that the
+    package fetches when it is first asked, which needs a network."""
+    api = pytest.importorskip("perfetto.trace_processor", reason="no perfetto from pip")
+    path = os.environ.get("TRACE_PROCESSOR") or shutil.which("trace_processor_shell")
+    config = api.TraceProcessorConfig(bin_path=path)
+    try:
+        api.TraceProcessor(config=config).close()
     except Exception as error:
+        if path:
+            raise
         pytest.skip(f"no trace processor: {str(error)[:60]}")
-    return perfetto.TraceProcessor
+    return lambda trace: api.TraceProcessor(trace=str(trace), config=config)
 
 
-@pytest.mark.parametrize("case", [case for case in cases() if "attention" in case[0].parent.name], ids=case_id)
+def answers(trace, sql):
+    """Rows of two columns, as a dictionary."""
+    return {row.key: row.value for row in trace.query(sql)}
+
+
+@pytest.mark.parametrize("case", cases(), ids=case_id)
 def test_trace_processor(case, memplan, tmp_path, processor):
     path, verb, target = case
-    plan = memplan(path, verb, target, "perfetto=trace.json")
-    with processor(trace=str(tmp_path / "trace.json")) as trace:
-        (row,) = trace.query("select max(c.value) as most from counter c join process_counter_track t on c.track_id = t.id")
-        assert row.most == plan["totals"]["peak_live"]
+    plan = memplan(path, verb, target, "perfetto=trace.json", "layout=layout.json")
+    layout = json.loads((tmp_path / "layout.json").read_text())
+    names = {space["id"]: f"memory: {space['name']}" for space in layout["spaces"]}
+    buffers = collections.Counter(names[buffer["space"]] for buffer in layout["buffers"])
+    with processor(tmp_path / "trace.json") as trace:
+        assert answers(trace, "select name as key, value from stats where severity != 'info' and value > 0") == {}
+        # Of each memory the most bytes live at once, and a slice for each buffer.
+        peaks = answers(trace, """
+            select process.name as key, cast(max(counter.value) as int) as value
+            from counter join process_counter_track track on counter.track_id = track.id join process using (upid)
+            group by upid""")
+        slices = answers(trace, """
+            select process.name as key, count(*) as value
+            from slice join thread_track on slice.track_id = thread_track.id join thread using (utid) join process using (upid)
+            where process.name glob 'memory: *' group by upid""")
+    program = next((peaks.pop(name) for name in list(peaks) if name not in names.values()), None)
+    assert program in (None, plan["totals"]["peak_live"])
+    assert peaks == {names[peak["space"]]: peak["bytes"] for peak in [plan["peak"], *plan.get("other_peaks", [])]}
+    assert slices == buffers

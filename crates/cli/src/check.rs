@@ -48,7 +48,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
 /// What a proof looked at, in one line, and a line for each claim that it had to leave.
 pub(crate) fn proof_line(proof: &check::Proof) -> String {
     let proved = format!(
-        "proved: {} in {} read {}, each whole, and write {}\n",
+        "proved: {} of {} read {} whole and write {}\n",
         count(proof.instructions, "instruction"),
         count(proof.computations, "computation"),
         count(proof.reads, "value"),

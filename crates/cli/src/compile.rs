@@ -147,7 +147,7 @@ fn objective() -> impl TypedValueParser<Value = Objective> {
 fn list(args: &CompileArgs, module: &Module, target: &Target, points: &[Point]) -> Result<(), Failure> {
     args.result.write(match args.result.format {
         Format::Json => frontier::json(module, target, points),
-        Format::Text => frontier::render(module, target, points),
+        Format::Text => frontier::render(module, target, points, args.result.screen()),
     })?;
     let Some(least) = points.first() else { return Ok(()) };
     fits(least.price.total, target).map_err(|available| {

@@ -6,6 +6,7 @@ use memplan::ir::Module;
 use memplan::memory::{Bytes, Target};
 
 use crate::picture;
+use crate::screen::Screen;
 use crate::time::change_in_percent;
 
 /// What the file of a frontier says.
@@ -49,23 +50,16 @@ pub(crate) fn json(module: &Module, target: &Target, points: &[Point]) -> String
 }
 
 /// A picture, and a row for each point.
-pub(crate) fn render(module: &Module, target: &Target, points: &[Point]) -> String {
+pub(crate) fn render(module: &Module, target: &Target, points: &[Point], screen: Screen) -> String {
     let places: Vec<(f64, u64)> =
         points.iter().map(|point| (point.price.seconds, point.price.total.0)).collect();
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header([
-        "",
-        "total",
-        "bytes",
-        "time",
-        "",
-        "what it does differently",
-    ]);
+    let header = ["", "total", "bytes", "time", "", "what it does differently"];
+    let mut rows = vec![header.map(str::to_string).to_vec()];
     let least = points.last().map_or(0.0, |point| point.price.seconds);
     for (i, Point { price, variant, description, fusion, .. }) in points.iter().enumerate() {
         let Bytes(bytes) = price.total;
         let fused = fusion.filter(|&name| name != "fusion").map_or(String::new(), |name| format!("; {name}"));
-        table.add_row([
+        rows.push(vec![
             picture::mark(i).to_string(),
             price.total.to_string(),
             bytes.to_string(),
@@ -74,6 +68,9 @@ pub(crate) fn render(module: &Module, target: &Target, points: &[Point]) -> Stri
             format!("{variant}: {description}{fused}"),
         ]);
     }
+    screen.break_cells(&mut rows, 5..6);
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(rows.remove(0)).add_rows(rows);
     for column in 1..5 {
         table.column_mut(column).expect("six columns").set_cell_alignment(CellAlignment::Right);
     }
@@ -82,7 +79,7 @@ pub(crate) fn render(module: &Module, target: &Target, points: &[Point]) -> Stri
          `--memory-limit BYTES` compiles the fastest of these that fits\n",
         module.name,
         target.name,
-        picture::scatter(&places),
+        picture::scatter(&places, screen),
         table.trim_fmt()
     )
 }

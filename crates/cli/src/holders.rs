@@ -2,7 +2,7 @@
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use comfy_table::{CellAlignment, ColumnConstraint, Width};
+use comfy_table::{CellAlignment, Table, presets};
 use memplan::advice::{Group, GroupBy, Peak};
 use memplan::ir::Module;
 use memplan::memory::{Bytes, MemoryPlan, MemorySpaceId};
@@ -11,8 +11,8 @@ use crate::picture;
 use crate::report::{count, name_at};
 use crate::screen::Screen;
 
-/// Columns of a class and what is beside it: the longest one without a break is `temporary`.
-const CLASS: u16 = 11;
+/// The column of lines of the user's program.
+const SOURCE: usize = 4;
 
 /// A memory that holds less than this part of what the main memory holds is told in one line.
 const NOTEWORTHY: u64 = 10_000;
@@ -118,13 +118,12 @@ fn plural(class: &str, group: &Group) -> String {
 
 fn table(module: &Module, peak: &Peak, options: &PeakOptions, screen: Screen) -> String {
     let groups = peak.groups(options.group);
-    let mut table = screen.table();
-    table.set_header(["bytes", "sum", "what", "class", "source", "kept by"]);
+    let mut rows = vec![["bytes", "sum", "what", "class", "source", "kept by"].map(str::to_string).to_vec()];
     let mut sum = Bytes::ZERO;
     for group in groups.iter().take(options.top) {
         sum = sum.saturating_add(group.bytes);
         let share = 100.0 * sum.0 as f64 / report_bytes(peak) as f64;
-        table.add_row([
+        rows.push(vec![
             group.bytes.to_string(),
             format!("{share:.1} %"),
             what(module, peak, group, options),
@@ -133,13 +132,17 @@ fn table(module: &Module, peak: &Peak, options: &PeakOptions, screen: Screen) ->
             keepers(group),
         ]);
     }
-    for column in [0, 1] {
-        let column = table.column_mut(column).expect("six columns");
-        column.set_cell_alignment(CellAlignment::Right);
-        column.set_constraint(ColumnConstraint::ContentWidth);
+    // Modules without lines have nothing to say there.
+    if rows[1..].iter().all(|row| row[SOURCE].is_empty()) {
+        rows.iter_mut().for_each(|row| drop(row.remove(SOURCE)));
     }
-    let class = table.column_mut(3).expect("six columns");
-    class.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(CLASS)));
+    let texts = 2..rows[0].len();
+    screen.break_cells(&mut rows, texts);
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(rows.remove(0)).add_rows(rows);
+    for column in [0, 1] {
+        table.column_mut(column).expect("they are figures").set_cell_alignment(CellAlignment::Right);
+    }
     let mut text = table.trim_fmt() + "\n";
     let rest = groups.get(options.top..).unwrap_or_default();
     if !rest.is_empty() {

@@ -5,6 +5,7 @@
 
 mod argument_dimension;
 mod check;
+mod columns;
 mod compile;
 mod completions;
 mod defragment;

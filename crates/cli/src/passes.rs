@@ -1,6 +1,6 @@
 //! `memplan passes`
 
-use clap::Args;
+use clap::{Args, ColorChoice};
 use comfy_table::{Table, presets};
 use memplan::driver::{Rewrite, Stages};
 use memplan::passes::{ALL, FOREIGN, Pass};
@@ -8,6 +8,7 @@ use memplan::passes::{ALL, FOREIGN, Pass};
 use crate::failure::Failure;
 use crate::options::Format;
 use crate::output::write_result;
+use crate::screen::Screen;
 
 #[derive(Args)]
 pub(crate) struct PassesArgs {
@@ -69,9 +70,9 @@ impl Listed {
     }
 
     fn to_text(&self) -> String {
-        let stages = self.compile.iter().map(|stage| [stage.name.to_string(), stage.passes.join(", ")]);
+        let stages = self.compile.iter().map(|stage| vec![stage.name.to_string(), stage.passes.join(", ")]);
         let described = |list: &[Described]| {
-            let rows = list.iter().map(|of| [of.name.to_string(), of.description.to_string()]);
+            let rows = list.iter().map(|of| vec![of.name.to_string(), of.description.to_string()]);
             rows.collect::<Vec<_>>()
         };
         [
@@ -84,7 +85,8 @@ impl Listed {
     }
 }
 
-fn section(title: &str, rows: Vec<[String; 2]>) -> String {
+fn section(title: &str, mut rows: Vec<Vec<String>>) -> String {
+    Screen::of(None, ColorChoice::Never).break_cells(&mut rows, 1..2);
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).add_rows(rows);
     format!("{title}\n\n{}\n", table.trim_fmt())

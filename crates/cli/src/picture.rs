@@ -82,7 +82,8 @@ pub(crate) fn mark(i: usize) -> char {
 }
 
 /// Draws points of seconds and bytes, each as its [`mark`]; axes begin where the points do.
-pub(crate) fn scatter(points: &[(f64, u64)]) -> String {
+pub(crate) fn scatter(points: &[(f64, u64)], screen: Screen) -> String {
+    let across = WIDTH.min(screen.width - LABELS);
     let range = |of: &dyn Fn(&(f64, u64)) -> f64| {
         points.iter().map(of).fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), x| (a.min(x), b.max(x)))
     };
@@ -91,18 +92,18 @@ pub(crate) fn scatter(points: &[(f64, u64)]) -> String {
         true => ((x - low) / (high - low) * (n - 1) as f64).round() as usize,
         false => 0,
     };
-    let mut cells = vec![[' '; WIDTH]; HEIGHT];
+    let mut cells = vec![vec![' '; across]; HEIGHT];
     for (i, &(x, y)) in points.iter().enumerate() {
-        cells[place(y as f64, bytes, HEIGHT)][place(x, seconds, WIDTH)] = mark(i);
+        cells[place(y as f64, bytes, HEIGHT)][place(x, seconds, across)] = mark(i);
     }
     let mut text = String::new();
-    for (line, row) in cells.iter().enumerate().rev() {
+    for (line, row) in cells.into_iter().enumerate().rev() {
         let label = match line {
             _ if line == HEIGHT - 1 => Bytes(bytes.1 as u64).to_string(),
             0 => Bytes(bytes.0 as u64).to_string(),
             _ => String::new(),
         };
-        let row: String = row.iter().collect();
+        let row: String = row.into_iter().collect();
         text.push_str(format!("{label:>12} │{row}").trim_end());
         text.push('\n');
     }
@@ -110,9 +111,9 @@ pub(crate) fn scatter(points: &[(f64, u64)]) -> String {
     text.push_str(&format!(
         "{:>12} └{}\n{:>14}{low}{high:>width$}\n",
         "",
-        "─".repeat(WIDTH),
+        "─".repeat(across),
         "",
-        width = WIDTH - low.len()
+        width = across - low.len()
     ));
     text
 }

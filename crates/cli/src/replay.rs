@@ -240,7 +240,9 @@ impl Figures<'_> {
             && planned > Bytes::ZERO
         {
             let extra = 100.0 * (smallest.0 as f64 / planned.0 as f64 - 1.0);
-            text.push_str(&format!("allocating as it runs costs {extra:+.2} % of memory\n"));
+            let than = if extra < 0.0 { "less" } else { "more" };
+            let extra = extra.abs();
+            text.push_str(&format!("allocating as it runs needs {extra:.2} % {than} than the plan\n"));
         }
         let (event, worst) = self.worst_fragmentation();
         text.push_str(&format!(

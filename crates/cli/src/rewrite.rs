@@ -127,7 +127,7 @@ pub fn report(rewritten: &Rewritten, compiler: &Compiler, screen: Screen) -> Str
 /// How many of the columns are figures, and the name.
 const FIGURES: usize = 7;
 
-const COLUMNS: [&str; 8] = ["", "memory", "", "time", "", "operations", "", ""];
+const COLUMNS: [&str; 8] = ["", "memory", "", "time", "", "operations", "", "what"];
 
 /// The program as it was, and after each rewrite that was kept.
 fn rows(rewritten: &Rewritten) -> Vec<Vec<String>> {
@@ -148,10 +148,21 @@ fn row(name: &str, price: Price, before: Option<Price>, description: &str) -> Ve
         bytes,
         format!("{:.3} ms", price.seconds * 1e3),
         seconds,
-        format!("{:.2} G", price.operations / 1e9),
+        operations_of(price.operations),
         operations,
         description.to_string(),
     ]
+}
+
+/// In the unit in which there are up to three digits before the point.
+fn operations_of(n: f64) -> String {
+    let (factor, unit) = match n {
+        n if n >= 1e12 => (1e12, "T"),
+        n if n >= 1e9 => (1e9, "G"),
+        n if n >= 1e6 => (1e6, "M"),
+        _ => (1e3, "k"),
+    };
+    format!("{:.2} {unit}", n / factor)
 }
 
 /// By how much bytes, seconds and operations change.

@@ -17,6 +17,9 @@ pub struct Screen {
 /// Widths between which a report can be read.
 const WIDTHS: std::ops::RangeInclusive<usize> = 60..=140;
 
+/// Room for a signed number of bytes.
+const FIGURE: usize = 12;
+
 impl Screen {
     /// For files, and for programs that show the text in their own way.
     pub const PLAIN: Screen = Screen { width: 110, is_colored: false };
@@ -59,15 +62,26 @@ impl Screen {
                 continue;
             }
             let indent = " ".repeat(bare.len() - bare.trim_start().len() + 2);
-            // Named, since what is usual depends on the features that other crates ask for.
-            let options = textwrap::Options::new(self.width)
-                .wrap_algorithm(textwrap::WrapAlgorithm::FirstFit)
-                .word_separator(textwrap::WordSeparator::AsciiSpace)
-                .subsequent_indent(&indent);
-            wrapped.push_str(&textwrap::fill(bare, options));
+            wrapped.push_str(&self.fill(bare, "", &indent));
             wrapped.push_str(&line[bare.len()..]);
         }
         wrapped
+    }
+
+    /// A figure with what it is about beside it, in as many lines as that takes.
+    pub(crate) fn item(self, figure: &str, text: &str) -> String {
+        let first = format!(" {figure:>FIGURE$}  ");
+        self.fill(text, &first, &" ".repeat(first.chars().count())) + "\n"
+    }
+
+    fn fill(self, text: &str, first: &str, rest: &str) -> String {
+        // Named, since what is usual depends on the features that other crates ask for.
+        let options = textwrap::Options::new(self.width)
+            .wrap_algorithm(textwrap::WrapAlgorithm::FirstFit)
+            .word_separator(textwrap::WordSeparator::AsciiSpace)
+            .initial_indent(first)
+            .subsequent_indent(rest);
+        textwrap::fill(text, options)
     }
 
     /// A table without lines whose columns share the width.
@@ -123,6 +137,15 @@ mod tests {
             "short\n\n  one two three four\n    five\n"
         );
         assert_eq!(screen.wrap("no end of line"), "no end of line");
+    }
+
+    #[test]
+    fn what_belongs_to_a_figure_stands_beside_it() {
+        let screen = Screen { width: 24, is_colored: false };
+        assert_eq!(
+            screen.item("+1.00 MiB", "one two three"),
+            "    +1.00 MiB  one two\n               three\n"
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use clap::Args;
+use clap::{Args, ColorChoice};
 use comfy_table::{CellAlignment, Table, presets};
 use memplan::memory::Target;
 
@@ -10,6 +10,7 @@ use crate::failure::Failure;
 use crate::input::target_and_file;
 use crate::options::Format;
 use crate::output::write_result;
+use crate::screen::Screen;
 
 #[derive(Args)]
 pub(crate) struct TargetsArgs {
@@ -35,7 +36,7 @@ pub(crate) fn run(args: &TargetsArgs) -> Result<(), Failure> {
                 + "\n"
         }
         (Format::Text, true) => described.into_iter().map(|described| described.file).collect(),
-        (Format::Text, false) => table(&described),
+        (Format::Text, false) => table(&described, Screen::of(None, ColorChoice::Never)),
     };
     write_result(None, text)
 }
@@ -58,22 +59,24 @@ impl Described {
     }
 }
 
-fn table(targets: &[Described]) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(["target", "memory", "capacity", "align", "description"]);
+fn table(targets: &[Described], screen: Screen) -> String {
+    let mut rows =
+        vec![["target", "memory", "capacity", "align", "description"].map(str::to_string).to_vec()];
     for Described { target, .. } in targets {
         for (i, space) in target.spaces.iter().enumerate() {
             let first = |text: &str| if i == 0 { text.to_string() } else { String::new() };
-            let capacity = space.capacity.map_or_else(|| "-".to_string(), |capacity| capacity.to_string());
-            table.add_row([
+            rows.push(vec![
                 first(&target.name),
                 format!("{} {}", space.id, space.name),
-                capacity,
+                space.capacity.map_or_else(|| "-".to_string(), |capacity| capacity.to_string()),
                 space.alignment.to_string(),
                 first(&target.description),
             ]);
         }
     }
+    screen.break_cells(&mut rows, 4..5);
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(rows.remove(0)).add_rows(rows);
     for column in [2, 3] {
         table.column_mut(column).expect("five columns").set_cell_alignment(CellAlignment::Right);
     }

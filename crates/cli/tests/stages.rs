@@ -21,7 +21,7 @@ fn passes_are_listed_and_run_by_name() {
     let names = |key: &str| -> BTreeSet<String> {
         list(&listed[key]).iter().map(|of| of["name"].as_str().unwrap().to_string()).collect()
     };
-    let text = said(&["passes"]);
+    let text = said(&["passes"]).split_whitespace().collect::<Vec<_>>().join(" ");
     for key in ["passes", "foreign_passes", "rewrite"] {
         for of in list(&listed[key]) {
             let (name, description) = (of["name"].as_str().unwrap(), of["description"].as_str().unwrap());

@@ -38,18 +38,18 @@ fn memory(memory: &MemoryDiff, screen: Screen) -> String {
         text.push_str(&format!("\n{}\n\n", screen.heading("why")));
     }
     for cause in &memory.causes {
-        text.push_str(&format!(" {:<12}  {}\n", signed(cause.bytes), cause.what));
+        text.push_str(&screen.item(&signed(cause.bytes), &cause.what));
     }
     if !memory.changes.is_empty() {
         text.push_str(&format!("\n{}\n\n", screen.heading("what changed at the peak")));
     }
     for change in memory.changes.iter().take(MOST_CHANGES) {
         let [name, held] = lines(change);
-        text.push_str(&format!(" {:<12}  {name}\n", signed(change.bytes())));
-        text.push_str(&format!("{}\n", screen.faint(&format!(" {:12}  {held}", ""))));
+        text.push_str(&screen.item(&signed(change.bytes()), &name));
+        text.push_str(&screen.item("", &screen.faint(&held)));
     }
     if let Some(rest) = memory.changes.get(MOST_CHANGES..).filter(|rest| !rest.is_empty()) {
-        text.push_str(&format!(" {:<12}  {}\n", signed(sum(rest)), count(rest.len(), "other change")));
+        text.push_str(&screen.item(&signed(sum(rest)), &count(rest.len(), "other change")));
     }
     text
 }
