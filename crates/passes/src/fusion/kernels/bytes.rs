@@ -71,45 +71,56 @@ impl Grouper<'_> {
         if extended < saved {
             return self.check_traffic(id, kernels, self.target.fusion.max_traffic_ratio);
         }
-        match operands.iter().find_map(|&operand| self.product_that_ends_in(id, operand)) {
-            Some(product) if !self.can_read_rows(id, kernels) => {
+        match operands.iter().find(|&&operand| self.could_end_product(id, operand)) {
+            Some(&product) if !self.can_read_rows(id, kernels) => {
                 Err(Verdict::EndsProduct(self.module.instructions[product].opcode()))
             }
             _ => self.check_traffic(id, kernels, 1.0),
         }
     }
 
-    /// The product that an operand is, where its kernel could end with the computation of `id`: everything else that is made
-    /// of the product is made row by row, and read by `id` alone.
-    fn product_that_ends_in(&self, id: InstructionId, operand: InstructionId) -> Option<InstructionId> {
-        let instruction = &self.module.instructions[operand];
-        let rules = match instruction.op {
+    /// Whether an operand is a product whose kernel could end with the computation of `id`: everything else that is made
+    /// of the product is made row by row, and read by `id` alone. Takes a bounded number of steps.
+    fn could_end_product(&self, id: InstructionId, operand: InstructionId) -> bool {
+        let product = &self.module.instructions[operand];
+        let rules = match product.op {
             Op::Dot(_) => &self.target.fusion.dot,
             Op::Convolution(_) => &self.target.fusion.convolution,
-            _ => return None,
+            _ => return false,
         };
-        let mut made = vec![operand];
+        if !rules.epilogue || !cost::is_pointwise(self.module, id) {
+            return false;
+        }
+        let Some(mut made) = self.made_of(operand, id) else { return false };
+        made.sort_unstable_by_key(|&at| self.positions[at]);
+        match &made[..] {
+            [_] => true,
+            _ if rules.prologue && matches!(product.op, Op::Dot(_)) => {
+                row_dimensions::n_rows(self.module, operand, &made, &[id]).is_some()
+            }
+            _ => false,
+        }
+    }
+
+    /// What is made of a value up to `until`, and nothing that comes later; `None` where that is more than a kernel with
+    /// rows may have.
+    fn made_of(&self, value: InstructionId, until: InstructionId) -> Option<Vec<InstructionId>> {
+        let mut made = vec![value];
         let mut n_followed = 0;
-        while let Some(&at) = made.get(n_followed).filter(|_| n_followed <= self.options.rows.max_kernels) {
+        while let Some(&at) = made.get(n_followed) {
             n_followed += 1;
-            let users = if at == id { &[] } else { self.users.of(at) };
-            made.extend(users.iter().filter(|user| !made.contains(user)).copied().collect::<Vec<_>>());
-        }
-        let is_before = |at: &InstructionId| self.positions[*at] <= self.positions[id];
-        if !rules.epilogue || n_followed < made.len() || !made.iter().all(is_before) {
-            return None;
-        }
-        let made = &mut made[1..];
-        made.sort_unstable_by_key(|at| self.positions[*at]);
-        let ends = cost::is_pointwise(self.module, id)
-            && match made {
-                [_] => true,
-                _ if rules.prologue && matches!(instruction.op, Op::Dot(_)) => {
-                    row_dimensions::n_rows(self.module, operand, made, &[id]).is_some()
+            let users = if at == until { &[] } else { self.users.of(at) };
+            for &user in users {
+                if made.contains(&user) {
+                    continue;
                 }
-                _ => false,
-            };
-        ends.then_some(operand)
+                if self.positions[user] > self.positions[until] || made.len() > self.options.rows.max_kernels {
+                    return None;
+                }
+                made.push(user);
+            }
+        }
+        Some(made.split_off(1))
     }
 
     /// The bytes that stay alive longer to keep an instruction available until `until`: none if it is read then anyway; its

@@ -99,6 +99,9 @@ impl Grouper<'_> {
     /// one element for each; of several the last. The operand must be read in this kernel alone.
     fn narrowest(&self, operand: InstructionId, reader: KernelId) -> Option<InstructionId> {
         let kernel = &self.grouping.kernels[reader];
+        if self.users.of(operand).iter().any(|&user| self.kernels_of[user][..] != [reader]) {
+            return None;
+        }
         let bytes = |id| cost::result_bytes(self.module, self.target, id);
         let in_text = |&id: &InstructionId| (self.positions[id], id);
         // What has been reached and is not looked at yet: where it is but one, everything passes through it.
