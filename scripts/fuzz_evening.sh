@@ -16,7 +16,7 @@ case $duration in
   *) seconds=$duration ;;
 esac
 targets=("$@")
-[ $# -gt 0 ] || mapfile -t targets < <(cargo fuzz list)
+[ $# -gt 0 ] || mapfile -t targets < <(basename --suffix=.rs --multiple fuzz_targets/*.rs)
 turn=${TURN:-300}
 bin=${FUZZ_BIN:-}
 if [ -z "$bin" ]; then

@@ -141,6 +141,35 @@ fn fast_memory_filetests() {
     });
 }
 
+/// A donated argument is brought, updated element by element, and copied out to where it was.
+#[test]
+fn what_is_updated_in_fast_memory_is_updated_in_place_without_it() {
+    let text = "HloModule m, is_scheduled=true, input_output_alias={ {}: (0, {}, must-alias) }
+        ENTRY main {
+          w = f32[8]{0} parameter(0)
+          g = f32[8]{0} parameter(1)
+          in = (f32[8]{0:S(1)}, f32[8]{0}, u32[]{:S(2)}) copy-start(w)
+          brought = f32[8]{0:S(1)} copy-done(in)
+          updated = f32[8]{0:S(1)} subtract(brought, g)
+          out = (f32[8]{0}, f32[8]{0:S(1)}, u32[]{:S(2)}) copy-start(updated)
+          ROOT written = f32[8]{0} copy-done(out)
+        }";
+    let target = machine(1024);
+    let is_copy = |module: &Module| {
+        module.instructions_of(module.entry).any(|(_, i)| i.opcode() == memplan::ir::Opcode::Copy)
+    };
+    let mut stripped = hlo::parse(text).unwrap();
+    strip_fast_memory(&mut stripped, &target).unwrap();
+    assert!(!is_copy(&stripped), "{}", hlo::print(&stripped));
+    plan_to_run(&mut stripped, &target).unwrap();
+    // What is reversed is read after others were written.
+    let mut moved =
+        hlo::parse(&text.replace("subtract(brought, g)", "reverse(brought), dimensions={0}")).unwrap();
+    strip_fast_memory(&mut moved, &target).unwrap();
+    assert!(is_copy(&moved), "{}", hlo::print(&moved));
+    plan_to_run(&mut moved, &target).unwrap();
+}
+
 #[test]
 fn random_modules_in_fast_memory() {
     let (mut prefetches, mut evictions, mut residents, mut failures) = (0, 0, 0, Vec::new());

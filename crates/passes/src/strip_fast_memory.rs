@@ -1,7 +1,8 @@
 //! Fast memory is stripped from a program: all values return to main memory.
 //!
 //! Copies that only moved a value from one memory to the other go, whole or in slices, where source and copy can be one
-//! value. Where they cannot, because one of them is overwritten while the other one is needed, a plain copy remains.
+//! value: what is computed from it may be written over it, element by element. Where they cannot, because one of them is
+//! overwritten while the other one is needed, a plain copy remains.
 //! Slices that transfers cut out become plain slices.
 //!
 //! ```text
@@ -233,7 +234,10 @@ impl Joining {
         let (left, right) = (self.members[first].clone(), self.members[second].clone());
         for &(x, range) in &left {
             for &(y, with) in &right {
-                if name(self, x) != name(self, y) && range.interferes(&with) {
+                if name(self, x) != name(self, y)
+                    && range.interferes(&with)
+                    && !(takes_over(module, facts, x, y) || takes_over(module, facts, y, x))
+                {
                     return false;
                 }
             }
@@ -263,6 +267,19 @@ impl Joining {
         self.members[kept] = left.into_iter().chain(right).collect();
         true
     }
+}
+
+/// Whether a value may be written over another one, which is read last by the instruction that writes it.
+fn takes_over(module: &Module, facts: &Facts, old: ValueId, new: ValueId) -> bool {
+    let definition = facts.flow.values[new].definition;
+    let id = facts.flow.positions.instruction(definition);
+    let output = facts.flow.positions.shape_index(definition);
+    let operands = module.instructions[id].operands.iter().enumerate();
+    let mut numbers =
+        operands.filter(|&(_, &o)| facts.flow.value_of(o) == Some(old)).map(|(n, _)| n).peekable();
+    facts.live.of(old).end <= facts.line.time(id) + 1
+        && numbers.peek().is_some()
+        && numbers.all(|number| facts.in_place.may_take_over(module, id, number, output))
 }
 
 /// Takes instructions out of the schedule, and lets users of what was replaced use what replaces it.

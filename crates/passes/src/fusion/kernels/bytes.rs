@@ -114,7 +114,8 @@ impl Grouper<'_> {
                 if made.contains(&user) {
                     continue;
                 }
-                if self.positions[user] > self.positions[until] || made.len() > self.options.rows.max_kernels {
+                if self.positions[user] > self.positions[until] || made.len() > self.options.rows.max_kernels
+                {
                     return None;
                 }
                 made.push(user);
