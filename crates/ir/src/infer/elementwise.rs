@@ -124,9 +124,7 @@ impl<'a> Inference<'a> {
         array(to, &dims)
     }
 
-    /// Of equal width: the same extents. To narrower elements: a new last dimension with the parts. To wider ones:
-    /// the last dimension, which holds the parts, goes.
-    /// The same bytes, or some of them. Tiles and dynamic arrays have more than their elements.
+    /// The same bytes. Tiles and dynamic arrays have more than their elements.
     pub(super) fn bitcast(&self) -> Result<&'a Shape> {
         let given = self.given_shape()?;
         let bits = |shape: &Shape| {
@@ -138,13 +136,15 @@ impl<'a> Inference<'a> {
             array.element_count().filter(|_| is_plain)?.checked_mul(u64::try_from(width).ok()?)
         };
         match (bits(self.operands[0]), bits(given)) {
-            (Some(from), Some(to)) if to > from => {
+            (Some(from), Some(to)) if to != from => {
                 Err(self.operand_error(0, "of as many bytes as the result"))
             }
             _ => Ok(given),
         }
     }
 
+    /// Of equal width: the same extents. To narrower elements: a new last dimension with the parts. To wider ones:
+    /// the last dimension, which holds the parts, goes.
     pub(super) fn bitcast_convert(&self) -> Result<ArrayShape> {
         let operand = self.array(0)?;
         let to = self.given_array()?.element_type;
