@@ -32,8 +32,8 @@ pub enum Change {
     /// The stage with the passes of a name does something more in the end.
     After(&'static str, AnyPass),
     /// Recomputation takes time: as much for a byte that is not kept as so many `times` writing it to main memory and
-    /// reading it back, in the part of the program that `reach` says ([`Remat::reach`]). With all of it, loops recompute
-    /// rows at that price, too.
+    /// reading it back, in the part of the program, and of the steps of its loops, that `reach` says ([`Remat::reach`],
+    /// [`LoopResiduals::reach`]).
     Price {
         /// How often.
         times: f64,
@@ -96,7 +96,7 @@ impl Variant {
     /// the peak; and whether the largest arrays are ever there as a whole.
     pub fn smaller() -> Vec<Variant> {
         let whole = "what takes time is computed again, too, where a byte is worth moving it so many times";
-        let early = "the same, in the first part of what runs before the peak";
+        let early = "the same, in the first part of what runs before the peak, and of the steps of loops";
         let priced = |name, times, reach| {
             let description = if reach < 1.0 { early } else { whole };
             variant(name, description, [Change::Price { times, reach }])
@@ -114,6 +114,7 @@ impl Variant {
             priced("price 4, three quarters", 4.0, 0.75),
             in_blocks("blocks of rows, price 2, first half", &[Change::Price { times: 2.0, reach: 0.5 }]),
             priced("price 1", 1.0, 1.0),
+            in_blocks("blocks of rows, kept products", &[Change::Recompute(without_products)]),
             priced("price 16", 16.0, 1.0),
         ]
     }
@@ -178,8 +179,8 @@ impl Change {
     fn is_about(&self, stage: &Pipeline) -> bool {
         match self {
             Change::Without(name) | Change::After(name, _) => stage.contains(name),
-            Change::Price { reach, .. } if *reach == 1.0 && stage.contains(LOOP_RESIDUALS.name()) => true,
-            Change::Recompute(_) | Change::Price { .. } => stage.contains(REMAT.name()),
+            Change::Price { .. } => stage.contains(LOOP_RESIDUALS.name()) || stage.contains(REMAT.name()),
+            Change::Recompute(_) => stage.contains(REMAT.name()),
             Change::Fuse(_) => false,
         }
     }
@@ -204,10 +205,7 @@ impl Change {
                     false => REMAT.products,
                 };
                 let remat = Remat { products, reach: *reach, ..REMAT };
-                let residuals = match *reach == 1.0 {
-                    true => LoopResiduals { products, ..LOOP_RESIDUALS },
-                    false => LOOP_RESIDUALS,
-                };
+                let residuals = LoopResiduals { products, reach: *reach, ..LOOP_RESIDUALS };
                 each.for_each(|stage| {
                     *stage = stage.with(REMAT.name(), remat).with(LOOP_RESIDUALS.name(), residuals);
                 });

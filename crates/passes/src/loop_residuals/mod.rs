@@ -35,6 +35,9 @@ use crate::{Context, Outcome, Pass, PassError, Report};
 pub struct LoopResiduals {
     /// Which matrix products and convolutions may be recomputed.
     pub products: Products,
+    /// The part of a step, from its begin, in which values may be recomputed that take time to compute. With less than all
+    /// of it, less is recomputed, and more is kept.
+    pub reach: f64,
     /// Most times that pairs of loops are looked for. Each time, a loop is part of one pair.
     pub max_rounds: usize,
     /// The bytes kept must shrink by this fraction at least: less is not worth the longer program.
@@ -43,7 +46,7 @@ pub struct LoopResiduals {
 
 /// The pass as `compile` runs it.
 pub const LOOP_RESIDUALS: LoopResiduals =
-    LoopResiduals { products: Products::Cheap, max_rounds: 4, min_gain: 1.0 / 16.0 };
+    LoopResiduals { products: Products::Cheap, reach: 1.0, max_rounds: 4, min_gain: 1.0 / 16.0 };
 
 impl Default for LoopResiduals {
     fn default() -> LoopResiduals {

@@ -44,7 +44,7 @@ impl Products {
     /// What lowers only the peak of a computation that is not at the peak of the program is not worth any time.
     pub(super) fn off_the_peak(self) -> Products {
         match self {
-            Products::ForSecondsPerByte(_) | Products::ForSecondsPerByteButEvery(..) => Products::Cheap,
+            Products::ForSecondsPerByte(_) | Products::ForSecondsPerByteButEvery(..) => Products::Kept,
             same => same,
         }
     }
