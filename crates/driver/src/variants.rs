@@ -39,6 +39,8 @@ pub enum Change {
         times: f64,
         /// In which part.
         reach: f64,
+        /// How often the peak may be lowered at most: see [`Remat::max_rounds`].
+        rounds: usize,
     },
     /// Each way to fuse has other options.
     Fuse(fn(Fusion) -> Fusion),
@@ -97,25 +99,33 @@ impl Variant {
     pub fn smaller() -> Vec<Variant> {
         let whole = "what takes time is computed again, too, where a byte is worth moving it so many times";
         let early = "the same, in the first part of what runs before the peak, and of the steps of loops";
-        let priced = |name, times, reach| {
+        let priced = |name, times, reach, rounds| {
             let description = if reach < 1.0 { early } else { whole };
-            variant(name, description, [Change::Price { times, reach }])
+            variant(name, description, [Change::Price { times, reach, rounds }])
         };
-        let in_blocks = |name, changes: &[Change]| {
+        let in_blocks = |name, change: Change| {
             let blocks = Change::After(LOOP_RESIDUALS.name(), LARGEST_IN_BLOCKS.into());
             let description = "the largest arrays are computed a block of rows at a time, and as above";
-            variant(name, description, changes.iter().cloned().chain([blocks]))
+            variant(name, description, [change, blocks])
         };
+        let priced_in_blocks =
+            |name, times, reach| in_blocks(name, Change::Price { times, reach, rounds: 1 });
+        // What most programs are smaller with comes first: of large programs only the first are tried.
         vec![
-            priced("price 2", 2.0, 1.0),
-            in_blocks("blocks of rows", &[Change::Recompute(in_one_round)]),
-            in_blocks("blocks of rows, price 2", &[Change::Price { times: 2.0, reach: 1.0 }]),
-            priced("price 2, first half", 2.0, 0.5),
-            priced("price 4, three quarters", 4.0, 0.75),
-            in_blocks("blocks of rows, price 2, first half", &[Change::Price { times: 2.0, reach: 0.5 }]),
-            priced("price 1", 1.0, 1.0),
-            in_blocks("blocks of rows, kept products", &[Change::Recompute(without_products)]),
-            priced("price 16", 16.0, 1.0),
+            priced_in_blocks("blocks of rows, price 2", 2.0, 1.0),
+            priced("price 2", 2.0, 1.0, 1),
+            in_blocks("blocks of rows", Change::Recompute(in_one_round)),
+            priced_in_blocks("blocks of rows, price 2, three quarters", 2.0, 0.75),
+            priced_in_blocks("blocks of rows, price 1.4", 1.4, 1.0),
+            priced_in_blocks("blocks of rows, price 2, first half", 2.0, 0.5),
+            priced_in_blocks("blocks of rows, price 1.4, first half", 1.4, 0.5),
+            priced("price 16", 16.0, 1.0, 1),
+            priced("price 2, first half, many rounds", 2.0, 0.5, REMAT.max_rounds),
+            priced("price 1.4", 1.4, 1.0, 1),
+            in_blocks("blocks of rows, kept products", Change::Recompute(without_products)),
+            priced_in_blocks("blocks of rows, price 16", 16.0, 1.0),
+            priced("price 1, many rounds", 1.0, 1.0, REMAT.max_rounds),
+            priced("price 4, three quarters, many rounds", 4.0, 0.75, REMAT.max_rounds),
         ]
     }
 }
@@ -197,15 +207,15 @@ impl Change {
                 let stages = each.filter(|stage| stage.contains(name));
                 stages.for_each(|stage| stage.passes.to_mut().push(pass.clone()));
             }
-            Change::Price { times, reach } => {
+            &Change::Price { times, reach, rounds } => {
                 let seconds_per_byte = 2.0 * Machine::new(target).memory_seconds(MemorySpaceId::MAIN, 1.0);
                 let products = match seconds_per_byte > 0.0 {
                     true => Products::ForSecondsPerByte(times * seconds_per_byte),
                     // Where nobody knows how long bytes take, no byte is worth any time.
                     false => REMAT.products,
                 };
-                let remat = Remat { products, reach: *reach, ..REMAT };
-                let residuals = LoopResiduals { products, reach: *reach, ..LOOP_RESIDUALS };
+                let remat = Remat { products, reach, max_rounds: rounds, ..REMAT };
+                let residuals = LoopResiduals { products, reach, ..LOOP_RESIDUALS };
                 each.for_each(|stage| {
                     *stage = stage.with(REMAT.name(), remat).with(LOOP_RESIDUALS.name(), residuals);
                 });

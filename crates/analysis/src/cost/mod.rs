@@ -95,7 +95,8 @@ pub fn operations(module: &Module, id: InstructionId) -> Work {
 impl Work {
     /// Operations of matrix products and convolutions, of all types.
     pub fn matrix_operations(&self) -> f64 {
-        self.matrix.iter().map(|products| products.operations).sum()
+        // Not `sum`: that of no floats is -0.
+        self.matrix.iter().fold(0.0, |sum, products| sum + products.operations)
     }
 
     /// The read of an operand that is an array; `None` where nothing is read of it, or it is a tuple.
