@@ -145,6 +145,7 @@ fn no_line_is_longer_than_the_screen() {
 
 /// A terminal shows what a pipe gets, in colours: nothing wraps, and of what moved while it ran nothing is left.
 #[test]
+#[allow(clippy::print_stderr, reason = "people want to know that nothing was looked at")]
 fn a_terminal_shows_the_same() {
     let folder = tempfile::tempdir().unwrap();
     screen(80, &PLAN, folder.path());
@@ -153,7 +154,7 @@ fn a_terminal_shows_the_same() {
     for (name, args) in VERBS.into_iter().chain([run]) {
         for width in [80, 120] {
             let Some(terminal) = Terminal::run(width, args, folder.path()) else {
-                println!("skipped: no tmux");
+                eprintln!("skipped: no tmux");
                 return;
             };
             assert_eq!(
