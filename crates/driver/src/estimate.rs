@@ -126,8 +126,8 @@ fn passes_of(compiler: &Compiler) -> Result<Pipeline, EstimateError> {
 fn plan_options(compiler: &Compiler) -> PlanOptions {
     let method = |scheduler: &Scheduler| match scheduler {
         Scheduler::List => Method::List,
-        Scheduler::DepthFirst => Method::DepthFirst,
-        Scheduler::PostOrder => Method::PostOrder,
+        Scheduler::DepthFirst => plan::DEPTH_FIRST_AS_XLA,
+        Scheduler::PostOrder => plan::POST_ORDER_AS_XLA,
         Scheduler::BreadthFirst => Method::BreadthFirst,
     };
     let methods = compiler.schedulers.iter().map(method).collect();

@@ -30,6 +30,7 @@
 mod assign;
 mod cost;
 mod error;
+mod given_orders;
 mod lifetimes;
 mod pins;
 mod plan;
@@ -41,6 +42,7 @@ mod schedule;
 pub use assign::{AssignOptions, SpacePlan, assign, assign_space, storages};
 pub use cost::ProgramCost;
 pub use error::PlanError;
+pub use given_orders::{DEPTH_FIRST_AS_XLA, POST_ORDER_AS_XLA};
 pub use lifetimes::{Lifetime, lifetimes};
 pub use memplan_plan::{
     Effort, HoleOptions, Home, Load, Method, PlaceError, PlaceOptions, RegionError, RegionReport,

@@ -8,8 +8,9 @@ use cranelift_entity::SecondaryMap;
 use memplan_analysis::{CallGraph, CallGraphError};
 use memplan_ir::{ComputationId, Module, Schedule};
 use memplan_memory::{Bytes, Target};
-use memplan_plan::{RegionError, RegionReport, ScheduleOptions};
+use memplan_plan::{Method, RegionError, RegionReport, ScheduleOptions};
 
+use crate::given_orders::given_orders;
 use crate::regions::{Results, regions};
 
 /// What each way of scheduling found.
@@ -70,7 +71,13 @@ pub(crate) fn schedule_with(
 ) -> Result<(Schedule, ScheduleReport), ScheduleError> {
     let calls = CallGraph::new(module)?;
     calls.require_flat(module)?;
-    let (regions, nodes) = regions(module, &calls, target, results);
+    let (mut regions, nodes) = regions(module, &calls, target, results);
+    if options.methods.iter().any(|method| matches!(method, Method::Given(_))) {
+        for (region, nodes) in regions.values_mut().zip(nodes.values()) {
+            let orders = given_orders(module, target, nodes.computation);
+            region.given = orders.iter().map(|order| nodes.among(order)).collect();
+        }
+    }
     let found = memplan_plan::schedule_regions(regions, options).map_err(|error| match error {
         RegionError::Cycle { region, node } => ScheduleError::Cycle {
             computation: module.computations[nodes[region].computation].name.clone(),

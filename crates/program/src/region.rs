@@ -38,6 +38,9 @@ pub struct Region {
     pub reuses: Vec<Reuse>,
     /// The nodes that run other regions.
     pub calls: Vec<Call>,
+    /// Orders of all nodes that are known without looking at bytes, to be tried as they are, but for what
+    /// [`dependencies`](Region::dependencies) forbid.
+    pub given: Vec<Vec<NodeId>>,
 }
 
 /// Bytes that are live from the first node that touches them to the last.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use memplan_analysis::{FactorId, ValueClass};
 use memplan_ir::ArrayShape;
 use memplan_passes as passes;
+use memplan_passes::{Context, RunOptions};
 
 use super::Setting;
 use super::program::Program;
@@ -101,8 +102,24 @@ fn features(program: &Program) -> Option<(usize, usize, i64)> {
     })
 }
 
-/// The program of one device.
+/// The program of one device, as XLA's partitioner leaves it.
 pub(super) fn carry_out(
+    program: &Program,
+    along: Along,
+    devices: i64,
+    setting: &Setting<'_>,
+) -> Result<Program, String> {
+    let part = of_one_device(program, along, devices, setting)?;
+    let mut module = part.module.clone();
+    // It merges common subexpressions when it is done, which XLA otherwise does only after other rewrites.
+    let context = Context { target: setting.target };
+    passes::run(&mut module, &[&passes::CSE], &context, RunOptions::default())
+        .map_err(|error| error.to_string())?;
+    module.compact();
+    part.with_module(module)
+}
+
+fn of_one_device(
     program: &Program,
     along: Along,
     devices: i64,

@@ -174,6 +174,30 @@ impl Widen<'_> {
         self.module.add_beside(id, name, shape, Op::Convert, [id])
     }
 
+    /// Computes a copy of a computation in wide types, and rounds every result, which makes a sum of narrow numbers another
+    /// operation than a sum of wide ones.
+    fn widen_body(&mut self, body: ComputationId) {
+        let mut rounded: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
+        let listed = std::mem::take(&mut self.module.computations[body].instructions);
+        for id in listed {
+            for operand in &mut self.module.instructions[id].operands {
+                *operand = rounded.get(operand).copied().unwrap_or(*operand);
+            }
+            self.module.list(id);
+            let narrow = self.module.instructions[id].shape;
+            let Some(wide) = wide_shape(self.module.shape(id)) else { continue };
+            self.module.set_shape(id, wide);
+            if self.module.instructions[id].op.is_elementwise() {
+                let wide = self.module.instructions[id].shape;
+                let back = self.convert(id, narrow);
+                let again = self.convert(back, wide);
+                rounded.insert(id, again);
+            }
+        }
+        let root = &mut self.module.computations[body].root;
+        *root = rounded.get(root).copied().unwrap_or(*root);
+    }
+
     /// The wide form of a computation of numbers, such as a reducer.
     fn body(&mut self, computation: ComputationId) -> Option<ComputationId> {
         if let Some(&body) = self.bodies.get(&computation) {
@@ -188,11 +212,7 @@ impl Widen<'_> {
         let body = computes_numbers.then(|| {
             let name = self.names.fresh(&self.module.computations[computation].name.clone());
             let body = self.module.clone_computation(computation, name);
-            for id in self.module.computations[body].instructions.clone() {
-                if let Some(wide) = wide_shape(self.module.shape(id)) {
-                    self.module.set_shape(id, wide);
-                }
-            }
+            self.widen_body(body);
             body
         });
         self.bodies.insert(computation, body);

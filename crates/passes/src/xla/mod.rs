@@ -7,6 +7,7 @@
 mod bfloat16_propagation;
 mod convolution_canonicalization;
 mod convolution_padding;
+mod divisor_reciprocal;
 mod dot_decomposer;
 mod float_normalization;
 mod fusions;
@@ -20,6 +21,7 @@ mod transposed_state;
 pub use bfloat16_propagation::BFLOAT16_PROPAGATION;
 pub use convolution_canonicalization::CONVOLUTION_CANONICALIZATION;
 pub use convolution_padding::CONVOLUTION_PADDING_LEGALIZATION;
+pub use divisor_reciprocal::DIVISOR_RECIPROCAL;
 pub use dot_decomposer::{DOT_DECOMPOSER, TRANSPOSE_FOLDING};
 pub use float_normalization::FLOAT_NORMALIZATION;
 pub use instruction_fusion::{INSTRUCTION_FUSION, InstructionFusion};

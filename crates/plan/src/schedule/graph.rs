@@ -59,6 +59,8 @@ pub(crate) struct Graph {
     reuses: Table,
     /// Bytes live before anything runs.
     pub(crate) initial: u64,
+    /// For each order that came with the region, the place of each node in it.
+    pub(crate) given: Vec<Vec<u32>>,
 }
 
 /// A partly executed order.
@@ -98,6 +100,13 @@ impl Table {
     }
 }
 
+/// The place of each node in an order; nodes that are not in it come last.
+fn places(n: usize, order: &[NodeId]) -> Vec<u32> {
+    let mut places = vec![u32::MAX; n];
+    order.iter().zip(0..).for_each(|(node, place)| places[node.index()] = place);
+    places
+}
+
 impl Graph {
     /// The graph of a region. `calls` has the nodes that run other regions, each with the bytes it needs while it runs
     /// beyond what is live before it; the others need what they define.
@@ -135,6 +144,7 @@ impl Graph {
             defined_bytes,
             needed_bytes,
             reuses: Table::new(n, reuses),
+            given: region.given.iter().map(|order| places(n, order)).collect(),
             initial: buffers.iter().filter(|s| s.live_in).map(|s| s.bytes).sum(),
             buffers,
         }

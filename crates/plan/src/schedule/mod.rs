@@ -178,6 +178,10 @@ fn best_order(graph: &Graph, budget: u64, options: &ScheduleOptions) -> Result<R
         Method::Tree => starts::tree(graph, &textual),
         Method::Reverse => starts::reverse(graph),
         Method::BreadthFirst => starts::breadth_first(graph),
+        Method::Given(number) => match graph.given.get(usize::from(number)) {
+            Some(places) => starts::given(graph, places),
+            None => textual.clone(),
+        },
         Method::Textual | Method::Search => textual.clone(),
     };
     let methods = if options.methods.is_empty() { &[Method::Textual][..] } else { &options.methods };

@@ -53,6 +53,8 @@ pub enum Method {
     Reverse,
     /// As soon as operands are there.
     BreadthFirst,
+    /// One that came with the region, by its number.
+    Given(u8),
     /// One of these orders, improved.
     Search,
 }

@@ -8,6 +8,7 @@
 //! | post-order | operands from left to right | |
 //! | tree | the operand that needs the most beyond its result | Sethi and Ullman 1970; Liu 1987 |
 //! | reverse | from the end: what needs the fewest operands that are not needed anyway | |
+//! | given | what comes next in an order that came with the region | the caller |
 //! | breadth-first | what has been ready for longest | XLA's `BFScheduler`, for many cores at work |
 //!
 //! All take n log n time in nodes and edges.
@@ -19,15 +20,27 @@ use super::graph::{Graph, Node};
 
 /// The order of the text where it is legal: always the first node that is ready. `None` if the graph has a cycle.
 pub(crate) fn textual(graph: &Graph) -> Option<Vec<Node>> {
+    let order = by_place(graph, |node| node);
+    (order.len() == graph.len()).then_some(order)
+}
+
+/// An order that came with the region, where it is legal; `places` has the place of each node in it.
+pub(crate) fn given(graph: &Graph, places: &[u32]) -> Vec<Node> {
+    by_place(graph, |node| places[node as usize])
+}
+
+/// Always the ready node that comes first by some numbers, then in the text.
+fn by_place(graph: &Graph, place: impl Fn(Node) -> u32) -> Vec<Node> {
     let mut waiting = graph.in_degrees();
     let ready = graph.nodes().filter(|&node| waiting[node as usize] == 0);
-    let mut ready: BinaryHeap<Reverse<Node>> = ready.map(Reverse).collect();
+    let mut ready: BinaryHeap<Reverse<(u32, Node)>> =
+        ready.map(|node| Reverse((place(node), node))).collect();
     let mut order = Vec::with_capacity(graph.len());
-    while let Some(Reverse(node)) = ready.pop() {
+    while let Some(Reverse((_, node))) = ready.pop() {
         order.push(node);
-        release(graph, &mut waiting, node, |next| ready.push(Reverse(next)));
+        release(graph, &mut waiting, node, |next| ready.push(Reverse((place(next), next))));
     }
-    (order.len() == graph.len()).then_some(order)
+    order
 }
 
 /// Always the ready node that frees the most bytes beyond what it defines, then the one with more users.

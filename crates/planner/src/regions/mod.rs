@@ -24,7 +24,7 @@ use memplan_analysis::{Buffers, CallGraph, Dataflow, InPlace, buffers, dataflow}
 use memplan_ir::{ComputationId, InstructionId, Module, Op, Role};
 use memplan_memory::{Bytes, Target};
 use memplan_program::{BufferId, NodeId, Region, RegionId, ValueId};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::buffers::{LocalValue, Neighbors};
 use self::values::value_bytes;
@@ -281,6 +281,13 @@ impl Nodes {
             }
         }
         sequence
+    }
+
+    /// The nodes among some instructions, in their order.
+    pub(crate) fn among(&self, instructions: &[InstructionId]) -> Vec<NodeId> {
+        let nodes: FxHashMap<InstructionId, NodeId> =
+            self.instructions.iter().map(|(node, &id)| (id, node)).collect();
+        instructions.iter().filter_map(|id| nodes.get(id).copied()).collect()
     }
 
     /// The name of a node's instruction.
