@@ -20,6 +20,8 @@
 //! read `x` once. Elementwise results over the same elements may be merged with them; and where the target's kernels of
 //! products and convolutions can add up what they store, the sums of a convolution's result never read it at all.
 
+use std::cell::LazyCell;
+
 use memplan_ir::{ArrayShape, Dimensions, InstructionId, Op};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -233,35 +235,41 @@ impl Grouper<'_> {
     /// Whether a kernel can run when another one does with no more bytes alive. This holds under every schedule, except that
     /// other readers of state that the kernel replaces, where they are allowed, are taken to run in the order of the text.
     fn can_run_with(&self, kernel: &Kernel, other: &Kernel, siblings: Siblings) -> bool {
-        let out_of_step = self.read_out_of_step(kernel);
-        let is_out_of_step = |id| out_of_step.iter().any(|&(_, read)| read == id);
-        let mut shared: u64 = 0;
-        let mut freed: u64 = 0;
-        let mut is_available = |&id: &InstructionId| {
-            let is_shared = other.operands.contains(&id) || other.roots.contains(&id);
-            let is_last = self.is_read_last_by(id, [kernel, other], siblings);
-            if is_shared {
-                shared = shared.saturating_add(cost::result_bytes(self.module, self.target, id));
-            }
-            let is_updated = kernel.roots.iter().any(|&root| self.updated(root) == Some(id));
-            // What the other one writes is there only when it has run; what is updated stays.
-            if is_last && !is_updated && !is_out_of_step(id) && !other.roots.contains(&id) {
-                freed = freed.saturating_add(self.kept_bytes(id));
-            }
-            is_shared
-                || is_last && self.is_state(id)
+        let is_shared = |id: &InstructionId| other.operands.contains(id) || other.roots.contains(id);
+        let is_last = |id: InstructionId| self.is_read_last_by(id, [kernel, other], siblings);
+        let is_there = |&id: &InstructionId| {
+            is_shared(&id)
+                || self.is_state(id) && is_last(id)
                 || self.is_available_early(id)
                 || self.waits_for([other, kernel], id, self.options.siblings.max_wait_steps)
         };
-        if !kernel.operands.iter().all(&mut is_available) {
-            return false;
-        }
-        let is_in_place = |root| {
-            self.updated(root).is_some_and(|array| self.is_read_last_by(array, [kernel, other], siblings))
+        // The search for what is waited for comes last: it may take long.
+        self.frees_what_it_writes(kernel, other, is_shared, is_last) && kernel.operands.iter().all(is_there)
+    }
+
+    /// Whether a kernel that runs when another one does writes no more bytes than the two are the last to read.
+    fn frees_what_it_writes(
+        &self,
+        kernel: &Kernel,
+        other: &Kernel,
+        is_shared: impl Fn(&InstructionId) -> bool,
+        is_last: impl Fn(InstructionId) -> bool,
+    ) -> bool {
+        let bytes = |id: InstructionId| cost::result_bytes(self.module, self.target, id);
+        let out_of_step = LazyCell::new(|| self.read_out_of_step(kernel));
+        let is_out_of_step = |id| out_of_step.iter().any(|&(_, read)| read == id);
+        let is_updated = |id| kernel.roots.iter().any(|&root| self.updated(root) == Some(id));
+        // What the other one writes is there only when it has run; what is updated stays.
+        let is_freed = |&id: &InstructionId| {
+            !is_updated(id) && !other.roots.contains(&id) && is_last(id) && !is_out_of_step(id)
         };
-        let written = kernel.roots.iter().filter(|&&root| !is_in_place(root));
-        let written = written.map(|&root| cost::result_bytes(self.module, self.target, root));
-        written.fold(0, u64::saturating_add) <= freed.saturating_add(self.options.slack.of(shared))
+        let operands = || kernel.operands.iter().copied();
+        let freed = operands().filter(is_freed).map(|id| self.kept_bytes(id)).fold(0, u64::saturating_add);
+        let shared = operands().filter(is_shared).map(bytes).fold(0, u64::saturating_add);
+        let is_in_place = |&&root: &&InstructionId| self.updated(root).is_some_and(&is_last);
+        let written = kernel.roots.iter().filter(|root| !is_in_place(root));
+        let written = written.map(|&root| bytes(root)).fold(0, u64::saturating_add);
+        written <= freed.saturating_add(self.options.slack.of(shared))
     }
 
     /// Whether one of two kernels would be the last to read an instruction if the first ran when the second does. Others may
