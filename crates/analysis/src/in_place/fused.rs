@@ -1,6 +1,11 @@
 //! What a fused computation does to its parameters: which it updates in place, and which it reads element by element.
 
-use memplan_ir::{ArrayLiteral, ArrayShape, ComputationId, InstructionId, Module, Op, Shape, ShapeIndex};
+use std::collections::BTreeSet;
+
+use cranelift_entity::SecondaryMap;
+use memplan_ir::{
+    ArrayLiteral, ArrayShape, ComputationId, InstructionId, Module, Op, Shape, ShapeIndex, Users,
+};
 use rustc_hash::FxHashMap;
 
 use super::lie::{same_order, storage_bits, tiles};
@@ -24,8 +29,7 @@ pub(super) struct PointwiseUse {
     pub(super) beside: Vec<ShapeIndex>,
 }
 
-/// The leaves of a fused root: where each is, which instruction computes it, and where in its result.
-fn root_leaves(module: &Module, fused: ComputationId) -> Vec<(ShapeIndex, InstructionId, ShapeIndex)> {
+fn root_leaves(module: &Module, fused: ComputationId) -> Vec<Leaf> {
     let id = module.computations[fused].root;
     let root = &module.instructions[id];
     match (&root.op, module.shape(id)) {
@@ -118,15 +122,38 @@ fn see_through(module: &Module, mut id: InstructionId, mut at: ShapeIndex) -> (I
 /// ```
 ///
 /// Not so if what was reduced flows back to the same place (softmax): then all of a row is read before any is written.
-/// Linear in the computation for each parameter.
+/// Close to linear in what is computed from each parameter.
 pub(super) fn pointwise_uses(
     module: &Module,
     fused: ComputationId,
     facts: &InPlace,
+    readers: &Readers,
 ) -> Vec<Option<PointwiseUse>> {
+    let leaves = root_leaves(module, fused);
     let parameters = module.computations[fused].parameters.iter();
-    parameters.map(|&parameter| pointwise_use(module, fused, parameter, facts)).collect()
+    parameters.map(|&parameter| pointwise_use(module, fused, parameter, facts, readers, &leaves)).collect()
 }
+
+/// Who reads what within computations, and where that stands.
+pub(super) struct Readers {
+    users: Users,
+    /// The place of each instruction in its computation.
+    place: SecondaryMap<InstructionId, u32>,
+}
+
+impl Readers {
+    pub(super) fn new(module: &Module) -> Readers {
+        let mut place = SecondaryMap::with_capacity(module.instructions.len());
+        place.resize(module.instructions.len());
+        for computation in module.computations.values() {
+            (0..).zip(&computation.instructions).for_each(|(i, &id)| place[id] = i);
+        }
+        Readers { users: Users::new(module), place }
+    }
+}
+
+/// A leaf of a fused root: where it is, which instruction computes it, and where in its result.
+type Leaf = (ShapeIndex, InstructionId, ShapeIndex);
 
 /// How an instruction depends on a parameter.
 #[derive(Clone, Copy, PartialEq)]
@@ -148,24 +175,30 @@ fn pointwise_use(
     fused: ComputationId,
     parameter: InstructionId,
     facts: &InPlace,
+    readers: &Readers,
+    leaves: &[Leaf],
 ) -> Option<PointwiseUse> {
-    let computation = &module.computations[fused];
+    let root = module.computations[fused].root;
+    let is_root_tuple = |id: InstructionId| id == root && module.instructions[id].op == Op::Tuple;
     let mut walk = Walk { module, facts, parameter, reaches: FxHashMap::default() };
     walk.reaches.insert(parameter, Reach::Point);
-    for &id in &computation.instructions {
-        let is_root_tuple = id == computation.root && module.instructions[id].op == Op::Tuple;
-        let is_reached = |operand: &InstructionId| walk.reaches.contains_key(operand);
-        if !is_root_tuple && module.instructions[id].operands.iter().any(is_reached) {
-            let reach = walk.step(id)?;
-            walk.reaches.insert(id, reach);
-        }
+    // What is reached is looked at in the order of the computation: after all that it is computed from.
+    let mut next: BTreeSet<u32> = BTreeSet::new();
+    let mut last = parameter;
+    loop {
+        let of_last = readers.users.of(last).iter().filter(|&&user| !is_root_tuple(user));
+        next.extend(of_last.map(|&user| readers.place[user]));
+        let Some(place) = next.pop_first() else { break };
+        last = module.computations[fused].instructions[place as usize];
+        let reach = walk.step(last)?;
+        walk.reaches.insert(last, reach);
     }
     let mut found = PointwiseUse::default();
-    for (index, leaf, at) in root_leaves(module, fused) {
-        match at.0.first().map_or_else(|| walk.of(leaf), |&i| walk.of_element(leaf, i)) {
-            Some(Reach::Point) => found.points.push(index),
-            Some(Reach::Reduced) => found.reduced.push(index),
-            Some(Reach::Beside) => found.beside.push(index),
+    for (index, leaf, at) in leaves {
+        match at.0.first().map_or_else(|| walk.of(*leaf), |&i| walk.of_element(*leaf, i)) {
+            Some(Reach::Point) => found.points.push(index.clone()),
+            Some(Reach::Reduced) => found.reduced.push(index.clone()),
+            Some(Reach::Beside) => found.beside.push(index.clone()),
             Some(Reach::Window(_)) => return None,
             None => {}
         }

@@ -3,11 +3,13 @@
 mod fused;
 mod lie;
 
+use std::cell::LazyCell;
+
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{ComputationId, InstructionId, Module, Op, OutputOperandAlias, Shape, ShapeIndex, UnaryOp};
 use smallvec::SmallVec;
 
-use self::fused::{PointwiseUse, Updated, leaf_at, pointwise_uses, updated_in_place};
+use self::fused::{PointwiseUse, Readers, Updated, leaf_at, pointwise_uses, updated_in_place};
 use self::lie::{same_bytes, same_order, same_storage};
 
 /// A part of an operand and the part of the result that shares its buffer.
@@ -40,6 +42,7 @@ impl InPlace {
             pointwise: SecondaryMap::new(),
             started: SecondaryMap::new(),
         };
+        let readers = LazyCell::new(|| Readers::new(module));
         // Callees precede callers, so a nested fusion is known before the one around it.
         for computation in module.computations.values() {
             for &instruction in &computation.instructions {
@@ -47,7 +50,7 @@ impl InPlace {
                 if let (Op::Fusion(_), &[fused]) = (&instruction.op, instruction.called.as_slice())
                     && facts.pointwise[fused].is_empty()
                 {
-                    let uses = pointwise_uses(module, fused, &facts);
+                    let uses = pointwise_uses(module, fused, &facts, &readers);
                     facts.fused[fused] = updated_in_place(module, fused, &facts, &uses);
                     facts.pointwise[fused] = uses;
                 }
