@@ -2,10 +2,10 @@
 //! keeps them.
 
 use indexmap::IndexMap;
-use memplan_analysis::{ValueClass, ValueId, folded_operation, innermost_frame, operation, user_frame};
+use memplan_analysis::{Time, ValueClass, ValueId, folded_operation, innermost_frame, operation, user_frame};
 use memplan_ir::{ArrayShape, Module, Position, Shape};
 use memplan_memory::{Bytes, HeldEntry, HolderEntry, MemorySpaceId, PeakEntry, PlanFile};
-use memplan_planner::{PeakBuffer, PeakReport, Planned, peak_report_in};
+use memplan_planner::{PeakBuffer, PeakReport, Planned, peak_report_in, report_at};
 use strum::{EnumString, IntoStaticStr};
 
 use crate::Words;
@@ -89,7 +89,15 @@ impl GroupBy {
 impl Peak {
     /// The peak of one memory of a plan. Linear in the module.
     pub fn new(words: &Words<'_>, planned: &Planned, space: MemorySpaceId) -> Peak {
-        let report = peak_report_in(words.module, words.facts, &planned.plan, space);
+        Peak::of(words, peak_report_in(words.module, words.facts, &planned.plan, space), space)
+    }
+
+    /// What holds a memory at an instant, as if that were its peak. Linear in the module.
+    pub(crate) fn at(words: &Words<'_>, planned: &Planned, space: MemorySpaceId, time: Time) -> Peak {
+        Peak::of(words, report_at(words.module, words.facts, &planned.plan, space, time), space)
+    }
+
+    fn of(words: &Words<'_>, report: PeakReport, space: MemorySpaceId) -> Peak {
         let holder =
             |buffer: &PeakBuffer| Holder::new(words, buffer.value, &buffer.position, buffer.slice.size);
         let holders = report.buffers.iter().map(holder).collect();
@@ -131,7 +139,7 @@ impl Peak {
     }
 
     /// As in the plan file.
-    fn entry(&self, module: &Module) -> PeakEntry {
+    pub(crate) fn entry(&self, module: &Module) -> PeakEntry {
         let held = |i: &usize| {
             let PeakBuffer { slice, position, .. } = &self.report.buffers[*i];
             let instruction = &module.instructions[position.instruction];
@@ -228,7 +236,7 @@ impl Holder {
 }
 
 /// The name of an instruction without the number that makes it unlike others.
-fn fold_instruction(name: &str) -> String {
+pub(crate) fn fold_instruction(name: &str) -> String {
     match name.rsplit_once('.') {
         Some((stem, number)) if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) => {
             stem.to_string()

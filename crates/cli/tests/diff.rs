@@ -39,6 +39,19 @@ fn reasons_are_named() {
         let text = shown(80, &["diff", &case("step"), &case("batch"), "--format", "markdown"]);
         insta::assert_snapshot!("diff_markdown", text);
     });
+    let (small, large) = (case("weights_at_the_peak"), case("batch_at_the_peak"));
+    insta::with_settings!({
+        snapshot_path => "../../../snapshots",
+        prepend_module_to_snapshot => false,
+        omit_expression => true,
+    }, {
+        // The same place either way: what shrank is compared where the peak was.
+        for (name, before, after) in [("moved", &small, &large), ("moved_back", &large, &small)] {
+            let text = shown(80, &["diff", before, after]);
+            assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+            insta::assert_snapshot!(format!("diff_{name}"), text);
+        }
+    });
     assert!(shown(80, &["diff", &case("step"), &case("step")]).contains("as many bytes as before"));
 }
 

@@ -54,15 +54,32 @@ pub enum KeptBy {
 /// Finds the peak of a plan, of all memories together, and what is live there. Linear in positions, and in what is live
 /// at the peak.
 pub fn peak_report(module: &Module, facts: &Facts, plan: &MemoryPlan) -> PeakReport {
-    report(module, facts, plan, |_| true)
+    report(module, facts, plan, None, |_| true)
 }
 
 /// The same for one memory alone.
 pub fn peak_report_in(module: &Module, facts: &Facts, plan: &MemoryPlan, space: MemorySpaceId) -> PeakReport {
-    report(module, facts, plan, |slice| plan.allocations[slice.allocation].space == space)
+    report(module, facts, plan, None, |slice| plan.allocations[slice.allocation].space == space)
 }
 
-fn report(module: &Module, facts: &Facts, plan: &MemoryPlan, counts: impl Fn(Slice) -> bool) -> PeakReport {
+/// The same for an instant of one's own choice, whatever is live then.
+pub fn report_at(
+    module: &Module,
+    facts: &Facts,
+    plan: &MemoryPlan,
+    space: MemorySpaceId,
+    time: Time,
+) -> PeakReport {
+    report(module, facts, plan, Some(time), |slice| plan.allocations[slice.allocation].space == space)
+}
+
+fn report(
+    module: &Module,
+    facts: &Facts,
+    plan: &MemoryPlan,
+    time: Option<Time>,
+    counts: impl Fn(Slice) -> bool,
+) -> PeakReport {
     let mut placed = placed_values(facts, plan);
     placed.retain(|(slice, _)| counts(*slice));
     let mut load = crate::Load::new(facts.line.end());
@@ -70,7 +87,10 @@ fn report(module: &Module, facts: &Facts, plan: &MemoryPlan, counts: impl Fn(Sli
         load.add(lifetime.live, lifetime.slice.size);
     }
     let curve: Vec<Bytes> = load.curve().collect();
-    let (time, bytes) = load.peak();
+    let (time, bytes) = match time {
+        None => load.peak(),
+        Some(time) => (time, curve.get(time as usize).copied().unwrap_or_default()),
+    };
     let mut at_peak: Vec<&(Slice, ValueId)> =
         placed.iter().filter(|(_, value)| occupied(facts, module, *value).is_live_at(time)).collect();
     // One line a slice: of the values that share it, the largest, and of those the one that is needed longest.

@@ -7,8 +7,9 @@ use memplan_memory::{Bytes, KindName, PlanFile};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
+use super::moved::{Moved, Place};
 use super::shape::{Ratio, ShapeText};
-use super::{Change, Figure, Held, difference};
+use super::{Change, Figure, difference};
 
 /// A reason for several changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -39,6 +40,8 @@ pub enum CauseKind {
     New,
     /// Values are not live at the peak any more.
     Gone,
+    /// The peak is at another place of the program: by how much more is live there, in the program whose peak is the smaller.
+    PeakMoved,
     /// Results live in arguments, or do so no more.
     Donation,
     /// The arena has more or fewer bytes that hold nothing.
@@ -59,17 +62,18 @@ const RECOMPUTED: &str = "rematted_computation";
 /// Finds the reasons for what changed at the peak of one memory, the most bytes first. Arguments are named for dimensions;
 /// those that changed are among the changes of main memory. Linear in the changes.
 pub(super) fn causes(changes: &[Change], arguments: &[Change], totals: &[Figure]) -> Vec<Cause> {
+    let mut scaled: Scaled<'_> = FxHashMap::default();
+    for argument in arguments.iter().filter(|change| [INPUT, PARAMETER].contains(&change.class.as_str())) {
+        for ratio in ratios_of(argument) {
+            scaled.entry(ratio).or_default().push(argument);
+        }
+    }
     let mut groups: IndexMap<Reason, Vec<&Change>> = IndexMap::new();
     for change in changes {
-        groups.entry(Reason::of(change)).or_default().push(change);
+        groups.entry(Reason::of(change, &scaled)).or_default().push(change);
     }
-    let mut arguments_by_reason: FxHashMap<Reason, Vec<&Change>> = FxHashMap::default();
-    for argument in arguments.iter().filter(|change| [INPUT, PARAMETER].contains(&change.class.as_str())) {
-        arguments_by_reason.entry(Reason::of(argument)).or_default().push(argument);
-    }
-    let arguments = |reason| arguments_by_reason.get(reason).map_or(&[][..], |arguments| arguments);
     let mut causes: Vec<Cause> =
-        groups.iter().map(|(reason, changes)| reason.cause(changes, arguments(reason))).collect();
+        groups.iter().map(|(reason, changes)| reason.cause(changes, &scaled)).collect();
     let is_recomputed =
         changes.iter().any(|change| change.after.is_some() && change.operation.contains(RECOMPUTED));
     for cause in causes.iter_mut().filter(|cause| cause.kind == CauseKind::Residuals && cause.bytes < 0) {
@@ -88,11 +92,14 @@ pub(super) fn sort(causes: &mut Vec<Cause>) {
     causes.sort_by_key(|cause| std::cmp::Reverse(cause.bytes.unsigned_abs()));
 }
 
+/// Arguments by what their dimensions changed by.
+type Scaled<'c> = FxHashMap<Ratio, Vec<&'c Change>>;
+
 /// What changes with one reason have in common.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Reason {
-    /// Dimensions changed by this ratio.
-    Ratio(Ratio),
+    /// Dimensions changed by these ratios.
+    Ratios(Vec<Ratio>),
     ElementType(String, String),
     Number(usize, usize),
     Shape,
@@ -101,14 +108,16 @@ enum Reason {
 }
 
 impl Reason {
-    fn of(change: &Change) -> Reason {
+    fn of(change: &Change, scaled: &Scaled<'_>) -> Reason {
         let (Some(before), Some(after)) = (&change.before, &change.after) else {
             return Reason::Alone(change.class.clone(), change.after.is_some());
         };
-        let (from, to) = (ShapeText::new(&before.shape), ShapeText::new(&after.shape));
-        if let Some(&(a, b)) = changed_dimensions(before, after).first() {
-            return Reason::Ratio(Ratio::of(a, b));
+        let ratios = ratios_of(change);
+        // Several are a reason only where arguments changed so, too: otherwise it is another shape.
+        if ratios.len() == 1 || (ratios.len() > 1 && ratios.iter().all(|ratio| scaled.contains_key(ratio))) {
+            return Reason::Ratios(ratios);
         }
+        let (from, to) = (ShapeText::new(&before.shape), ShapeText::new(&after.shape));
         match (from.element == to.element, before.count == after.count) {
             _ if from.dimensions() != to.dimensions() => Reason::Shape,
             (false, _) => Reason::ElementType(from.element.to_string(), to.element.to_string()),
@@ -117,9 +126,9 @@ impl Reason {
         }
     }
 
-    fn cause(&self, changes: &[&Change], arguments: &[&Change]) -> Cause {
+    fn cause(&self, changes: &[&Change], scaled: &Scaled<'_>) -> Cause {
         let kind = match self {
-            Reason::Ratio(_) => CauseKind::Dimension,
+            Reason::Ratios(_) => CauseKind::Dimension,
             Reason::ElementType(..) => CauseKind::ElementType,
             Reason::Number(..) => CauseKind::Number,
             Reason::Shape => CauseKind::Shape,
@@ -128,7 +137,7 @@ impl Reason {
             Reason::Alone(_, false) => CauseKind::Gone,
         };
         let what = match self {
-            Reason::Ratio(ratio) => dimension(*ratio, changes, arguments),
+            Reason::Ratios(ratios) => dimensions(ratios, changes, scaled),
             Reason::ElementType(from, to) => format!("{from} became {to}: {}", named(changes)),
             Reason::Number(from, to) => format!("{from} became {to} of one shape: {}", named(changes)),
             Reason::Shape => format!("other shapes: {}", named(changes)),
@@ -147,36 +156,33 @@ impl Reason {
     }
 }
 
-/// The dimensions that differ, where all of them changed by the same factor.
-fn changed_dimensions(before: &Held, after: &Held) -> Vec<(u64, u64)> {
-    let (from, to) = (ShapeText::new(&before.shape), ShapeText::new(&after.shape));
-    let (from, to) = (from.dimensions(), to.dimensions());
+/// The dimensions that differ, with their numbers; none where there are more or fewer of them than before.
+fn changed_dimensions(change: &Change) -> Vec<(usize, u64, u64)> {
+    let (Some(before), Some(after)) = (&change.before, &change.after) else { return Vec::new() };
+    let (from, to) = (ShapeText::new(&before.shape).dimensions(), ShapeText::new(&after.shape).dimensions());
     if from.len() != to.len() {
         return Vec::new();
     }
-    let changed: Vec<(u64, u64)> = from.into_iter().zip(to).filter(|(a, b)| a != b).collect();
-    let is_one_factor = changed
-        .iter()
-        .all(|&(a, b)| u128::from(a) * u128::from(changed[0].1) == u128::from(b) * u128::from(changed[0].0));
-    if is_one_factor { changed } else { Vec::new() }
+    let pairs = from.into_iter().zip(to).enumerate();
+    pairs.filter(|(_, (a, b))| a != b).map(|(d, (a, b))| (d, a, b)).collect()
 }
 
-/// `batch 8 -> 16: ...`: the dimension as the inputs have it, else as the parameters have it, else the smallest that there
-/// is, since others are products of it. Arguments are those of the program, in whatever memory.
-fn dimension(ratio: Ratio, changes: &[&Change], arguments: &[&Change]) -> String {
-    let of_class =
-        |class: &'static str| arguments.iter().copied().filter(move |change| change.class == class);
-    let (inputs, parameters) = (size(of_class(INPUT)), size(of_class(PARAMETER)));
-    let bytes = |class: &'static str| of_class(class).map(Change::bytes).sum::<i128>().unsigned_abs();
-    // A table of few values may look like a weight; where the model grew, its weights are most of what did.
-    let is_model = bytes(PARAMETER) > bytes(INPUT);
-    let (what, sizes) = match (inputs, parameters, size(changes.iter().copied())) {
-        (Some((sizes, true)), _, _) if !is_model => ("batch", sizes),
-        (Some((sizes, _)), _, _) => ("a dimension of the inputs", sizes),
-        (None, Some((sizes, _)), _) => ("a dimension of the parameters", sizes),
-        (None, None, Some((sizes, _))) => ("a dimension", sizes),
-        (None, None, None) => ("a dimension", (ratio.0, ratio.1)),
-    };
+/// By what dimensions changed: each ratio once, in order.
+fn ratios_of(change: &Change) -> Vec<Ratio> {
+    let mut ratios: Vec<Ratio> = Vec::new();
+    for (_, a, b) in changed_dimensions(change) {
+        let ratio = Ratio::of(a, b);
+        if !ratios.contains(&ratio) {
+            ratios.push(ratio);
+        }
+    }
+    ratios.sort_unstable();
+    ratios
+}
+
+/// `batch 8 -> 16: ...`, or `batch 8 -> 16 and a dimension of the inputs 128 -> 192: ...`.
+fn dimensions(ratios: &[Ratio], changes: &[&Change], scaled: &Scaled<'_>) -> String {
+    let which: Vec<String> = ratios.iter().map(|&ratio| dimension(ratio, changes, scaled)).collect();
     let mut classes: BTreeMap<&str, i128> = BTreeMap::new();
     for change in changes {
         *classes.entry(&change.class).or_default() += change.bytes();
@@ -185,36 +191,52 @@ fn dimension(ratio: Ratio, changes: &[&Change], arguments: &[&Change]) -> String
     classes.sort_by_key(|(_, bytes)| std::cmp::Reverse(bytes.unsigned_abs()));
     let classes: Vec<String> =
         classes.iter().map(|(class, bytes)| format!("{} {}", plural(class), signed(*bytes))).collect();
-    let squared = changes.iter().any(|change| match (&change.before, &change.after) {
-        (Some(before), Some(after)) => changed_dimensions(before, after).len() > 1,
-        _ => false,
-    });
-    let squared = if squared { "; some values have it twice" } else { "" };
+    let squared = changes.iter().any(|change| changed_dimensions(change).len() > ratios.len());
+    let squared = match (squared, ratios.len()) {
+        (false, _) => "",
+        (true, 1) => "; some values have it twice",
+        (true, _) => "; some values have one of them twice",
+    };
+    let how = if let [ratio] = ratios { factor(*ratio) } else { "changed".to_string() };
     format!(
-        "{what} {} -> {}: {} {}, {}{squared}: {}",
-        sizes.0,
-        sizes.1,
+        "{}: {} {how}, {}{squared}: {}",
+        which.join(" and "),
         kinds(changes.len()),
-        factor(ratio),
         classes.join(", "),
         named(changes),
     )
 }
 
-/// The smallest dimension that changed, before and after, and whether it is the first of a value.
-fn size<'c>(changes: impl Iterator<Item = &'c Change>) -> Option<((u64, u64), bool)> {
-    let sizes = changes.filter_map(|change| {
-        let (before, after) = (change.before.as_ref()?, change.after.as_ref()?);
-        Some((*changed_dimensions(before, after).first()?, is_first(before, after)))
-    });
-    sizes.min_by_key(|&(sizes, is_first)| (sizes, !is_first))
+/// `batch 8 -> 16`: the dimension as the inputs have it, else as the parameters have it, else the smallest that there
+/// is, since others are products of it.
+fn dimension(ratio: Ratio, changes: &[&Change], scaled: &Scaled<'_>) -> String {
+    let arguments = scaled.get(&ratio).map_or(&[][..], |arguments| arguments);
+    let of_class =
+        |class: &'static str| arguments.iter().copied().filter(move |change| change.class == class);
+    let (inputs, parameters) = (size(of_class(INPUT), ratio), size(of_class(PARAMETER), ratio));
+    let bytes = |class: &'static str| of_class(class).map(Change::bytes).sum::<i128>().unsigned_abs();
+    // A table of few values may look like a weight; where the model grew, its weights are most of what did.
+    let is_model = bytes(PARAMETER) > bytes(INPUT);
+    let (what, sizes) = match (inputs, parameters, size(changes.iter().copied(), ratio)) {
+        (Some((sizes, true)), _, _) if !is_model => ("batch", sizes),
+        (Some((sizes, _)), _, _) => ("a dimension of the inputs", sizes),
+        (None, Some((sizes, _)), _) => ("a dimension of the parameters", sizes),
+        (None, None, Some((sizes, _))) => ("a dimension", sizes),
+        (None, None, None) => ("a dimension", (ratio.0, ratio.1)),
+    };
+    format!("{what} {} -> {}", sizes.0, sizes.1)
 }
 
-/// Whether it is the first dimension that changed, and only that.
-fn is_first(before: &Held, after: &Held) -> bool {
-    let (from, to) = (ShapeText::new(&before.shape), ShapeText::new(&after.shape));
-    let (from, to) = (from.dimensions(), to.dimensions());
-    from.first() != to.first() && from.get(1..) == to.get(1..)
+/// The smallest dimension that changed by a ratio, before and after, and whether it is the first of a value, and no other
+/// changed so.
+fn size<'c>(changes: impl Iterator<Item = &'c Change>, ratio: Ratio) -> Option<((u64, u64), bool)> {
+    let sizes = changes.filter_map(|change| {
+        let mut by_ratio = changed_dimensions(change);
+        by_ratio.retain(|&(_, a, b)| Ratio::of(a, b) == ratio);
+        let &(d, a, b) = by_ratio.first()?;
+        Some(((a, b), d == 0 && by_ratio.len() == 1))
+    });
+    sizes.min_by_key(|&(sizes, is_first)| (sizes, !is_first))
 }
 
 /// The largest of some changes by operation, and how many others there are.
@@ -288,6 +310,32 @@ pub(super) fn donation(before: &PlanFile, after: &PlanFile) -> Option<Cause> {
         bytes: difference(after.totals.aliased, before.totals.aliased),
         what: format!("{what}: {} arguments were donated, now {}", donated(before), donated(after)),
     })
+}
+
+/// The peak is at another place; `there` is what changed at the place that no other cause speaks of, which is where the peak
+/// was if the program grew.
+pub(super) fn moved(Moved { from, to }: &Moved, bytes: i128, grew: bool, there: &[Change]) -> Cause {
+    let name = |place: &Place| match &place.source {
+        Some(source) => format!("{} ({source})", place.operation),
+        None => place.operation.clone(),
+    };
+    let became = |place: &Place| format!("{} became {}", place.before, place.after);
+    let first = causes(there, there, &[]).into_iter().next();
+    let why = first.map_or_else(String::new, |cause| {
+        format!(" ({})", cause.what.split(": ").next().unwrap_or(&cause.what))
+    });
+    let (why_from, why_to) = if grew { (why, String::new()) } else { (String::new(), why) };
+    Cause {
+        kind: CauseKind::PeakMoved,
+        bytes,
+        what: format!(
+            "the peak moved: at {}, where it is now, {}{why_to}; at {}, where it was, {}{why_from}",
+            name(to),
+            became(to),
+            name(from),
+            became(from)
+        ),
+    }
 }
 
 fn fragmentation(&Figure { before, after, .. }: &Figure) -> Cause {

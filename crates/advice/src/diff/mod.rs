@@ -6,6 +6,7 @@
 
 mod causes;
 mod matching;
+mod moved;
 mod partners;
 mod shape;
 
@@ -14,6 +15,8 @@ use serde::Serialize;
 
 pub use causes::{Cause, CauseKind, signed};
 use matching::{Part, pairs};
+use moved::Elsewhere;
+pub use moved::{Moved, Place, Program};
 pub use partners::partners;
 
 /// The difference of two plans.
@@ -42,8 +45,12 @@ pub struct MemoryDiff {
     pub totals: Vec<Figure>,
     /// Why, the most bytes first.
     pub causes: Vec<Cause>,
-    /// Holders of the peak that differ, the largest change first.
+    /// Holders of the peak that differ, the largest change first. Where the peak moved, holders of one place of both programs:
+    /// of that of the larger peak.
     pub changes: Vec<Change>,
+    /// Where the peak was and where it is, if that explains more than if it were one place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub moved: Option<Moved>,
 }
 
 /// One of the two plans.
@@ -115,19 +122,75 @@ pub struct Held {
 
 /// The difference of two plans, in time linear in the holders of their peaks but for sorting.
 pub fn diff(before: &PlanFile, after: &PlanFile) -> Diff {
-    let at_peak = changes(before, after, MemorySpaceId::MAIN);
+    difference_with(before, after, None)
+}
+
+/// The same of plans whose programs are there, so that it can be seen whether the peak is at another place now. Takes time
+/// n log n in the values of both.
+pub fn diff_programs(before: (&PlanFile, Program<'_>), after: (&PlanFile, Program<'_>)) -> Diff {
+    difference_with(before.0, after.0, Some(Elsewhere::new(before.1, after.1)))
+}
+
+fn difference_with(before: &PlanFile, after: &PlanFile, elsewhere: Option<Elsewhere>) -> Diff {
+    let of = |space| changes(holders(before, space), holders(after, space));
+    let at_peak = of(MemorySpaceId::MAIN);
     let others = other_memories(before, after).into_iter().map(|space| {
-        let changes = changes(before, after, space);
-        MemoryDiff::new(space, figures_of(space, before, after), changes, &at_peak, [before, after])
+        MemoryDiff::new(space, figures_of(space, before, after), of(space), &at_peak, [before, after])
     });
     let differs = |memory: &MemoryDiff| memory.totals.iter().any(|figure| figure.before != figure.after);
     let other_memories = others.filter(differs).collect();
+    let by_place = elsewhere.and_then(|elsewhere| ByPlace::new(before, after, elsewhere, &at_peak));
+    let (at_peak, moved) = match by_place {
+        None => (at_peak, None),
+        Some(ByPlace { changes, moved, cause }) => (changes, Some((moved, cause))),
+    };
     let arguments = at_peak.clone();
     let totals = figures(before, after);
     let mut main = MemoryDiff::new(MemorySpaceId::MAIN, totals, at_peak, &arguments, [before, after]);
+    if let Some((moved, cause)) = moved {
+        main.moved = Some(moved);
+        main.causes.push(cause);
+    }
     main.causes.extend(causes::donation(before, after));
     causes::sort(&mut main.causes);
     Diff { before: Side::new(before), after: Side::new(after), main, other_memories }
+}
+
+/// What changed at one place of both programs, where the peak moved.
+struct ByPlace {
+    changes: Vec<Change>,
+    moved: Moved,
+    cause: Cause,
+}
+
+impl ByPlace {
+    /// None where fewer bytes are without a partner, or without a reason but that the peak moved, if both peaks are taken for
+    /// one place.
+    fn new(
+        before: &PlanFile,
+        after: &PlanFile,
+        elsewhere: Elsewhere,
+        at_peaks: &[Change],
+    ) -> Option<ByPlace> {
+        let main = MemorySpaceId::MAIN;
+        let at_old = changes(holders(before, main), &elsewhere.after.holders);
+        let at_new = changes(&elsewhere.before.holders, holders(after, main));
+        let Moved { from, to } = &elsewhere.places;
+        let grew = to.after >= from.before;
+        let (here, there) = if grew { (at_new, at_old) } else { (at_old, at_new) };
+        let bytes = if grew { difference(from.before, to.before) } else { difference(from.after, to.after) };
+        if alone(&here).saturating_add(bytes.unsigned_abs()) >= alone(at_peaks) {
+            return None;
+        }
+        let cause = causes::moved(&elsewhere.places, bytes, grew, &there);
+        Some(ByPlace { changes: here, moved: elsewhere.places, cause })
+    }
+}
+
+/// Bytes of values that one side alone has.
+fn alone(changes: &[Change]) -> u128 {
+    let alone = changes.iter().filter(|change| change.matched == Matched::Alone);
+    alone.map(|change| change.bytes().unsigned_abs()).sum()
 }
 
 impl Diff {
@@ -160,6 +223,7 @@ impl MemoryDiff {
             causes: causes::causes(&changes, arguments, &totals),
             changes,
             totals,
+            moved: None,
         }
     }
 
@@ -216,9 +280,9 @@ impl Held {
     }
 }
 
-/// Holders of the peak of a memory that differ, the largest change first.
-fn changes(before: &PlanFile, after: &PlanFile, space: MemorySpaceId) -> Vec<Change> {
-    let mut changes: Vec<Change> = pairs(holders(before, space), holders(after, space))
+/// Holders that differ, the largest change first.
+fn changes(before: &[HolderEntry], after: &[HolderEntry]) -> Vec<Change> {
+    let mut changes: Vec<Change> = pairs(before, after)
         .into_iter()
         .map(|(a, b, matched)| Change::new(a, b, matched))
         .filter(|change| change.before != change.after)

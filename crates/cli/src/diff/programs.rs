@@ -1,6 +1,6 @@
 //! What is compared: two plan files, two modules, or the programs of two folders by their names.
 
-use memplan::advice::diff::{Diff, diff};
+use memplan::advice::diff::{Diff, Program, diff, diff_programs};
 use memplan::advice::note_peaks;
 use memplan::ir::Module;
 use memplan::memory::{Compiler, PlanFile, Target};
@@ -31,7 +31,7 @@ pub(super) struct Setting {
     pub(super) keeps_modules: bool,
 }
 
-/// A plan, and the module that it was made for, where that is there and kept.
+/// A plan, and the module that it was made for, where that is there.
 struct Side {
     file: PlanFile,
     program: Option<(Module, Planned)>,
@@ -53,6 +53,7 @@ pub(super) struct Compared {
 /// Compares what two paths name.
 pub(super) fn compare(before: &str, after: &str, setting: &Setting) -> Result<Compared, Failure> {
     let (mut before, mut after) = (setting.plans(before)?, setting.plans(after)?);
+    let compare_two = |before, after| compare_two(before, after, setting.keeps_modules);
     let mut programs = Vec::new();
     if before.len() == 1 && after.len() == 1 {
         // Two programs are compared, whatever they are called.
@@ -74,8 +75,16 @@ pub(super) fn compare(before: &str, after: &str, setting: &Setting) -> Result<Co
     Ok(Compared { programs, modules, only_before, only_after })
 }
 
-fn compare_two(before: Side, after: Side) -> (Diff, Modules) {
-    (diff(&before.file, &after.file), before.program.zip(after.program).map(<[_; 2]>::from))
+fn compare_two(before: Side, after: Side, keeps_modules: bool) -> (Diff, Modules) {
+    let modules = before.program.zip(after.program).map(<[_; 2]>::from);
+    let diff = match &modules {
+        None => diff(&before.file, &after.file),
+        Some(modules) => {
+            let [a, b] = modules.each_ref().map(|(module, planned)| Program { module, planned });
+            diff_programs((&before.file, a), (&after.file, b))
+        }
+    };
+    (diff, modules.filter(|_| keeps_modules))
 }
 
 impl Setting {
@@ -104,7 +113,7 @@ impl Setting {
         let (module, planned) = self.program(module)?;
         let mut file = PlanFile::new(&module, &planned.schedule, &planned.plan);
         note_peaks(&module, &planned, &mut file);
-        Ok(Side { file, program: self.keeps_modules.then_some((module, planned)) })
+        Ok(Side { file, program: Some((module, planned)) })
     }
 
     /// The module as it is compared, with a plan.

@@ -41,7 +41,7 @@ fn memory(memory: &MemoryDiff, screen: Screen) -> String {
         text.push_str(&screen.item(&signed(cause.bytes), &cause.what));
     }
     if !memory.changes.is_empty() {
-        text.push_str(&format!("\n{}\n\n", screen.heading("what changed at the peak")));
+        text.push_str(&format!("\n{}\n\n", screen.heading(heading(memory))));
     }
     for change in memory.changes.iter().take(MOST_CHANGES) {
         let [name, held] = lines(change);
@@ -52,6 +52,15 @@ fn memory(memory: &MemoryDiff, screen: Screen) -> String {
         text.push_str(&screen.item(&signed(sum(rest)), &count(rest.len(), "other change")));
     }
     text
+}
+
+/// Which place of the programs the changes are of.
+fn heading(memory: &MemoryDiff) -> &'static str {
+    match &memory.moved {
+        None => "what changed at the peak",
+        Some(moved) if moved.to.after >= moved.from.before => "what changed where the peak is now",
+        Some(_) => "what changed where the peak was",
+    }
 }
 
 /// A comment: totals and reasons, and what changed behind a fold.
@@ -85,7 +94,8 @@ fn markdown_of(memory: &MemoryDiff) -> String {
             let [name, held] = lines(change);
             table.add_row([signed(change.bytes()), name, held]);
         }
-        let summary = format!("{} at the peak", count(memory.changes.len(), "change"));
+        let what = heading(memory).trim_start_matches("what changed");
+        let summary = format!("{}{what}", count(memory.changes.len(), "change"));
         text.push_str(&format!(
             "\n\n<details><summary>{summary}</summary>\n\n{}\n\n</details>\n",
             markdown_table(table)

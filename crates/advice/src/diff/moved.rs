@@ -1,0 +1,159 @@
+//! Whether the peak is at another place of the program than before.
+//!
+//! ```text
+//!   bytes │      after  ┌──┐               Of a program that grew, what holds the peak after is compared with what is
+//!         │      ┌───┐  │  │               live at the same place before: values there have a partner each.
+//!         │      │ ┌─┴──┘  │
+//!         │   ┌──┘ │before │               What the peak before held more is not a change of any value,
+//!         │   │ ┌──┘ └──┐  │               but that the peak moved.
+//!         └───┴─┴───────┴──┴──► time
+//! ```
+//!
+//! Which place of one program is that of the peak of the other is known from values: it is where most of what is live at
+//! that peak is live, and least of what is not.
+
+use memplan_analysis::{Time, folded_operation, operation, user_frame};
+use memplan_ir::{InstructionId, Module};
+use memplan_memory::{Bytes, HolderEntry, MemorySpaceId, PeakEntry};
+use memplan_planner::{Lifetime, Planned, lifetimes};
+use serde::Serialize;
+
+use super::partners::partners;
+use crate::Words;
+use crate::holders::{Holder, Peak, fold_instruction};
+
+/// A program that is compared, beside its plan file.
+#[derive(Clone, Copy, Debug)]
+pub struct Program<'a> {
+    /// The module.
+    pub module: &'a Module,
+    /// Its plan.
+    pub planned: &'a Planned,
+}
+
+/// Where the peak was, and where it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Moved {
+    /// The place of the peak before.
+    pub from: Place,
+    /// The place of the peak after.
+    pub to: Place,
+}
+
+/// A place of both programs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Place {
+    /// The operation that runs there, in the program that has its peak there.
+    pub operation: String,
+    /// The line of the user's program.
+    pub source: Option<String>,
+    /// Bytes that are live there before.
+    pub before: Bytes,
+    /// Bytes that are live there after.
+    pub after: Bytes,
+}
+
+/// What is live in main memory where the peak of the other program is.
+pub(super) struct Elsewhere {
+    /// Before, where the peak is after.
+    pub(super) before: PeakEntry,
+    /// After, where the peak was before.
+    pub(super) after: PeakEntry,
+    /// The places of the peaks.
+    pub(super) places: Moved,
+}
+
+impl Elsewhere {
+    /// Takes time n log n in the values of both programs.
+    pub(super) fn new(before: Program<'_>, after: Program<'_>) -> Elsewhere {
+        let sides = [before, after].map(|Program { module, planned }| {
+            let words = Words::new(module, &planned.facts);
+            let peak = Peak::new(&words, planned, MemorySpaceId::MAIN);
+            let values = Values::new(&words, planned);
+            (words, planned, peak, values)
+        });
+        let [(words_a, planned_a, peak_a, values_a), (words_b, planned_b, peak_b, values_b)] = &sides;
+        let of_a = partners(&values_a.holders, &values_b.holders);
+        let mut of_b: Vec<Option<u32>> = vec![None; values_b.holders.len()];
+        for (a, b) in (0..).zip(&of_a) {
+            b.iter().for_each(|&b| of_b[b as usize] = Some(a));
+        }
+        let time_a = values_a.like(values_b, peak_b.report.time, &of_a);
+        let time_b = values_b.like(values_a, peak_a.report.time, &of_b);
+        let at_a = Peak::at(words_a, planned_a, MemorySpaceId::MAIN, time_a);
+        let at_b = Peak::at(words_b, planned_b, MemorySpaceId::MAIN, time_b);
+        let places = Moved {
+            from: Place::new(
+                words_a.module,
+                peak_a.report.instruction,
+                peak_a.report.bytes,
+                at_b.report.bytes,
+            ),
+            to: Place::new(words_b.module, peak_b.report.instruction, at_a.report.bytes, peak_b.report.bytes),
+        };
+        Elsewhere { before: at_a.entry(words_a.module), after: at_b.entry(words_b.module), places }
+    }
+}
+
+impl Place {
+    fn new(module: &Module, instruction: InstructionId, before: Bytes, after: Bytes) -> Place {
+        let operation = match operation(module, instruction) {
+            "" => fold_instruction(&module.instructions[instruction].name),
+            name => folded_operation(name),
+        };
+        let source = user_frame(module, instruction).map(|frame| frame.to_string());
+        Place { operation, source, before, after }
+    }
+}
+
+/// The values of a program in main memory.
+struct Values {
+    lifetimes: Vec<Lifetime>,
+    holders: Vec<HolderEntry>,
+    end: Time,
+}
+
+impl Values {
+    fn new(words: &Words<'_>, planned: &Planned) -> Values {
+        let (module, facts, plan) = (words.module, &planned.facts, &planned.plan);
+        let mut lifetimes = lifetimes(module, facts, plan);
+        lifetimes.retain(|lifetime| plan.allocations[lifetime.slice.allocation].space == MemorySpaceId::MAIN);
+        lifetimes.sort_by_key(|lifetime| (lifetime.live.start, lifetime.value));
+        let holder = |lifetime: &Lifetime| {
+            let position = facts.flow.positions.position(facts.flow.values[lifetime.largest].definition);
+            let holder = Holder::new(words, lifetime.largest, &position, lifetime.slice.size);
+            HolderEntry {
+                bytes: holder.bytes,
+                count: 1,
+                operation: Some(holder.operation),
+                shape: Some(holder.shape),
+                source: holder.source,
+                library_source: None,
+                class: Some(holder.class.to_string()),
+                kept_by: String::new(),
+                values: Vec::new(),
+            }
+        };
+        Values { holders: lifetimes.iter().map(holder).collect(), lifetimes, end: facts.line.end() }
+    }
+
+    /// When most of what is live in another program at some instant is live, and least of what is not, by bytes.
+    fn like(&self, other: &Values, at: Time, partners: &[Option<u32>]) -> Time {
+        let mut steps: Vec<i128> = vec![0; self.end as usize + 1];
+        for (lifetime, partner) in self.lifetimes.iter().zip(partners) {
+            let is_there = partner.is_some_and(|there| other.lifetimes[there as usize].live.is_live_at(at));
+            let bytes = i128::from(lifetime.slice.size.0);
+            let bytes = if is_there { bytes } else { -bytes };
+            steps[lifetime.live.start as usize] += bytes;
+            steps[lifetime.live.end.min(self.end) as usize] -= bytes;
+        }
+        let mut likeness = 0;
+        let sums = steps.iter().map(|step| {
+            likeness += step;
+            likeness
+        });
+        let last = self.end.max(1) as usize;
+        let best = (0..).zip(sums.take(last)).max_by_key(|&(time, sum)| (sum, std::cmp::Reverse(time)));
+        best.map_or(0, |(time, _)| time)
+    }
+}
