@@ -3,6 +3,7 @@
 use memplan_advice::fit::{Fit, FitOptions, Lever, fit};
 use memplan_hlo::parse;
 use memplan_memory::{Bytes, Compiler, Target};
+use memplan_pool::process::Settings;
 
 /// Two layers whose activations are kept for the backward half; the weights come back changed, but are not donated.
 const STEP: &str = "
@@ -26,10 +27,39 @@ ENTRY main {
   ROOT r = (f32[64,64], f32[64,64]) tuple(n1, n2)
 }";
 
+/// So many layers with one weight, whose products are kept for the backward half.
+fn layers(n: usize) -> String {
+    let mut text = String::from(
+        "HloModule layers\nENTRY main {\n  w = f32[64,64] parameter(0), metadata={op_name=\"params['w']\"}\n  \
+         x0 = f32[4096,64] parameter(1), metadata={op_name=\"x\"}\n",
+    );
+    let mut line = |name: String, made: String, half: &str, op: &str| {
+        let metadata = format!("metadata={{op_name=\"jit(step)/{half}/{op}\"}}");
+        text += &format!("  {name} = f32[4096,64] {made}, {metadata}\n");
+    };
+    let (forward, backward) = ("jvp()", "transpose(jvp())");
+    let times = |a: String, side: u8| {
+        format!("dot({a}, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{{side}}}")
+    };
+    for i in 0..n {
+        line(format!("a{i}"), times(format!("x{i}"), 0), forward, "dot_general");
+        line(format!("x{}", i + 1), format!("tanh(a{i})"), forward, "tanh");
+    }
+    line(format!("g{n}"), format!("multiply(x{n}, x{n})"), backward, "mul");
+    for i in (0..n).rev() {
+        line(format!("d{i}"), format!("multiply(g{}, a{i})", i + 1), backward, "mul");
+        line(format!("g{i}"), times(format!("d{i}"), 1), backward, "dot_general");
+    }
+    text + "  ROOT r = f32[64,64] dot(x0, g0), lhs_contracting_dims={0}, rhs_contracting_dims={0}\n}"
+}
+
+fn options(limit: u64) -> FitOptions {
+    FitOptions { limit: Bytes(limit), pool: None, batch: None, devices: vec![2, 8], threads: 2 }
+}
+
 fn of(limit: u64) -> Fit {
     let (compiler, target) = (Compiler::find("xla-gpu").unwrap(), Target::find("gpu-h100").unwrap());
-    let options = FitOptions { limit: Bytes(limit), batch: None, devices: vec![2, 8], threads: 2 };
-    fit(&parse(STEP).unwrap(), &compiler, &target, &options).unwrap()
+    fit(&parse(STEP).unwrap(), &compiler, &target, &options(limit)).unwrap()
 }
 
 #[test]
@@ -63,4 +93,90 @@ fn the_cheapest_set_fits_and_a_lower_limit_costs_no_less() {
     }
     let nothing = of(1000);
     assert!(!nothing.best.fits && nothing.best.total < whole.total);
+}
+
+#[test]
+fn advice_does_not_depend_on_threads() {
+    let (compiler, target) = (Compiler::find("xla-gpu").unwrap(), Target::find("gpu-h100").unwrap());
+    let with = |threads| {
+        let options = FitOptions { threads, ..options(1 << 20) };
+        serde_json::to_string(&fit(&parse(STEP).unwrap(), &compiler, &target, &options).unwrap()).unwrap()
+    };
+    assert_eq!(with(1), with(4));
+}
+
+#[test]
+fn what_is_kept_for_the_backward_half_is_tried_in_half_the_bytes() {
+    let (compiler, target) = (Compiler::find("xla-gpu").unwrap(), Target::find("gpu-h100").unwrap());
+    let found = fit(&parse(&layers(4)).unwrap(), &compiler, &target, &options(1 << 20)).unwrap();
+    let kept =
+        found.changes.iter().find(|change| change.what.contains("kept for the backward half")).unwrap();
+    assert_eq!(kept.lever, Lever::Dtype);
+    assert!(kept.total < found.total, "{} of {}", kept.total, found.total);
+    let whole = STEP.replace("f32[4096,64]", "bf16[4096,64]").replace("f32[64,64]", "bf16[64,64]");
+    let found = fit(&parse(&whole).unwrap(), &compiler, &target, &options(1 << 20)).unwrap();
+    assert!(found.refused.iter().any(|why| why.starts_with("activations in bf16")), "{:?}", found.refused);
+}
+
+#[test]
+fn a_larger_pool_comes_first_where_the_device_has_room() {
+    let (compiler, mut target) = (Compiler::find("xla-gpu").unwrap(), Target::find("gpu-h100").unwrap());
+    let needed = of(u64::MAX).total.0;
+    target.spaces[0].capacity = Some(Bytes(needed * 5 / 4));
+    let pool = Settings::default();
+    let limit = pool.limit(Bytes(needed * 5 / 4)).0;
+    let options = FitOptions { pool: Some(pool), ..options(limit) };
+    let found = fit(&parse(STEP).unwrap(), &compiler, &target, &options).unwrap();
+    assert!(!found.fits && found.best.fits);
+    let [change] = &found.best.changes[..] else { panic!("{:?}", found.best.changes) };
+    assert_eq!(change.lever, Lever::Pool);
+    assert_eq!(change.total, found.total);
+    assert!(found.process.unwrap().contains("A share of"));
+    // A device without room, and one that has enough as it is.
+    for (capacity, limit) in [(needed, needed * 3 / 4), (needed * 2, needed * 3 / 2)] {
+        target.spaces[0].capacity = Some(Bytes(capacity));
+        let options = FitOptions { limit: Bytes(limit), ..options.clone() };
+        let found = fit(&parse(STEP).unwrap(), &compiler, &target, &options).unwrap();
+        assert!(found.changes.iter().all(|change| change.lever != Lever::Pool));
+    }
+}
+
+#[test]
+fn padding_at_the_peak_is_named_with_what_would_lose_less() {
+    let narrow = "
+HloModule narrow
+ENTRY main {
+  p = f32[4096,3] parameter(0), metadata={op_name=\"x\"}
+  ROOT n = f32[4096,3] negate(p), metadata={op_name=\"jit(f)/neg\"}
+}";
+    let (compiler, target) = (Compiler::find("xla-tpu").unwrap(), Target::find("tpu-v5e").unwrap());
+    let found = fit(&parse(narrow).unwrap(), &compiler, &target, &options(1 << 30)).unwrap();
+    let lost: u64 = found.padded.iter().map(|padded| padded.lost.0).sum();
+    let unpadded = 2 * 4 * 4096 * 3;
+    assert_eq!(found.padded.iter().map(|padded| padded.size.0).sum::<u64>() - lost, unpadded);
+    assert!(
+        found.padded.iter().all(|padded| padded.remedies.iter().all(|remedy| remedy.size <= padded.size))
+    );
+    assert!(found.padded.iter().flat_map(|padded| &padded.remedies).count() > 0);
+}
+
+#[test]
+fn arguments_that_no_sharding_cuts_are_named() {
+    let sharded = "
+HloModule sharded
+ENTRY main {
+  x = f32[4096,64] parameter(0), sharding={devices=[8,1]<=[8]}, metadata={op_name=\"x\"}
+  w = f32[64,512] parameter(1), sharding={replicated}, metadata={op_name=\"params[\'w\']\"}
+  v = f32[64,512] parameter(2), sharding={devices=[1,8]<=[8]}, metadata={op_name=\"params[\'v\']\"}
+  s = f32[64,512] add(w, v)
+  ROOT d = f32[4096,512] dot(x, s), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}";
+    let (compiler, target) = (Compiler::find("xla-gpu").unwrap(), Target::find("gpu-h100").unwrap());
+    let found = fit(&parse(sharded).unwrap(), &compiler, &target, &options(1 << 30)).unwrap();
+    let [whole] = &found.replicated[..] else { panic!("{:?}", found.replicated) };
+    assert_eq!(
+        (&*whole.argument, &*whole.shape, whole.bytes),
+        ("params['w']", "f32[64,512]", Bytes(64 * 512 * 4))
+    );
+    assert_eq!((whole.pieces, whole.divides), (8, Some((1, 512))));
 }

@@ -2,11 +2,11 @@
 
 use clap::{Args, ColorChoice};
 use comfy_table::CellAlignment;
-use memplan::advice::fit::{Change, Fit, FitOptions, fit};
+use memplan::advice::fit::{Change, Fit, FitOptions, Padded, PaddingRemedy, Replicated, fit};
 use memplan::codegen::view::{Row, Table};
 use memplan::estimate;
 use memplan::ir::Module;
-use memplan::memory::{Bytes, Compiler, MemorySpaceId, Target};
+use memplan::memory::{Bytes, Compiler, MemorySpaceId, RemedyKind, Target};
 
 use crate::argument_dimension::ArgumentDimension;
 use crate::emit::{PageArgs, Shown, page_of_two};
@@ -15,7 +15,9 @@ use crate::failure::Failure;
 use crate::input::{Form, read_module, target};
 use crate::options::{Format, parse_bytes};
 use crate::output::write_result;
+use crate::pool::PoolOptions;
 use crate::progress;
+use crate::report::count;
 use crate::screen::Screen;
 use crate::time::change_in_percent;
 
@@ -26,7 +28,8 @@ pub(crate) struct FitArgs {
     /// Machine: a name from `memplan targets`, or a TOML file
     #[arg(long)]
     target: String,
-    /// Bytes that one device may use, e.g. 12GiB (default: what the machine lets programs have)
+    /// Bytes that one device may use, e.g. 12GiB (default: what the machine lets programs have; on GPUs, what the pool of
+    /// the process may have)
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     memory_limit: Option<Bytes>,
     /// Whose compiler the program goes to: xla-gpu, xla-cpu or xla-tpu (default: the one for the machine)
@@ -38,6 +41,8 @@ pub(crate) struct FitArgs {
     /// Numbers of devices to spread the program over
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [2, 4, 8])]
     devices: Vec<i64>,
+    #[command(flatten)]
+    pool: PoolOptions,
     /// For people or for programs
     #[arg(long, value_enum, default_value_t)]
     format: Format,
@@ -57,13 +62,23 @@ pub(crate) fn run(args: &FitArgs) -> Result<(), Failure> {
     let compiler = args.compiler.clone().or_else(|| compiler_of(&target)).ok_or_else(|| {
         Failure::Usage(format!("error: no compiler is known for {}; `--compiler` names one", target.name))
     })?;
-    let capacity = target.space(MemorySpaceId::MAIN).and_then(|space| space.usable());
-    let limit = args.memory_limit.or(capacity).ok_or_else(|| {
+    if args.memory_limit.is_some() && args.pool.is_asked() {
+        let why = "error: `--memory-limit` says what there is: flags of the process would say it once more";
+        return Err(Failure::Usage(why.into()));
+    }
+    let pool = args.pool.settings(&target).filter(|_| args.memory_limit.is_none());
+    let space = target.space(MemorySpaceId::MAIN);
+    let usable = space.and_then(|space| match &pool {
+        Some(pool) => space.capacity.map(|device| pool.limit(device)),
+        None => space.usable(),
+    });
+    let limit = args.memory_limit.or(usable).ok_or_else(|| {
         Failure::Usage(format!("error: {} has no capacity; `--memory-limit` gives one", target.name))
     })?;
     let module = read_module(&args.module, Form::Given)?;
     let options = FitOptions {
         limit,
+        pool,
         batch: args.batch.named(),
         devices: args.devices.clone(),
         threads: std::thread::available_parallelism().map_or(1, usize::from),
@@ -121,6 +136,11 @@ fn render(name: &str, target: &Target, compiler: &Compiler, fit: &Fit, screen: S
         }
     }
     text += &format!("\n{}\n\n{}\n", screen.heading("Each change alone"), table(fit, &fit.changes, screen));
+    text += &padded(fit, screen);
+    text += &replicated(fit, screen);
+    if let Some(process) = &fit.process {
+        text += &screen.wrap(&format!("\n{process}\n"));
+    }
     for refused in &fit.refused {
         text += &screen.wrap(&format!("\nnot tried: {refused}\n"));
     }
@@ -129,6 +149,64 @@ fn render(name: &str, target: &Target, compiler: &Compiler, fit: &Fit, screen: S
     );
     text
 }
+
+/// Shapes that layouts pad, and what would lose less.
+fn padded(fit: &Fit, screen: Screen) -> String {
+    if fit.padded.is_empty() {
+        return String::new();
+    }
+    let mut text =
+        format!("\n{}\n\n", screen.heading("What padding takes at the peak of the program as it is"));
+    for Padded { shape, count: n, operation, source, size, lost, remedies } in &fit.padded {
+        let line = source.as_ref().map(|source| format!(" at {source}")).unwrap_or_default();
+        let arrays = count(*n, "array");
+        text += &screen
+            .wrap(&format!(" {:>10} of {size}: {arrays} {shape}, `{operation}`{line}\n", lost.to_string()));
+        for remedy in remedies.iter().take(MOST_REMEDIES) {
+            text += &screen.wrap(&format!("             {}\n", cure(remedy)));
+        }
+    }
+    text
+}
+
+/// Most cures of a shape that are listed.
+const MOST_REMEDIES: usize = 2;
+
+fn cure(PaddingRemedy { kind, dimensions, shape, size }: &PaddingRemedy) -> String {
+    let extents: Vec<String> =
+        dimensions.iter().map(|(d, from, to)| format!("dimension {d} from {from} to {to}")).collect();
+    match kind {
+        RemedyKind::Order => format!("{size} in another order: {shape}"),
+        RemedyKind::Flatten => format!("{size} flat: {shape}"),
+        RemedyKind::RoundDown => format!("{size} a little smaller: {}", extents.join(", ")),
+        RemedyKind::RoundUp => format!("{size}, the same, would hold {}", extents.join(", ")),
+    }
+}
+
+/// What every device holds, although it could hold a part.
+fn replicated(fit: &Fit, screen: Screen) -> String {
+    let Some(first) = fit.replicated.first() else { return String::new() };
+    let heading = format!("Arguments that all devices hold whole, where others are cut in {}", first.pieces);
+    let mut text = format!("\n{}\n\n", screen.heading(&heading));
+    for Replicated { argument, shape, bytes, pieces, divides } in fit.replicated.iter().take(MOST_REPLICATED)
+    {
+        let cut = match divides {
+            Some((d, extent)) => {
+                format!("dimension {d} of {extent} in {pieces}: {} each", Bytes(bytes.0.div_ceil(*pieces)))
+            }
+            None => format!("no dimension is a multiple of {pieces}"),
+        };
+        text += &screen.wrap(&format!(" {:>10}  {argument} {shape}; {cut}\n", bytes.to_string()));
+    }
+    if let Some(rest) = fit.replicated.get(MOST_REPLICATED..).filter(|rest| !rest.is_empty()) {
+        let sum = rest.iter().fold(Bytes::ZERO, |sum, argument| sum.saturating_add(argument.bytes));
+        text += &format!(" {:>10}  {}\n", sum.to_string(), count(rest.len(), "smaller one"));
+    }
+    text
+}
+
+/// Most arguments that are named.
+const MOST_REPLICATED: usize = 8;
 
 /// The program as it is, and with what makes it fit, as the compiler is expected to have them.
 fn page(module: &Module, compiler: &Compiler, target: &Target, fit: &Fit) -> Result<String, Failure> {

@@ -27,14 +27,18 @@ pub(crate) struct PoolOptions {
 impl PoolOptions {
     /// What a plan takes of a process: on GPUs, or wherever the flags ask for it.
     pub(crate) fn placement(&self, target: &Target, plan: &MemoryPlan) -> Option<Placement> {
-        let settings = Settings {
+        place(target, plan, &self.settings(target)?)
+    }
+
+    /// How the process gets its memory: on GPUs, or wherever the flags ask for it.
+    pub(crate) fn settings(&self, target: &Target) -> Option<Settings> {
+        let is_wanted = target.family == Family::Gpu || self.is_asked();
+        is_wanted.then(|| Settings {
             allocator: self.allocator.unwrap_or_default(),
             fraction: self.memory_fraction.unwrap_or_default(),
             preallocate: !self.no_preallocate,
             collective: self.collective_memory.unwrap_or_default(),
-        };
-        let is_wanted = target.family == Family::Gpu || self.is_asked();
-        if is_wanted { place(target, plan, &settings) } else { None }
+        })
     }
 
     /// The failure of a program that does not fit into the process. Where a limit says what there is, only flags that
@@ -48,7 +52,7 @@ impl PoolOptions {
         }
     }
 
-    fn is_asked(&self) -> bool {
+    pub(crate) fn is_asked(&self) -> bool {
         self.allocator.is_some()
             || self.memory_fraction.is_some()
             || self.no_preallocate

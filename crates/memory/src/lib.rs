@@ -23,6 +23,7 @@ mod compiler;
 mod fast_memory;
 mod fusion_rules;
 mod kernel_scratch;
+mod padding;
 pub mod parallel;
 mod plan;
 mod plan_file;
@@ -45,6 +46,7 @@ pub use compiler::{
 };
 pub use fast_memory::{FastMemoryDecision, Prefetch, SlicePrefetch, SliceTiming};
 pub use fusion_rules::{ContractionRules, FusionGoal, FusionRules};
+pub use padding::{LessPadding, RemedyKind, remedies};
 pub use plan::{Allocation, AllocationId, AllocationKind, MemoryPlan, Slice, SpaceTotals, Totals};
 pub use plan_file::{CostEntry, KindName, PlanFile, PlanFileError};
 pub use plan_file_peak::{HeldEntry, HolderEntry, PeakEntry};

@@ -61,6 +61,11 @@ pub struct MemoryFraction(f64);
 pub struct NotAFraction(pub String);
 
 impl MemoryFraction {
+    /// The number.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+
     /// The share of a number of bytes, rounded down.
     pub fn of(self, bytes: Bytes) -> Bytes {
         Bytes((bytes.0 as f64 * self.0) as u64)
@@ -156,6 +161,18 @@ pub struct Shortage {
     pub enough: Option<MemoryFraction>,
 }
 
+impl Settings {
+    /// What programs of a process can have of a device: the pool's share, or all of it where there is no pool.
+    pub fn limit(&self, device: Bytes) -> Bytes {
+        match self.allocator {
+            AllocatorKind::Default | AllocatorKind::Bfc | AllocatorKind::CudaAsync => {
+                self.fraction.of(device)
+            }
+            AllocatorKind::Platform | AllocatorKind::Vmm => device,
+        }
+    }
+}
+
 /// Puts a plan into a process: `None` for targets without a capacity.
 ///
 /// Arguments come first, then constants, results and the arena, each in the order of the plan. Results in donated
@@ -176,7 +193,7 @@ pub fn place(target: &Target, plan: &MemoryPlan, settings: &Settings) -> Option<
     // Collective memory is mapped beside the pool.
     let apart = collective.max(settings.collective);
     let left = device.saturating_sub(apart);
-    let limit = if has_share { settings.fraction.of(device).min(left) } else { left };
+    let limit = settings.limit(device).min(left);
     let options = Options {
         device: left,
         ..if is_pool && settings.preallocate { Options::preallocated(limit) } else { Options::growing(limit) }

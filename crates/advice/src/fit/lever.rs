@@ -1,15 +1,16 @@
 //! The levers: what can be changed, how it is done to the module, and how it is written in the program.
 
+use std::sync::Arc;
+
 use memplan_analysis::ValueClass;
 use memplan_driver::{RewriteOptions, rewrite};
-use memplan_ir::{
-    AliasKind, ElementType, InputOutputAlias, InstructionId, Layout, Module, Names, Op, ProgramShape, Shape,
-    ShapeIndex,
-};
+use memplan_ir::{AliasKind, ElementType, InputOutputAlias, Layout, Module, ProgramShape, Shape, ShapeIndex};
 use memplan_memory::MemorySpaceId;
 use memplan_passes as passes;
 
 use super::Setting;
+use super::known::ModuleKey;
+use super::narrow;
 use super::policy::{self, Policy};
 use super::program::Program;
 use super::shard::{self, Along};
@@ -33,6 +34,8 @@ pub enum Lever {
     Shard,
     /// Narrower numbers.
     Dtype,
+    /// A larger share of the device for the pool of the process.
+    Pool,
     /// Another order, other kernels: memplan's own compiler.
     Order,
 }
@@ -48,6 +51,8 @@ pub(super) enum Edit {
     Rewrite,
     /// The parameters of a class in another type.
     Narrow(ValueClass, ElementType),
+    /// What the forward half keeps for the backward half in another type.
+    NarrowKept(ElementType),
     /// The optimizer's state on the host.
     Offload,
     /// So many examples.
@@ -72,7 +77,11 @@ pub(super) fn all(program: &Program, setting: &Setting<'_>) -> Edits {
     if !donations.is_empty() {
         list.push(Edit::Donate(donations));
     }
-    list.extend(policy::all(program, setting).into_iter().map(Edit::Checkpoint));
+    let policies = policy::all(program, setting);
+    if program.trains && policies.is_empty() {
+        refused.push("checkpoints: the program computes its forward half in loops; what these keep is left to `memplan rewrite`".into());
+    }
+    list.extend(policies.into_iter().map(Edit::Checkpoint));
     list.push(Edit::Rewrite);
     match program.examples() {
         None => refused
@@ -80,7 +89,7 @@ pub(super) fn all(program: &Program, setting: &Setting<'_>) -> Edits {
         Some(examples) => {
             let halves = || std::iter::successors(Some(examples / 2), |n| Some(n / 2)).take_while(|&n| n > 0);
             list.extend(halves().filter(|n| examples % n == 0).map(Edit::Batch));
-            if program.phases.has_backward() {
+            if program.trains {
                 list.extend(halves().filter(|n| examples % n == 0).map(Edit::Microbatch));
             }
         }
@@ -94,7 +103,16 @@ pub(super) fn all(program: &Program, setting: &Setting<'_>) -> Edits {
                 .push(format!("offload: {} has no memory of a host beside its own", setting.target.name)),
         }
     }
-    if !program.phases.has_backward() && program.parameters(ValueClass::Parameter).next().is_some() {
+    if program.trains {
+        match narrow::kept(program).is_empty() {
+            false => list.push(Edit::NarrowKept(ElementType::Bf16)),
+            true => refused.push(
+                "activations in bf16: outside of loops, nothing large is kept in f32 for the backward half"
+                    .into(),
+            ),
+        }
+    }
+    if !program.trains && program.parameters(ValueClass::Parameter).next().is_some() {
         list.push(Edit::Narrow(ValueClass::Parameter, ElementType::S8));
     }
     let shards = shard::all(program, &setting.options.devices);
@@ -114,7 +132,7 @@ impl Edit {
         match self {
             Edit::Donate(_) => Lever::Donate,
             Edit::Checkpoint(_) | Edit::Rewrite => Lever::Recompute,
-            Edit::Narrow(..) => Lever::Dtype,
+            Edit::Narrow(..) | Edit::NarrowKept(_) => Lever::Dtype,
             Edit::Offload => Lever::Offload,
             Edit::Batch(_) => Lever::Batch,
             Edit::Microbatch(_) => Lever::Microbatch,
@@ -136,6 +154,9 @@ impl Edit {
                 format!("optimizer state in {element_type}")
             }
             Edit::Narrow(_, element_type) => format!("weights in {element_type}"),
+            Edit::NarrowKept(element_type) => {
+                format!("what is kept for the backward half in {element_type} instead of f32")
+            }
             Edit::Offload => "optimizer state in the host's memory between steps".into(),
             Edit::Batch(n) => format!("batch {n} instead of {examples}"),
             Edit::Microbatch(n) => format!("batch {examples} as {} micro-batches of {n}", examples / n),
@@ -163,6 +184,12 @@ impl Edit {
                 let numpy = if *element_type == ElementType::S8 { "int8" } else { "bfloat16" };
                 format!("keep {} in jnp.{numpy}, and convert where it is used", names.join(", "))
             }
+            Edit::NarrowKept(_) => {
+                let lines = policy::lines(program, &narrow::kept(program), setting);
+                format!(
+                    "x = jax.lax.optimization_barrier(x.astype(jnp.bfloat16)).astype(x.dtype) for what is kept: {lines}"
+                )
+            }
             Edit::Offload => {
                 let names = program
                     .arguments(program.parameters(ValueClass::OptimizerState).map(|(number, _)| number));
@@ -187,24 +214,34 @@ impl Program {
             Edit::Donate(pairs) => {
                 let mut module = self.module.clone();
                 donate(&mut module, pairs);
-                self.with_module(module)
+                Ok(self.with_module(module))
             }
             Edit::Checkpoint(policy) => policy.carry_out(self),
             Edit::Rewrite => {
+                let limit = setting.options.limit.saturating_sub(self.extra);
                 let options = RewriteOptions {
-                    memory_limit: Some(setting.options.limit.saturating_sub(self.extra)),
-                    threads: 1,
+                    memory_limit: Some(limit),
+                    threads: setting.options.threads,
                     ..RewriteOptions::default()
                 };
-                let rewritten = rewrite(self.module.clone(), setting.compiler, setting.target, &options);
-                self.with_module(rewritten.map_err(|error| error.to_string())?.module)
+                let rewritten = || {
+                    let found = rewrite(self.module.clone(), setting.compiler, setting.target, &options);
+                    found.map(|found| Arc::new(found.module)).map_err(|error| error.to_string())
+                };
+                let module = setting.rewritten.of((ModuleKey::new(&self.module), limit), rewritten)?;
+                Ok(self.with_module(Arc::unwrap_or_clone(module)))
             }
             Edit::Narrow(class, element_type) => {
                 let numbers = self.parameters(*class).filter(|(_, array)| array.element_type.is_floating());
                 let numbers: Vec<usize> = numbers.map(|(number, _)| number).collect();
                 let mut module = self.module.clone();
-                narrow(&mut module, &numbers, *element_type);
-                self.with_module(module)
+                narrow::arguments(&mut module, &numbers, *element_type);
+                Ok(self.with_module(module))
+            }
+            Edit::NarrowKept(element_type) => {
+                let mut module = self.module.clone();
+                narrow::values(&mut module, &narrow::kept(self), *element_type);
+                Ok(self.with_module(module))
             }
             Edit::Offload => {
                 let numbers: Vec<usize> =
@@ -212,7 +249,7 @@ impl Program {
                 let bytes = self.bytes(ValueClass::OptimizerState, setting);
                 let mut module = self.module.clone();
                 keep_on_host(&mut module, &numbers);
-                let mut next = self.with_module(module)?;
+                let mut next = self.with_module(module);
                 // There and back, while nothing else goes on.
                 next.extra_seconds += 2.0 * bytes.0 as f64 / host_link(setting);
                 Ok(next)
@@ -232,8 +269,8 @@ impl Program {
 
     /// The program for another number of examples.
     pub(super) fn resized(&self, examples: i64) -> Result<Program, String> {
-        let batch = self.batch.as_ref().ok_or("there is no batch")?;
-        let (whole, factor) = (batch.extent(&self.dimensions), self.dimensions.extent(batch.factor));
+        let batch = self.batch().ok_or("there is no batch")?;
+        let (whole, factor) = (batch.extent(self.dimensions()), self.dimensions().extent(batch.factor));
         let extent = examples.checked_mul(factor).filter(|n| n % whole == 0).map(|n| n / whole);
         let extent = extent.ok_or_else(|| format!("{whole} examples are taken apart in the program"))?;
         self.resized_along(batch.factor, extent)
@@ -245,8 +282,8 @@ impl Program {
         factor: memplan_analysis::FactorId,
         extent: i64,
     ) -> Result<Program, String> {
-        let resized = passes::resize(&self.module, &self.dimensions, factor, extent);
-        self.with_module(resized.map_err(|error| error.to_string())?.module)
+        let resized = passes::resize(&self.module, self.dimensions(), factor, extent);
+        Ok(self.with_module(resized.map_err(|error| error.to_string())?.module))
     }
 }
 
@@ -260,7 +297,7 @@ fn host_link(setting: &Setting<'_>) -> f64 {
 }
 
 /// Donating fewer elements is not worth a word.
-const SMALL: u64 = 1 << 10;
+pub(super) const SMALL: u64 = 1 << 10;
 
 /// Parameters that nobody needs afterwards, each with a result of its shape that has no memory of an argument yet.
 fn donations(module: &Module) -> Vec<(usize, ShapeIndex)> {
@@ -297,7 +334,7 @@ fn donate(module: &mut Module, pairs: &[(usize, ShapeIndex)]) {
 }
 
 /// Results that live in parameters, by number.
-fn results_of(module: &Module, numbers: &[usize]) -> Vec<usize> {
+pub(super) fn results_of(module: &Module, numbers: &[usize]) -> Vec<usize> {
     let aliases = module.config.input_output_alias.iter();
     let of = aliases.filter(|alias| numbers.contains(&(alias.parameter as usize)));
     // Results within results keep their type and their place.
@@ -305,48 +342,6 @@ fn results_of(module: &Module, numbers: &[usize]) -> Vec<usize> {
         (alias.output_index.0.len() == 1).then(|| alias.output_index.0[0] as usize)
     };
     of.filter_map(own).collect()
-}
-
-/// Lets the caller hand over parameters in another type, and get those results back that live in them.
-fn narrow(module: &mut Module, numbers: &[usize], element_type: ElementType) {
-    let results = results_of(module, numbers);
-    let mut names = Names::new(module);
-    let entry = module.entry;
-    let parameters: Vec<InstructionId> =
-        numbers.iter().map(|&number| module.computations[entry].parameters[number]).collect();
-    let wide: Vec<Shape> = parameters.iter().map(|&id| module.shape(id).clone()).collect();
-    let root = module.computations[entry].root;
-    let retyped = |shape: &Shape| {
-        let mut shape = shape.clone();
-        shape.as_array_mut().expect("only arrays are narrowed").element_type = element_type;
-        shape
-    };
-    for (&id, shape) in parameters.iter().zip(&wide) {
-        module.set_shape(id, retyped(shape));
-    }
-    let mut instead: Vec<(InstructionId, InstructionId)> = Vec::new();
-    module.edit_in_order(entry, |module, id| {
-        for &(old, new) in &instead {
-            module.replace_operand(id, old, new);
-        }
-        if id == root && module.instructions[id].op == Op::Tuple {
-            for &result in &results {
-                let operand = module.instructions[id].operands[result];
-                let shape = module.intern(retyped(&module.shape(operand).clone()));
-                let name = names.fresh("narrow");
-                let converted = module.add_beside(id, name, shape, Op::Convert, [operand]);
-                module.instructions[id].operands[result] = converted;
-            }
-            module.reshape_tuple(id);
-        }
-        module.list(id);
-        if let Some(i) = parameters.iter().position(|&parameter| parameter == id) {
-            let shape = module.intern(wide[i].clone());
-            let name = names.fresh("widen");
-            instead.push((id, module.add_beside(id, name, shape, Op::Convert, [id])));
-        }
-    });
-    set_interface(module);
 }
 
 /// Keeps parameters and the results that live in them in the host's memory.
@@ -371,7 +366,7 @@ fn keep_on_host(module: &mut Module, numbers: &[usize]) {
 }
 
 /// The caller's shapes are those of the parameters and of the root.
-fn set_interface(module: &mut Module) {
+pub(super) fn set_interface(module: &mut Module) {
     let entry = module.entry_computation();
     let parameters = entry.parameters.iter().map(|&id| module.shape(id).clone()).collect();
     let result = module.shape(entry.root).clone();

@@ -6,18 +6,27 @@
 //! that can be, and the whole is estimated as any other program is. What is a sum beside an estimate (gradients of
 //! micro-batches, transfers over links) says so where it is made.
 
+mod as_it_is;
+mod known;
 mod lever;
+mod narrow;
 mod policy;
 mod program;
 mod search;
 mod shard;
 
-use memplan_driver::{CompileError, CompileOptions, Effort, EstimateError, compile, in_parallel};
+use std::sync::Arc;
+
+use memplan_driver::{CompileError, CompileOptions, Effort, EstimateError, Price, compile, in_parallel};
 use memplan_ir::Module;
 use memplan_memory::{Bytes, Compiler, Target};
 use memplan_passes::PassError;
 use memplan_planner::ProgramCost;
+use memplan_pool::process::{Placement, Settings};
 
+use as_it_is::AsItIs;
+pub use as_it_is::{Padded, PaddingRemedy, Replicated};
+use known::{Known, ModuleKey};
 use lever::Edit;
 pub use lever::Lever;
 use program::Program;
@@ -27,6 +36,8 @@ use program::Program;
 pub struct FitOptions {
     /// Bytes that one device may use.
     pub limit: Bytes,
+    /// How the process gets its memory, where the limit is what its pool may have: a larger share may do then.
+    pub pool: Option<Settings>,
     /// The dimension that examples are counted by: a parameter of the entry and a dimension; `None`: found out.
     pub batch: Option<(usize, usize)>,
     /// Numbers of devices to spread the program over.
@@ -54,6 +65,12 @@ pub struct Fit {
     pub batch: Option<BatchFound>,
     /// What was not tried, and why.
     pub refused: Vec<String>,
+    /// What padding takes at the peak of the program as it is, shape by shape, the most first.
+    pub padded: Vec<Padded>,
+    /// Arguments that every device holds all of, although the program's shardings cut others; the largest first.
+    pub replicated: Vec<Replicated>,
+    /// What a process makes of the program as it is, in words; where [`FitOptions::pool`] says how it gets its memory.
+    pub process: Option<String>,
 }
 
 /// A change to the program, and what it comes to with it.
@@ -115,11 +132,14 @@ pub enum FitError {
     NoBatch(usize, usize),
 }
 
-/// What a program is fitted for.
+/// What a program is fitted for, and what was found out so far.
 struct Setting<'a> {
     compiler: &'a Compiler,
     target: &'a Target,
     options: &'a FitOptions,
+    prices: Known<ModuleKey, Price>,
+    /// What `rewrite` makes of a module that may need so many bytes.
+    rewritten: Known<(ModuleKey, Bytes), Arc<Module>>,
 }
 
 /// Finds what makes a module fit. Some dozens of estimates, each close to linear in the module.
@@ -132,34 +152,41 @@ pub fn fit(
     target: &Target,
     options: &FitOptions,
 ) -> Result<Fit, FitError> {
-    let setting = Setting { compiler, target, options };
+    let setting =
+        Setting { compiler, target, options, prices: Known::default(), rewritten: Known::default() };
     let program = Program::new(module, &setting)?;
     let as_it_is = program.price(&setting)?;
     let edits = lever::all(&program, &setting);
-    let try_one = |edit: Edit| {
-        let next = program.with(&edit, &setting);
-        (next.and_then(|next| next.price(&setting).map_err(|error| error.to_string())), edit)
-    };
-    let (mut singles, mut refused) = (Vec::new(), edits.refused);
-    for (price, edit) in in_parallel(options.threads, edits.list, try_one) {
-        match price {
-            Ok(price) => singles.push((search::change(&edit, &program, price, &setting), edit)),
-            Err(why) => refused.push(format!("{}: {why}", edit.what(&program))),
+    // What takes longest first: the others are done beside it.
+    let first = [Job::Alone(Edit::Rewrite), Job::OwnKernels, Job::AsItIs].into_iter();
+    let others = edits.list.into_iter().filter(|edit| *edit != Edit::Rewrite).map(Job::Alone);
+    let done = in_parallel(options.threads, first.chain(others).collect(), |job| {
+        job.done(module, &program, &setting)
+    });
+    let (mut singles, mut changes, mut refused, mut looked) = (Vec::new(), Vec::new(), edits.refused, None);
+    for done in done {
+        match done? {
+            Done::Change(change, Some(edit)) => singles.push((change, edit)),
+            Done::Change(change, None) => changes.push(change),
+            Done::AsItIs(found) => looked = Some(found),
+            Done::Refused(why) => refused.push(why),
         }
     }
+    let AsItIs { padded, placement, replicated } = looked.expect("it is one of the jobs");
     singles.sort_by_key(|(change, _)| change.total);
-    let best = search::best(&program, as_it_is, &singles, &setting)?;
-    let mut changes: Vec<Change> = singles.into_iter().map(|(change, _)| change).collect();
-    match own_kernels(module, &setting) {
-        Ok(change) => changes.push(change),
-        Err(error) => refused.push(format!("{}: {error}", Lever::Order)),
-    }
+    let larger = placement.as_ref().and_then(|placement| larger_pool(placement, as_it_is));
+    let best = match &larger {
+        // It asks nothing of the program.
+        Some(change) => Best::of_one(change.clone(), program.module.clone()),
+        None => search::best(&program, as_it_is, &singles, &setting)?,
+    };
+    changes.extend(larger);
+    changes.extend(singles.into_iter().map(|(change, _)| change));
     changes.sort_by_key(|change| change.total);
-    refused.push("padding and the pool's share: what layouts pad is in `memplan plan`, what a pool holds in `plan --pool`".into());
-    let batch = program.batch.as_ref().map(|batch| BatchFound {
+    let batch = program.batch().map(|batch| BatchFound {
         parameter: batch.at.0,
         dimension: batch.at.2,
-        extent: batch.extent(&program.dimensions),
+        extent: batch.extent(program.dimensions()),
     });
     Ok(Fit {
         limit: options.limit,
@@ -170,7 +197,75 @@ pub fn fit(
         best,
         batch,
         refused,
+        padded,
+        replicated,
+        process: placement.map(|placement| placement.to_string()),
     })
+}
+
+/// What is done beside other things.
+enum Job {
+    Alone(Edit),
+    OwnKernels,
+    AsItIs,
+}
+
+/// What came of it.
+enum Done {
+    /// A change, with the edit where it may be in a set.
+    Change(Change, Option<Edit>),
+    AsItIs(AsItIs),
+    Refused(String),
+}
+
+impl Job {
+    fn done(self, module: &Module, program: &Program, setting: &Setting<'_>) -> Result<Done, EstimateError> {
+        Ok(match self {
+            Job::AsItIs => Done::AsItIs(as_it_is::look(module, setting)?),
+            Job::OwnKernels => match own_kernels(module, setting) {
+                Ok(change) => Done::Change(change, None),
+                Err(error) => Done::Refused(format!("{}: {error}", Lever::Order)),
+            },
+            Job::Alone(edit) => match alone(program, &edit, setting) {
+                Ok(change) => Done::Change(change, Some(edit)),
+                Err(why) => Done::Refused(format!("{}: {why}", edit.what(program))),
+            },
+        })
+    }
+}
+
+/// What a lever brings without others, or why it cannot be pulled.
+fn alone(program: &Program, edit: &Edit, setting: &Setting<'_>) -> Result<Change, String> {
+    let price = program.with(edit, setting)?.price(setting).map_err(|error| error.to_string())?;
+    Ok(search::change(edit, program, price, setting))
+}
+
+/// The largest share of a device that a pool can be given: CUDA's context and libraries need some hundred MiB beside it.
+const MOST_OF_A_DEVICE: f64 = 0.95;
+
+/// A larger share of the device for the pool, where the program has a place in it then.
+fn larger_pool(placement: &Placement, price: Price) -> Option<Change> {
+    let fraction = placement.shortage?.enough.filter(|fraction| fraction.get() <= MOST_OF_A_DEVICE)?;
+    Some(Change {
+        lever: Lever::Pool,
+        what: format!("a pool of {fraction} of the device instead of {}", placement.settings.fraction),
+        total: price.total,
+        seconds: price.seconds,
+        fits: true,
+        apply: format!("XLA_CLIENT_MEM_FRACTION={fraction} in the environment of the process"),
+    })
+}
+
+impl Best {
+    fn of_one(change: Change, module: Module) -> Best {
+        Best {
+            total: change.total,
+            seconds: change.seconds,
+            fits: change.fits,
+            module,
+            changes: vec![change],
+        }
+    }
 }
 
 /// What memplan makes of the program itself. No other compiler does so, hence it is in no set.

@@ -1,5 +1,8 @@
 //! Policies of `jax.checkpoint`: which results of the forward half are saved, and what that comes to.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use memplan_analysis::{Phase, folded_operation, operation, user_frame};
 use memplan_ir::{Access, InstructionId, Module, Op, Role};
 use memplan_passes as passes;
@@ -44,6 +47,9 @@ const FEW: u64 = 8;
 
 /// Most lines that are looked at closely.
 const MAX_CANDIDATES: usize = 64;
+
+/// Most lines that are named for what is kept.
+const MAX_LINES: usize = 3;
 
 /// Most lines whose results are saved by name.
 const MAX_GROUPS: usize = 2;
@@ -95,7 +101,7 @@ impl Policy {
 
     /// The program as JAX would hand it over with this policy.
     pub(super) fn carry_out(&self, program: &Program) -> Result<Program, String> {
-        let module = &program.module;
+        let (module, phases) = (&program.module, program.phases());
         let is_of = |id: InstructionId, groups: &[Group]| {
             group(module, id).is_some_and(|group| groups.contains(&group))
         };
@@ -106,9 +112,9 @@ impl Policy {
             (Saves::DotsWithNoBatchDims, _) => false,
             (Saves::Names(groups), _) => is_of(id, groups),
         };
-        let is_forward = |id| program.phases.of(id) == Phase::Forward;
+        let is_forward = |id| phases.of(id) == Phase::Forward;
         let checkpoint = Checkpoint {
-            phase: &|id| program.phases.of(id),
+            phase: &|id| phases.of(id),
             is_saved: &is_saved,
             is_border: &|id| {
                 is_forward(id)
@@ -116,14 +122,15 @@ impl Policy {
             },
         };
         let checkpointed = passes::checkpoint(module, &checkpoint);
-        program.with_module(checkpointed.ok_or("the backward half needs nothing that is not saved")?)
+        let module = checkpointed.ok_or("the backward half needs nothing that is not saved")?;
+        Ok(program.with_module(module))
     }
 }
 
 /// Policies that may help: the ready ones, those of layers that end with the line whose results leave least to keep, and the
 /// lines themselves.
 pub(super) fn all(program: &Program, setting: &Setting<'_>) -> Vec<Policy> {
-    if !program.phases.has_backward() {
+    if !program.trains {
         return Vec::new();
     }
     let names = best_names(program, setting);
@@ -137,6 +144,29 @@ pub(super) fn all(program: &Program, setting: &Setting<'_>) -> Vec<Policy> {
     let whole = ready.into_iter().chain(names.into_iter().map(Saves::Names));
     policies.extend(whole.map(|saves| Policy { border: None, saves }));
     policies
+}
+
+/// The lines that make most of some values, for people.
+pub(super) fn lines(program: &Program, values: &[InstructionId], setting: &Setting<'_>) -> String {
+    let module = &program.module;
+    let mut bytes: BTreeMap<Group, u64> = BTreeMap::new();
+    for &id in values {
+        if let Some(group) = group(module, id) {
+            let sum = bytes.entry(group).or_default();
+            *sum = sum.saturating_add(setting.target.size_of(module.shape(id)).0);
+        }
+    }
+    let mut groups: Vec<(Group, u64)> = bytes.into_iter().collect();
+    groups.sort_by_key(|(_, bytes)| Reverse(*bytes));
+    let name = |(group, _): &(Group, u64)| format!("`{}` at {}", group.operation, group.line);
+    let mut names: Vec<String> = groups.iter().take(MAX_LINES).map(name).collect();
+    match groups.len().saturating_sub(MAX_LINES) {
+        _ if names.is_empty() => return format!("{} values, of which no line is known", values.len()),
+        0 => {}
+        1 => names.push("one more line".to_string()),
+        more => names.push(format!("{more} more lines")),
+    }
+    names.join(", ")
 }
 
 fn group(module: &Module, id: InstructionId) -> Option<Group> {
@@ -161,15 +191,15 @@ struct Kept {
 /// Sets of lines, each one line larger than the one before: what is kept with them, and what is computed again between two
 /// of them, are together as small as can be.
 fn best_names(program: &Program, setting: &Setting<'_>) -> Vec<Vec<Group>> {
-    let module = &program.module;
+    let (module, phases) = (&program.module, program.phases());
     let entry = module.entry_computation();
-    let is_forward = |id: InstructionId| program.phases.of(id) == Phase::Forward;
+    let is_forward = |id: InstructionId| phases.of(id) == Phase::Forward;
     let mut depth: FxHashMap<InstructionId, u32> = FxHashMap::default();
     let mut read: FxHashSet<InstructionId> = FxHashSet::default();
     let (mut groups, mut residuals): (FxHashMap<Group, Vec<Kept>>, Vec<Kept>) = Default::default();
     for &id in &entry.instructions {
         let operands = &module.instructions[id].operands;
-        if program.phases.of(id) == Phase::Backward {
+        if phases.of(id) == Phase::Backward {
             read.extend(operands.iter().copied());
         }
         let deepest = operands.iter().filter_map(|operand| depth.get(operand)).max();
@@ -216,7 +246,7 @@ fn best_names(program: &Program, setting: &Setting<'_>) -> Vec<Vec<Group>> {
 /// Whether what comes after results of a line is made from them alone, but for a few bytes: otherwise saving them spares
 /// nothing.
 fn separates(program: &Program, setting: &Setting<'_>, border: &Group, kept: &[Kept]) -> bool {
-    let module = &program.module;
+    let (module, phases) = (&program.module, program.phases());
     let mut level: FxHashMap<InstructionId, u32> = FxHashMap::default();
     let mut is_border: FxHashSet<InstructionId> = FxHashSet::default();
     let mut given: FxHashSet<InstructionId> = FxHashSet::default();
@@ -234,7 +264,7 @@ fn separates(program: &Program, setting: &Setting<'_>, border: &Group, kept: &[K
         if is_argument || instruction.operands.iter().any(|operand| given.contains(operand)) {
             given.insert(id);
         }
-        if program.phases.of(id) != Phase::Forward {
+        if phases.of(id) != Phase::Forward {
             continue;
         }
         if group(module, id).as_ref() == Some(border) {

@@ -31,7 +31,7 @@ struct Tried {
 /// How much a change asks of its user: nothing but time; the host's memory; other numbers; fewer examples; more devices.
 fn tier(edit: &Edit) -> u8 {
     match edit.lever() {
-        Lever::Donate | Lever::Recompute | Lever::Microbatch | Lever::Order => 0,
+        Lever::Donate | Lever::Recompute | Lever::Microbatch | Lever::Pool | Lever::Order => 0,
         Lever::Offload => 1,
         Lever::Dtype => 2,
         Lever::Batch => 3,
@@ -45,7 +45,7 @@ const TIERS: std::ops::RangeInclusive<u8> = 0..=4;
 fn place(edit: &Edit) -> u8 {
     match edit {
         Edit::Donate(_) => 0,
-        Edit::Narrow(..) => 1,
+        Edit::Narrow(..) | Edit::NarrowKept(_) => 1,
         Edit::Checkpoint(_) => 2,
         Edit::Microbatch(_) => 3,
         Edit::Batch(_) => 4,
@@ -165,14 +165,14 @@ fn carry_out(
     edits: Vec<Edit>,
     setting: &Setting<'_>,
 ) -> Result<Option<Tried>, EstimateError> {
-    let mut now = program.clone();
-    let mut factor = 1.0;
+    let (mut made, mut factor) = (None, 1.0);
     for edit in &edits {
+        let now = made.as_ref().unwrap_or(program);
         let Ok(next) = now.with(edit, setting) else { return Ok(None) };
-        factor *= per_example(&now, edit);
-        now = next;
+        factor *= per_example(now, edit);
+        made = Some(next);
     }
-    let price = now.price(setting)?;
+    let price = made.as_ref().unwrap_or(program).price(setting)?;
     Ok(Some(Tried { edits, total: price.total, cost: price.seconds * factor }))
 }
 
@@ -206,18 +206,19 @@ fn step_by_step(
     edits: &[Edit],
     setting: &Setting<'_>,
 ) -> Result<Best, EstimateError> {
-    let (mut now, mut price, mut changes) = (program.clone(), before, Vec::new());
+    let (mut made, mut price, mut changes) = (None, before, Vec::new());
     for edit in edits {
+        let now = made.as_ref().unwrap_or(program);
         let Ok(next) = now.with(edit, setting) else { break };
         price = next.price(setting)?;
-        changes.push(change(edit, &now, price, setting));
-        now = next;
+        changes.push(change(edit, now, price, setting));
+        made = Some(next);
     }
     Ok(Best {
         changes,
         total: price.total,
         seconds: price.seconds,
         fits: price.total <= setting.options.limit,
-        module: now.module,
+        module: made.map_or_else(|| program.module.clone(), |program| program.module),
     })
 }

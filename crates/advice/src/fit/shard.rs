@@ -63,7 +63,7 @@ pub(super) fn all(program: &Program, devices: &[i64]) -> Vec<(Along, i64)> {
     for &n in devices.iter().filter(|&&n| n > 1) {
         if program.examples().is_some_and(|examples| examples % n == 0) {
             list.push((Along::Batch, n));
-            if program.phases.has_backward() {
+            if program.trains {
                 list.push((Along::State, n));
             }
         }
@@ -79,10 +79,10 @@ pub(super) fn all(program: &Program, devices: &[i64]) -> Vec<(Along, i64)> {
 fn features(program: &Program) -> Option<(usize, usize, i64)> {
     let mut elements: BTreeMap<FactorId, (u64, usize)> = BTreeMap::new();
     let matrices = program.parameters(ValueClass::Parameter).filter(|(_, array)| array.rank() > 1).count();
-    let batch = program.batch.as_ref().map(|batch| batch.factor);
+    let batch = program.batch().map(|batch| batch.factor);
     for (number, array) in program.parameters(ValueClass::Parameter) {
         let factors: Vec<FactorId> =
-            program.dimensions.of_parameter(&program.module, number, 0).into_iter().flatten().collect();
+            program.dimensions().of_parameter(&program.module, number, 0).into_iter().flatten().collect();
         for &factor in &factors {
             let is_once = factors.iter().filter(|&&other| other == factor).count() == 1;
             if is_once && Some(factor) != batch && array.rank() > 1 {
@@ -96,9 +96,9 @@ fn features(program: &Program) -> Option<(usize, usize, i64)> {
     let most = elements.into_iter().max_by_key(|&(factor, (sum, _))| (sum, std::cmp::Reverse(factor)));
     let (factor, _) = most?;
     program.parameters(ValueClass::Parameter).find_map(|(number, _)| {
-        let own = program.dimensions.of_parameter(&program.module, number, 0);
+        let own = program.dimensions().of_parameter(&program.module, number, 0);
         let dimension = own.iter().position(|factors| factors.first() == Some(&factor))?;
-        Some((number, dimension, program.dimensions.extent(factor)))
+        Some((number, dimension, program.dimensions().extent(factor)))
     })
 }
 
@@ -116,7 +116,7 @@ pub(super) fn carry_out(
     passes::run(&mut module, &[&passes::CSE], &context, RunOptions::default())
         .map_err(|error| error.to_string())?;
     module.compact();
-    part.with_module(module)
+    Ok(part.with_module(module))
 }
 
 fn of_one_device(
@@ -139,7 +139,7 @@ fn of_one_device(
             }
             let mut next = program.resized(examples / devices)?;
             if along == Along::Batch {
-                let trains = program.phases.has_backward();
+                let trains = program.trains;
                 next.extra_seconds += if trains { ring(gradients, 2.0) } else { 0.0 };
                 return Ok(next);
             }
@@ -153,12 +153,12 @@ fn of_one_device(
                 arrays.iter().map(|array| setting.target.size_of(&array.clone().into()).0 as f64).sum::<f64>()
             };
             let seconds = ring(size(&sharded.gathered), 1.0) + ring(size(&sharded.scattered), 1.0);
-            next = next.with_module(sharded.module)?;
+            next = next.with_module(sharded.module);
             next.extra_seconds += seconds;
             Ok(next)
         }
         Along::Features { parameter, dimension, extent } => {
-            let cut = program.dimensions.batch_at(&program.module, parameter, 0, dimension);
+            let cut = program.dimensions().batch_at(&program.module, parameter, 0, dimension);
             program.resized_along(cut.ok_or("there is no such dimension any more")?.factor, extent / devices)
         }
     }

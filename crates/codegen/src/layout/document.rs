@@ -1,7 +1,7 @@
 //! The document: plain data, the same in memory and in JSON.
 
 use memplan_ir::ShapeIndex;
-use memplan_memory::{Alignment, Bytes, KindName, MemorySpaceId, Totals};
+use memplan_memory::{Alignment, Bytes, KindName, MemorySpaceId, RemedyKind, Totals};
 use serde::{Deserialize, Serialize};
 
 /// The layout of one program. All sizes and offsets are in bytes; launches, buffers and allocations are named by their
@@ -355,21 +355,6 @@ pub struct Remedy {
     pub size: Bytes,
     /// Padding in it.
     pub lost: Bytes,
-}
-
-/// What a remedy changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum RemedyKind {
-    /// The order of the dimensions in memory.
-    Order,
-    /// The dimensions are merged into one.
-    Flatten,
-    /// Extents are lowered to multiples of the tile: a little less data.
-    RoundDown,
-    /// Extents are raised to what is paid for anyway: more data in the same bytes.
-    RoundUp,
 }
 
 impl Address {

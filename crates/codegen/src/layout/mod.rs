@@ -33,5 +33,6 @@ pub(crate) use build::document;
 pub use build::layout;
 pub use document::{
     Address, Allocation, Argument, Buffer, Call, CallRole, Computation, Launch, LaunchKind, Lifetime,
-    Padding, Port, ProgramLayout, Remedy, RemedyKind, Space, Transfer,
+    Padding, Port, ProgramLayout, Remedy, Space, Transfer,
 };
+pub use memplan_memory::RemedyKind;

@@ -1,0 +1,158 @@
+//! What is to be known of a program as it is, beside what levers bring: what padding takes at its peak, what a process makes
+//! of it, and what every device holds a copy of.
+
+use indexmap::IndexMap;
+use memplan_analysis::operation;
+use memplan_driver::{Estimate, EstimateError, estimate};
+use memplan_ir::{ArrayShape, Module, Shape};
+use memplan_memory::{Bytes, LessPadding, MemorySpaceId, RemedyKind, parallel, remedies};
+use memplan_pool::process::{Placement, place};
+
+use super::Setting;
+use crate::Words;
+use crate::holders::{Holder, Peak};
+
+/// Arrays of one shape that layouts pad at the peak.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Padded {
+    /// The shape, with its layout.
+    pub shape: String,
+    /// How many are live at the peak.
+    pub count: usize,
+    /// What makes the largest, or the first of them.
+    pub operation: String,
+    /// The line of the user's program.
+    pub source: Option<String>,
+    /// Bytes of all.
+    pub size: Bytes,
+    /// What of them is padding.
+    pub lost: Bytes,
+    /// What would lose less, the least bytes first.
+    pub remedies: Vec<PaddingRemedy>,
+}
+
+/// Another shape or layout for padded arrays.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct PaddingRemedy {
+    /// What is changed.
+    pub kind: RemedyKind,
+    /// The dimensions that change: number, extent, and what it would be.
+    pub dimensions: Vec<(usize, i64, i64)>,
+    /// The shape that it would be, with its layout.
+    pub shape: String,
+    /// Bytes of all then.
+    pub size: Bytes,
+}
+
+/// An argument of which every device holds all, although shardings cut others.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Replicated {
+    /// Its name.
+    pub argument: String,
+    /// Its shape, without its layout.
+    pub shape: String,
+    /// Its bytes, on every device.
+    pub bytes: Bytes,
+    /// Into how many pieces others are cut.
+    pub pieces: u64,
+    /// The largest dimension that could be cut into as many: its number and extent.
+    pub divides: Option<(usize, i64)>,
+}
+
+/// What is found out by looking.
+pub(super) struct AsItIs {
+    pub(super) padded: Vec<Padded>,
+    pub(super) placement: Option<Placement>,
+    pub(super) replicated: Vec<Replicated>,
+}
+
+/// One byte in so many is worth a word.
+const NOTEWORTHY: u64 = 100;
+
+/// Most shapes that are named.
+const MOST_SHAPES: usize = 5;
+
+/// Estimates the program once more, and looks closely.
+pub(super) fn look(module: &Module, setting: &Setting<'_>) -> Result<AsItIs, EstimateError> {
+    let found = estimate(module, setting.compiler, setting.target)?;
+    let placement =
+        setting.options.pool.as_ref().and_then(|pool| place(setting.target, &found.planned.plan, pool));
+    Ok(AsItIs {
+        padded: padded(&found, setting),
+        placement,
+        replicated: replicated(module, found.total, setting),
+    })
+}
+
+/// The shapes that lose most bytes to padding at the peak, the most first.
+fn padded(found: &Estimate, setting: &Setting<'_>) -> Vec<Padded> {
+    let (module, target) = (&found.module, setting.target);
+    let words = Words::new(module, &found.planned.facts);
+    let peak = Peak::new(&words, &found.planned, MemorySpaceId::MAIN);
+    let mut shapes: IndexMap<&ArrayShape, (usize, Bytes, Bytes, &Holder)> = IndexMap::new();
+    for (buffer, holder) in peak.report.buffers.iter().zip(&peak.holders) {
+        let shape = module.shape(buffer.position.instruction).subshape(&buffer.position.index);
+        let Some(array) = shape.and_then(Shape::as_array) else { continue };
+        let size = buffer.slice.size;
+        // Of several values in one slice the largest is there; less than it needs is not.
+        let lost = size.saturating_sub(target.unpadded_size_of(&Shape::Array(array.clone())));
+        let (count, sizes, losses, _) = shapes.entry(array).or_insert((0, Bytes::ZERO, Bytes::ZERO, holder));
+        (*count, *sizes, *losses) = (*count + 1, sizes.saturating_add(size), losses.saturating_add(lost));
+    }
+    shapes.retain(|_, (_, _, lost, _)| lost.0 > found.total.0 / NOTEWORTHY);
+    shapes.sort_by(|_, (_, _, a, _), _, (_, _, b, _)| b.cmp(a));
+    let text = |array: &ArrayShape| memplan_hlo::shape_text(&Shape::Array(array.clone()));
+    let shapes = shapes.into_iter().take(MOST_SHAPES);
+    let of_shape = |(array, (count, size, lost, holder)): (&ArrayShape, (usize, Bytes, Bytes, &Holder))| {
+        let remedy = |LessPadding { kind, array: other, size, .. }| PaddingRemedy {
+            kind,
+            dimensions: changed(array, &other),
+            shape: text(&other),
+            size: Bytes(size.0.saturating_mul(count as u64)),
+        };
+        Padded {
+            shape: text(array),
+            count,
+            operation: holder.operation.clone(),
+            source: holder.source.clone(),
+            size,
+            lost,
+            remedies: remedies(target, array).into_iter().map(remedy).collect(),
+        }
+    };
+    shapes.map(of_shape).collect()
+}
+
+fn changed(from: &ArrayShape, to: &ArrayShape) -> Vec<(usize, i64, i64)> {
+    let pairs = from.dimensions.iter().zip(&to.dimensions).enumerate();
+    let is_same_rank = from.rank() == to.rank();
+    pairs.filter(|(_, (a, b))| is_same_rank && a != b).map(|(d, (&a, &b))| (d, a, b)).collect()
+}
+
+/// Large arguments that no sharding cuts, the largest first.
+fn replicated(module: &Module, total: Bytes, setting: &Setting<'_>) -> Vec<Replicated> {
+    let pieces = parallel::pieces(module);
+    let argument = |number: usize| {
+        let id = module.entry_computation().parameters[number];
+        let array = module.shape(id).as_array()?;
+        let bytes = setting.target.size_of(module.shape(id));
+        let can_be_cut =
+            |(_, extent): &(usize, i64)| u64::try_from(*extent).is_ok_and(|extent| extent % pieces == 0);
+        let dimensions = array.dimensions.iter().copied().enumerate();
+        let bare = ArrayShape { layout: None, ..array.clone() };
+        let name = match operation(module, id) {
+            "" => module.instructions[id].name.to_string(),
+            name => name.to_string(),
+        };
+        (bytes.0 > total.0 / NOTEWORTHY / pieces).then(|| Replicated {
+            argument: name,
+            shape: memplan_hlo::shape_text(&Shape::Array(bare)),
+            bytes,
+            pieces,
+            divides: dimensions.filter(can_be_cut).max_by_key(|&(d, extent)| (extent, std::cmp::Reverse(d))),
+        })
+    };
+    let mut all: Vec<Replicated> = parallel::replicated(module).into_iter().filter_map(argument).collect();
+    all.sort_by_key(|argument| std::cmp::Reverse(argument.bytes));
+    all
+}
