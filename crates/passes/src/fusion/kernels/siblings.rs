@@ -85,19 +85,32 @@ impl Grouper<'_> {
 
     /// One round, of the pairs of which it matters whether each is a product.
     fn join_in_each(&mut self, siblings: Siblings, is_tried: fn(bool, bool) -> bool) {
+        // Pairs that read several arrays alike are looked at once, until something is merged.
+        let mut refused: FxHashMap<[KernelId; 2], usize> = FxHashMap::default();
+        let mut n_merged = 0;
         for readers in self.readers() {
             let mut recent: Vec<KernelId> = Vec::new();
             for root in readers {
                 let mut kernel = self.kernels_of[root][0];
                 recent.retain(|&other| other != kernel);
                 let is_product = |kernel: KernelId| self.is_product(&self.grouping.kernels[kernel]);
-                let ranks = |&other: &KernelId| match is_tried(is_product(other), is_product(kernel)) {
-                    true => Some((other, self.rank_together(other, kernel, siblings)?)),
-                    false => None,
+                let mut rank = |&other: &KernelId| {
+                    let pair = [other, kernel];
+                    if !is_tried(is_product(other), is_product(kernel))
+                        || refused.get(&pair) == Some(&n_merged)
+                    {
+                        return None;
+                    }
+                    let rank = self.rank_together(other, kernel, siblings);
+                    if rank.is_none() {
+                        refused.insert(pair, n_merged);
+                    }
+                    Some((other, rank?))
                 };
-                if let Some((other, rank)) = recent.iter().rev().find_map(ranks) {
+                if let Some((other, rank)) = recent.iter().rev().find_map(&mut rank) {
                     recent.retain(|&it| it != other);
                     kernel = self.join_sibling(other, kernel, rank);
+                    n_merged += 1;
                 }
                 recent.push(kernel);
                 if recent.len() > self.options.siblings.max_neighbors {
