@@ -26,7 +26,7 @@ pub(super) fn arguments(module: &mut Module, numbers: &[usize], element_type: El
     let results = results_of(module, numbers);
     let mut names = Names::new(module);
     let entry = module.entry;
-    let parameters: FxHashSet<InstructionId> =
+    let parameters: Vec<InstructionId> =
         numbers.iter().map(|&number| module.computations[entry].parameters[number]).collect();
     let wide: FxHashMap<InstructionId, ShapeId> =
         parameters.iter().map(|&id| (id, module.instructions[id].shape)).collect();
