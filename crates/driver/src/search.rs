@@ -134,6 +134,11 @@ impl<'a> Search<'a> {
 
     /// The programs of which one is the best: the fastest, and of those that are not much slower the smallest.
     fn finalists(&mut self) -> Result<Vec<Found<'a>>, CompileError> {
+        // Where nobody knows how long the program takes, as with loops without end in loops that never run, nothing is
+        // faster than the usual way.
+        if !self.candidates[0].program.seconds()?.is_finite() {
+            return self.finish(&(0..self.n_usual).collect::<Vec<_>>());
+        }
         let fast = self.fast()?;
         let seconds =
             parallel::map(self.options.threads, fast.clone(), |i| self.candidates[i].program.seconds());
