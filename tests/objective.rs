@@ -1,6 +1,6 @@
 //! What is asked for is what comes out: bytes, time, limits, and what there is between them.
 
-use memplan::driver::{Point, exceeded, frontier};
+use memplan::driver::{Point, StageReport, exceeded, frontier};
 use memplan::ir::Module;
 use memplan::memory::{Bytes, Target};
 use memplan::plan::ProgramCost;
@@ -113,4 +113,35 @@ fn effort_bounds_the_search() {
             compiled(module, &target, &effort.of(CompileOptions::default()));
         }
     }
+}
+
+/// Loops of three rounds within one another: the innermost runs more often than numbers can say.
+#[test]
+fn what_takes_nobody_knows_how_long_is_compiled_in_the_usual_way() {
+    let n = 700;
+    let body = |k: usize| {
+        let state = if k == 0 { "next" } else { "loop" };
+        let inner = format!("loop = s32[] while(next), condition=more, body=body{}", k.saturating_sub(1));
+        let [inner, next] = [(state == "loop").then_some(inner), Some("next = s32[] add(i, one)".into())];
+        let lines: Vec<String> = next.into_iter().chain(inner).collect();
+        let lines = lines.join("\n").replace(&format!("{state} ="), &format!("ROOT {state} ="));
+        format!("body{k} {{\n i = s32[] parameter(0)\n one = s32[] constant(1)\n {lines}\n}}\n")
+    };
+    let more = "more {\n i = s32[] parameter(0)\n end = s32[] constant(3)\n ROOT less = pred[] compare(i, end), \
+                direction=LT\n}\n";
+    let bodies: String = (0..n).map(body).collect();
+    let entry = format!(
+        "ENTRY main {{\n i = s32[] parameter(0)\n ROOT r = s32[] while(i), condition=more, body=body{}\n}}\n",
+        n - 1
+    );
+    let mut module = hlo::parse(&format!("HloModule deep\n{more}{bodies}{entry}")).unwrap();
+    let target = Target::find("gpu-h100").unwrap();
+    let compiled = compile(&mut module, &target, &CompileOptions::default()).unwrap();
+    let tried = compiled.stages.iter().find_map(|stage| match &stage.report {
+        StageReport::Programs(tried) => Some(&tried.programs),
+        _ => None,
+    });
+    let tried = tried.expect("what was tried is told");
+    assert!(tried.iter().all(|program| program.variant == "usual"), "{tried:?}");
+    prove(&module, &compiled.planned, &target).unwrap();
 }
