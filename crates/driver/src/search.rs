@@ -136,14 +136,16 @@ impl<'a> Search<'a> {
     fn finalists(&mut self) -> Result<Vec<Found<'a>>, CompileError> {
         // Where nobody knows how long the program takes, as with loops without end in loops that never run, nothing is
         // faster than the usual way.
-        if !self.candidates[0].program.seconds()?.is_finite() {
+        let usual = self.candidates[0].program.seconds()?;
+        if !usual.is_finite() {
             return self.finish(&(0..self.n_usual).collect::<Vec<_>>());
         }
-        let fast = self.fast()?;
+        let others = self.fast()?.split_off(1);
         let seconds =
-            parallel::map(self.options.threads, fast.clone(), |i| self.candidates[i].program.seconds());
+            parallel::map(self.options.threads, others.clone(), |i| self.candidates[i].program.seconds());
         let seconds = seconds.into_iter().collect::<Result<Vec<_>, CompileError>>()?;
-        let mut timed: Vec<(f64, usize)> = seconds.into_iter().zip(fast).collect();
+        let mut timed = vec![(usual, 0)];
+        timed.extend(seconds.into_iter().zip(others));
         timed.sort_by(|a, b| a.0.total_cmp(&b.0));
         if self.options.objective == Objective::Balanced {
             self.leave_too_large(&mut timed)?;

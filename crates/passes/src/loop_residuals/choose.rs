@@ -27,18 +27,13 @@ pub(super) fn choose(module: &Module, target: &Target, pair: &Pair, options: &Lo
     let n = pair.n_rows;
     let bytes = |id: InstructionId| cost::result_bytes(module, target, id);
     let now = pair.residuals.iter().fold(0u64, |sum, r| sum.saturating_add(bytes(r.row).saturating_mul(n)));
-    let recomputable = options.products.recomputable(module, target, pair.producer.body, n as f64);
     let step = &module.computations[pair.producer.body].instructions;
-    let beyond = &step[((step.len() as f64 * options.reach) as usize).min(step.len())..];
-    let is_beyond: FxHashSet<InstructionId> = beyond.iter().copied().collect();
+    let recomputable = options.products.recomputable(module, target, pair.producer.body, n as f64);
+    let recomputable = recomputable.within(step, options.reach);
     let price = |id: InstructionId| {
         let is_given = pair.producer.element_at(module, id).is_some();
         let is_constant = matches!(module.instructions[id].op, Op::Constant(_));
-        match recomputable.price(id) {
-            _ if is_given || is_constant => UNCUTTABLE,
-            price if price > 0 && is_beyond.contains(&id) => UNCUTTABLE,
-            price => price,
-        }
+        if is_given || is_constant { UNCUTTABLE } else { recomputable.price(id) }
     };
     let capacity = |id| capacity(module, target, pair, id);
     let rows = pair.residuals.iter().map(|residual| residual.row);

@@ -320,19 +320,14 @@ fn values_to_recompute(
     runs: f64,
 ) -> Option<FxHashSet<InstructionId>> {
     let (before, after) = module.computations[computation].instructions.split_at(time);
-    let beyond = &before[((time as f64 * reach) as usize).min(time)..];
-    let is_beyond: FxHashSet<InstructionId> = beyond.iter().copied().collect();
     let is_before: FxHashSet<InstructionId> = before.iter().copied().collect();
     let invariant = invariant_state(module, computation);
-    let recomputable = products.recomputable(module, target, computation, runs);
+    let recomputable = products.recomputable(module, target, computation, runs).within(before, reach);
     let operands = after.iter().flat_map(|&user| &module.instructions[user].operands);
     let mut needed: FxHashSet<InstructionId> = FxHashSet::default();
     let needed = operands.copied().filter(|&id| is_before.contains(&id) && needed.insert(id));
     let bytes = |id| crossing_bytes(module, target, &invariant, id);
-    let price = |id| match recomputable.price(id) {
-        price if price > 0 && is_beyond.contains(&id) => UNCUTTABLE,
-        price => price,
-    };
+    let price = |id| recomputable.price(id);
     let recompute_network::Choice { recomputed, .. } =
         recompute_network::choose(module, needed, bytes, price)?;
     (!recomputed.is_empty()).then_some(recomputed)

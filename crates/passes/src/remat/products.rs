@@ -71,7 +71,8 @@ impl Products {
             }
             _ => None,
         };
-        Recomputable { module, target, products: self, released, bytes_per_second }
+        let beyond = FxHashSet::default();
+        Recomputable { module, target, products: self, released, bytes_per_second, beyond }
     }
 }
 
@@ -84,9 +85,17 @@ pub(crate) struct Recomputable<'a> {
     released: FxHashSet<InstructionId>,
     /// The bytes that have to be saved for each second; `None`: time does not count.
     bytes_per_second: Option<f64>,
+    /// What may be recomputed only where that costs nothing.
+    beyond: FxHashSet<InstructionId>,
 }
 
 impl Recomputable<'_> {
+    /// Only in the first part of some instructions, `reach` of them, may anything be recomputed that costs time.
+    pub(crate) fn within(self, instructions: &[InstructionId], reach: f64) -> Self {
+        let first_beyond = ((instructions.len() as f64 * reach) as usize).min(instructions.len());
+        Recomputable { beyond: instructions[first_beyond..].iter().copied().collect(), ..self }
+    }
+
     /// The bytes that recomputing a value must save at least; [`UNCUTTABLE`] for one that may only be kept.
     pub(crate) fn price(&self, id: InstructionId) -> u64 {
         let (module, target) = (self.module, self.target);
@@ -95,14 +104,15 @@ impl Recomputable<'_> {
             None => 0,
             Some(rate) => ((rate * cost::seconds(module, target, id)) as u64).min(UNCUTTABLE - 1),
         };
-        match cost::class_of(module, id) {
+        let price = match cost::class_of(module, id) {
             _ if !is_free => UNCUTTABLE,
             CostClass::Hero(Hero::Dot) if self.products == Products::Kept => UNCUTTABLE,
             CostClass::Hero(Hero::Dot | Hero::Convolution) if self.released.contains(&id) => at_price(),
             CostClass::Hero(Hero::Reduction) if self.bytes_per_second.is_some() => at_price(),
             _ if is_recomputable(module, target, id) => 0,
             _ => UNCUTTABLE,
-        }
+        };
+        if price > 0 && self.beyond.contains(&id) { UNCUTTABLE } else { price }
     }
 }
 
