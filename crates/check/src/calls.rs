@@ -180,10 +180,13 @@ impl Walk<'_, '_> {
     }
 
     /// The callee's parameters are the operands from number `first` on: in the same place, and whole where the callee
-    /// reads them. Returns the slices that it reads.
+    /// reads them. Returns the slices that it reads. What runs asynchronously is taken to read all that it is given: the
+    /// start's result holds it until the operation is done.
     fn pass_operands(&mut self, id: InstructionId, callee: ComputationId, first: usize) -> Vec<Slice> {
         let facts = self.facts();
-        let operands = &facts.module.instructions[id].operands;
+        let instruction = &facts.module.instructions[id];
+        let reads_all = matches!(instruction.op, Op::AsyncStart(_));
+        let operands = &instruction.operands;
         let mut reads = Vec::new();
         for (i, &parameter) in facts.module.computations[callee].parameters.iter().enumerate() {
             let parameter = facts.positions.root(parameter);
@@ -199,7 +202,7 @@ impl Walk<'_, '_> {
                     Holder::Value(definition) => self.proving.is_read[definition.index()],
                     _ => false,
                 };
-                if is_read && self.expect(id, operand) {
+                if (reads_all || is_read) && self.expect(id, operand) {
                     reads.extend(facts.slice(operand));
                 }
                 self.hand_over(operand);

@@ -188,7 +188,11 @@ impl<'m> Executor<'m> {
                 let arguments: Vec<Value> =
                     (0..instruction.operands.len()).map(|k| operand(k).clone()).collect();
                 let mut value: Value = arguments.iter().flatten().cloned().collect();
-                value.extend(self.run_computation(instruction.called[0], arguments)?);
+                let result = self.run_computation(instruction.called[0], arguments)?;
+                // Where the computation itself wrote over what it was given, nobody expects to find that when it is done.
+                let is_whole = |leaf: &Stored| self.memory.intruder(leaf.place, leaf.write).is_none();
+                value.iter_mut().filter(|leaf| !is_whole(leaf)).for_each(|leaf| *leaf = self.token(id));
+                value.extend(result);
                 self.push_contexts(id, &mut value)?;
                 value
             }

@@ -60,6 +60,36 @@ ENTRY main {
     );
 }
 
+/// What runs asynchronously is given all its operands until it is done, also where the computation reads only some. It
+/// may itself write over them.
+#[test]
+fn operands_of_asynchronous_computations_stay() {
+    let module = |meanwhile: u32, in_wrapped: u32| {
+        format!(
+            "HloModule m, is_scheduled=true
+wrapped {{
+  wp = f32[4]{{0}} parameter(0)         // temp+0
+  wu = f32[4]{{0}} parameter(1)         // temp+16
+  wt = f32[4]{{0}} reverse(wp), dimensions={{0}} // temp+{in_wrapped}
+  ROOT wr = f32[4]{{0}} reverse(wt), dimensions={{0}} // temp+32
+}}, execution_thread=\"other\"
+ENTRY main {{
+  p = f32[4]{{0}} parameter(0)          // arg0+0
+  a = f32[4]{{0}} negate(p)             // temp+0
+  u = f32[4]{{0}} exponential(p)        // temp+16
+  s = ((f32[4]{{0}}, f32[4]{{0}}), f32[4]{{0}}, u32[]) async-start(a, u), async_execution_thread=\"other\", calls=wrapped // {{0,0}} temp+0 {{0,1}} temp+16 {{1}} temp+32 {{2}} temp+48
+  b = f32[4]{{0}} reverse(a), dimensions={{0}} // temp+{meanwhile}
+  d = f32[4]{{0}} async-done(s)         // temp+32
+  c = f32[4]{{0}} add(b, d)             // temp+32
+  ROOT r = f32[4]{{0}} reverse(c), dimensions={{0}} // out+0
+}}"
+        )
+    };
+    accepts(&module(52, 68));
+    accepts(&module(52, 16));
+    refutes(&module(16, 68), "`b` in `main` writes alloc0[16..32) while `s` in `main` is still using it");
+}
+
 /// A solver reads its matrix until it is done, also where that is the right-hand side as well.
 #[test]
 fn matrices_of_triangular_solves_stay() {
