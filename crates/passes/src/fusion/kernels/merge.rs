@@ -89,46 +89,55 @@ impl Grouper<'_> {
         merged.members.sort_unstable_by_key(|&member| std::cmp::Reverse(self.positions[member]));
         merged.roots.sort_unstable_by_key(|&root| std::cmp::Reverse(self.positions[root]));
         merged.operands.retain(|operand| !merged.usages.contains_key(operand));
-        let is_read_outside = |root: &InstructionId| {
-            let users = self.users.of(*root);
-            users.is_empty()
-                || *root == self.root
-                || users.iter().any(|&user| {
-                    let of = &self.kernels_of[user];
-                    of.is_empty() || of.iter().any(|kernel| !kernels.contains(kernel))
-                })
-        };
-        merged.roots.retain(|root| is_read_outside(root));
+        merged.roots.retain(|root| self.is_read_outside(*root, kernels));
         merged
     }
 
+    /// Whether others than some kernels read a result of theirs.
+    pub(super) fn is_read_outside(&self, root: InstructionId, kernels: &[KernelId]) -> bool {
+        let users = self.users.of(root);
+        users.is_empty()
+            || root == self.root
+            || users.iter().any(|&user| {
+                let of = &self.kernels_of[user];
+                of.is_empty() || of.iter().any(|kernel| !kernels.contains(kernel))
+            })
+    }
+
     /// Whether one kernel can only run after an instruction, for another reason than that it waits for the other kernel.
-    /// `false` too where the search takes more than `max_steps` edges. What an operand is certainly computed from counts,
-    /// on whatever way.
+    /// `false` too where the search takes more than `max_steps` edges. What is known to be needed counts, on whatever way:
+    /// two kernels of which one waits for the other through a third are not merged anyway.
     pub(super) fn waits_for(
         &self,
         [kernel, other]: [&Kernel; 2],
         id: InstructionId,
         max_steps: usize,
     ) -> bool {
-        let mut open: Vec<InstructionId> = kernel.operands.iter().copied().collect();
-        open.retain(|operand| !other.usages.contains_key(operand));
+        let whether = |at| self.needs.whether(self.positions[at], self.positions[id]);
+        let mut open: Vec<InstructionId> = Vec::new();
+        for &operand in kernel.operands.iter().filter(|operand| !other.usages.contains_key(*operand)) {
+            match whether(operand) {
+                Some(true) => return true,
+                Some(false) => {}
+                None => open.push(operand),
+            }
+        }
         // Whatever the order of the set: the search may end before it has seen everything.
         open.sort_unstable_by_key(|&operand| self.positions[operand]);
         let mut seen: FxHashSet<InstructionId> = open.iter().copied().collect();
         let mut steps = 0;
         while let Some(at) = open.pop() {
-            if self.needs.certainly(at, id) {
-                return true;
-            }
             for &operand in &self.module.instructions[at].operands {
                 steps += 1;
                 if steps > max_steps {
                     return false;
                 }
-                let is_before = self.positions[operand] < self.positions[id];
-                if !is_before && !other.usages.contains_key(&operand) && seen.insert(operand) {
-                    open.push(operand);
+                match whether(operand) {
+                    _ if other.usages.contains_key(&operand) => {}
+                    Some(true) => return true,
+                    Some(false) => {}
+                    None if seen.insert(operand) => open.push(operand),
+                    None => {}
                 }
             }
         }

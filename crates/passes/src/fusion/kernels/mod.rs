@@ -77,7 +77,7 @@ pub(crate) fn group(
     let mut group = |computation| {
         grouper.group(computation);
         if siblings != Siblings::Leave {
-            grouper.join_siblings(siblings);
+            grouper.join_siblings(computation, siblings);
         }
         std::mem::take(&mut grouper.grouping)
     };
@@ -153,7 +153,6 @@ impl<'a> Grouper<'a> {
         self.root = body.root;
         self.n_materialized = 0;
         self.spans = merge::Spans::default();
-        self.needs.look_at(&body.instructions, self.users);
         self.duplication_budget = self.options.max_duplication.saturating_mul(body.instructions.len());
         for (position, &id) in body.instructions.iter().enumerate() {
             self.positions[id] = position as u32;

@@ -22,7 +22,8 @@
 
 use std::cell::LazyCell;
 
-use memplan_ir::{ArrayShape, Dimensions, InstructionId, Op};
+use cranelift_entity::SecondaryMap;
+use memplan_ir::{ArrayShape, ComputationId, Dimensions, InstructionId, Op};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -69,10 +70,15 @@ impl IterationSpace {
     }
 }
 
+/// What each kernel iterates over; `None` for kernels that are more than one loop over elements.
+type Spaces = SecondaryMap<KernelId, Option<IterationSpace>>;
+
 impl Grouper<'_> {
     /// Merges siblings, array by array that they read. Every reader is looked at beside a few of those before it; products
     /// first, since what runs with one of them reads nothing from memory for it.
-    pub(super) fn join_siblings(&mut self, siblings: Siblings) {
+    pub(super) fn join_siblings(&mut self, computation: ComputationId, siblings: Siblings) {
+        let body = &self.module.computations[computation];
+        self.needs.look_at(self.module, &body.instructions, self.users, |id| self.positions[id]);
         self.join_in_each(siblings, |a, b| a || b);
         self.join_in_each(siblings, |_, _| true);
         for (producer, consumer, verdict) in &mut self.grouping.decisions {
@@ -88,7 +94,9 @@ impl Grouper<'_> {
         // Pairs that read several arrays alike are looked at once, until something is merged.
         let mut refused: FxHashMap<[KernelId; 2], usize> = FxHashMap::default();
         let mut n_merged = 0;
-        for readers in self.readers() {
+        let mut spaces = SecondaryMap::new();
+        self.grouping.kernels.iter().for_each(|(id, kernel)| spaces[id] = self.space(kernel));
+        for readers in self.readers(&spaces) {
             let mut recent: Vec<KernelId> = Vec::new();
             for root in readers {
                 let mut kernel = self.kernels_of[root][0];
@@ -101,7 +109,7 @@ impl Grouper<'_> {
                     {
                         return None;
                     }
-                    let rank = self.rank_together(other, kernel, siblings);
+                    let rank = self.rank_together(other, kernel, &spaces, siblings);
                     if rank.is_none() {
                         refused.insert(pair, n_merged);
                     }
@@ -110,6 +118,7 @@ impl Grouper<'_> {
                 if let Some((other, rank)) = recent.iter().rev().find_map(&mut rank) {
                     recent.retain(|&it| it != other);
                     kernel = self.join_sibling(other, kernel, rank);
+                    spaces[kernel] = self.space(&self.grouping.kernels[kernel]);
                     n_merged += 1;
                 }
                 recent.push(kernel);
@@ -122,11 +131,11 @@ impl Grouper<'_> {
 
     /// For each array with as many elements as its readers iterate over, and each such slice of a larger one: a result of
     /// the kernel that writes it, and one of each kernel that reads it, in the order of the text.
-    fn readers(&self) -> Vec<Vec<InstructionId>> {
+    fn readers(&self, spaces: &Spaces) -> Vec<Vec<InstructionId>> {
         let mut number: FxHashMap<InstructionId, usize> = FxHashMap::default();
         let mut readers: Vec<Vec<InstructionId>> = Vec::new();
-        for kernel in self.grouping.kernels.values().rev() {
-            let Some(space) = self.space(kernel) else { continue };
+        for (id, kernel) in self.grouping.kernels.iter().rev() {
+            let Some(space) = &spaces[id] else { continue };
             let is_large =
                 |id: &InstructionId| self.module.shape(*id).as_array().is_some_and(|a| space.is_of(a));
             let is_slice =
@@ -207,24 +216,36 @@ impl Grouper<'_> {
     }
 
     /// When two kernels run if they are merged; `None` where they cannot be, or more bytes could be alive.
-    fn rank_together(&self, a: KernelId, b: KernelId, siblings: Siblings) -> Option<Rank> {
+    fn rank_together(&self, a: KernelId, b: KernelId, spaces: &Spaces, siblings: Siblings) -> Option<Rank> {
         let [first, second] = [a, b].map(|kernel| &self.grouping.kernels[kernel]);
-        let (Some(space), Some(other)) = (self.space(first), self.space(second)) else { return None };
-        if !space.agrees_with(&other) || !self.heroes_agree(first, second) {
+        let (Some(space), Some(other)) = (&spaces[a], &spaces[b]) else { return None };
+        if !space.agrees_with(other) || !self.heroes_agree(first, second) {
+            return None;
+        }
+        if !self.fit_together([a, b]) {
             return None;
         }
         let runs_with =
             |(kernel, other)| self.can_run_with(kernel, other, siblings).then(|| self.rank(other));
         let rank = [(first, second), (second, first)].into_iter().find_map(runs_with)?;
-        let merged = self.merged(&[a, b]);
-        let rules = &self.target.fusion;
-        let fits = merged.members.len() <= rules.max_instructions
-            && merged.operands.len() <= rules.max_operands
-            && merged.roots.len() <= rules.max_outputs;
-        (fits
-            && self.read_alike(first, second)
+        (self.read_alike(first, second)
             && !self.wait_for_each_other(&[a, b], self.options.siblings.max_steps))
         .then_some(rank)
+    }
+
+    /// Whether the target has a kernel as large as two together.
+    fn fit_together(&self, kernels: [KernelId; 2]) -> bool {
+        let [a, b] = kernels.map(|kernel| &self.grouping.kernels[kernel]);
+        let rules = &self.target.fusion;
+        let members = b.members.iter().filter(|member| !a.usages.contains_key(*member));
+        let of_a = a.operands.iter().filter(|operand| !b.usages.contains_key(*operand));
+        let is_of_a =
+            |operand: &InstructionId| a.usages.contains_key(operand) || a.operands.contains(operand);
+        let of_b = b.operands.iter().filter(|operand| !is_of_a(operand));
+        let roots = a.roots.iter().chain(&b.roots).filter(|root| self.is_read_outside(**root, &kernels));
+        a.members.len() + members.count() <= rules.max_instructions
+            && of_a.count() + of_b.count() <= rules.max_operands
+            && roots.count() <= rules.max_outputs
     }
 
     fn join_sibling(&mut self, a: KernelId, b: KernelId, rank: Rank) -> KernelId {
