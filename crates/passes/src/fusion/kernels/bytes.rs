@@ -12,8 +12,8 @@ impl Grouper<'_> {
     /// from, where these are fewer; none for a parameter that the caller keeps.
     pub(super) fn bytes_to_keep(&self, id: InstructionId) -> u64 {
         let instruction = &self.module.instructions[id];
-        let own = cost::result_bytes(self.module, self.target, id);
-        match (cost::class_of(self.module, id), &instruction.op) {
+        let own = self.bytes[id];
+        match (self.classes[id], &instruction.op) {
             (CostClass::Cheap, _) => self
                 .distinct_arrays_read(id)
                 .iter()
@@ -43,7 +43,7 @@ impl Grouper<'_> {
 
     /// Whether fusing an instruction into kernels keeps fewer bytes alive, and moves not many more.
     pub(super) fn check_cost(&self, id: InstructionId, kernels: &[KernelId]) -> Result<(), Verdict> {
-        let saved = cost::result_bytes(self.module, self.target, id);
+        let saved = self.bytes[id];
         let first_reader = kernels.iter().map(|&k| self.ranks[self.grouping.kernels[k].roots[0]]).max();
         // Nothing else runs between the instruction and its only reader, so its operands stay alive no longer.
         if kernels.len() == 1 && first_reader == Some(self.n_materialized) {
@@ -130,7 +130,7 @@ impl Grouper<'_> {
         if self.last_read[id] <= until {
             return 0;
         }
-        if depth == 0 || cost::class_of(self.module, id) != CostClass::Cheap {
+        if depth == 0 || self.classes[id] != CostClass::Cheap {
             return self.keep_bytes[id];
         }
         let operands = self.distinct_arrays_read(id);
@@ -157,8 +157,8 @@ impl Grouper<'_> {
         let array = self.module.shape(operand).as_array();
         let width = array.map_or(0, |array| u64::from(array.element_type.byte_width()));
         // A slice or gather reads no more elements than its result has, however large its operand is.
-        let own = elements.saturating_mul(width).min(cost::result_bytes(self.module, self.target, operand));
-        if depth == 0 || cost::class_of(self.module, operand) != CostClass::Cheap {
+        let own = elements.saturating_mul(width).min(self.bytes[operand]);
+        if depth == 0 || self.classes[operand] != CostClass::Cheap {
             return own;
         }
         let sources = self.distinct_arrays_read(operand);
@@ -170,7 +170,7 @@ impl Grouper<'_> {
         if kernels.len() == 1 {
             return Ok(());
         }
-        let size = cost::result_bytes(self.module, self.target, id);
+        let size = self.bytes[id];
         let elements = self.module.shape(id).as_array().and_then(|array| array.element_count()).unwrap_or(0);
         let read = |operand| self.bytes_read(operand, elements, self.options.max_source_depth);
         let operands = self.distinct_arrays_read(id);

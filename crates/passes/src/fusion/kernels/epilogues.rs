@@ -49,7 +49,7 @@ impl Grouper<'_> {
                 let Some(&writer) = self.grouping.rooted.get(&stored) else { continue };
                 let Some(epilogue) = self.epilogue(stored, reader) else { continue };
                 let Some(kernel) = self.with_epilogue(writer, &epilogue) else { continue };
-                let bytes = |id| Bytes(cost::result_bytes(self.module, self.target, id));
+                let bytes = |id| Bytes(self.bytes[id]);
                 let narrower = Verdict::Narrower { bytes: bytes(epilogue.instead), than: bytes(stored) };
                 verdicts.insert(stored, Verdict::Fused { kernels: 1 });
                 verdicts.insert(epilogue.instead, narrower);
@@ -87,7 +87,7 @@ impl Grouper<'_> {
                 stays.insert(id);
             }
         }
-        let is_cheap = |id| cost::class_of(self.module, id) == CostClass::Cheap;
+        let is_cheap = |id| self.classes[id] == CostClass::Cheap;
         let reads_none = |id| self.arrays_read(id).all(|operand| seen.contains(&operand));
         let is_twice_for_free = |id| !self.is_expensive(id) && reads_none(id);
         let is_movable =
@@ -102,7 +102,7 @@ impl Grouper<'_> {
         if self.users.of(operand).iter().any(|&user| self.kernels_of[user][..] != [reader]) {
             return None;
         }
-        let bytes = |id| cost::result_bytes(self.module, self.target, id);
+        let bytes = |id| self.bytes[id];
         let in_text = |&id: &InstructionId| (self.positions[id], id);
         // What has been reached and is not looked at yet: where it is but one, everything passes through it.
         let mut open: BTreeSet<(u32, InstructionId)> = self.users.of(operand).iter().map(in_text).collect();

@@ -14,7 +14,7 @@ impl Grouper<'_> {
     /// overwrite in place what the other has yet to read. What is small, such as one number for each column, is loaded
     /// twice, and gets no bytes back; and products load their operands for themselves.
     pub(super) fn read_alike(&self, a: &Kernel, b: &Kernel) -> bool {
-        let bytes = |id: InstructionId| cost::result_bytes(self.module, self.target, id);
+        let bytes = |id: InstructionId| self.bytes[id];
         let largest = a.operands.iter().chain(&a.roots).map(|&id| bytes(id)).max().unwrap_or(0);
         let is_small = |id: InstructionId| bytes(id) <= self.options.slack.of(largest);
         let is_fine = |reader: &Kernel, writer: &Kernel| {

@@ -32,7 +32,7 @@ impl Grouper<'_> {
 
     /// Whether the operation fits into kernels at all.
     pub(super) fn check_producer(&self, id: InstructionId) -> Result<CostClass, Verdict> {
-        let class = cost::class_of(self.module, id);
+        let class = self.classes[id];
         if matches!(class, CostClass::Free | CostClass::Opaque) {
             return Err(Verdict::Producer(self.module.instructions[id].opcode()));
         }
@@ -75,7 +75,7 @@ impl Grouper<'_> {
             return false;
         }
         let operand = self.module.instructions[id].operands[0];
-        match cost::class_of(self.module, operand) {
+        match self.classes[operand] {
             CostClass::Cheap => false,
             CostClass::Free | CostClass::Opaque => !cost::is_embedded(self.module, self.target, operand),
             // An expensive operand is fused only if all its users are in one kernel, and that has no hero.
@@ -218,7 +218,7 @@ impl Grouper<'_> {
     /// Whether the operands of an instruction take about as many bytes as its result, so that loading them instead costs no
     /// more.
     fn loads_no_more(&self, id: InstructionId, rules: &ContractionRules) -> bool {
-        let bytes = |id| cost::result_bytes(self.module, self.target, id);
+        let bytes = |id| self.bytes[id];
         let read = self.distinct_arrays_read(id).into_iter().map(bytes).fold(0, u64::saturating_add);
         rules.tolerance.is_none_or(|tolerance| read <= bytes(id).saturating_add(tolerance.0))
     }
@@ -233,7 +233,7 @@ impl Grouper<'_> {
 
     /// Whether the results of a kernel take about as many bytes as the product that it is built around.
     fn stores_no_more(&self, id: InstructionId, hero: Hero, kernel: &Kernel) -> bool {
-        let bytes = |id| cost::result_bytes(self.module, self.target, id);
+        let bytes = |id| self.bytes[id];
         let is_product = matches!(hero, Hero::Dot | Hero::Convolution);
         let tolerance = self.contraction(hero).tolerance.filter(|_| is_product);
         let stored = kernel.roots.iter().map(|&root| bytes(root)).fold(0, u64::saturating_add);

@@ -98,6 +98,10 @@ struct Grouper<'a> {
     last_read: SecondaryMap<InstructionId, Rank>,
     /// The bytes that stay alive to keep an instruction available: its own, or fewer where it can be recomputed from less.
     keep_bytes: SecondaryMap<InstructionId, u64>,
+    /// How the instructions of the computation at hand relate to kernels.
+    classes: SecondaryMap<InstructionId, CostClass>,
+    /// The bytes of their results.
+    bytes: SecondaryMap<InstructionId, u64>,
     /// The place of each instruction in the text of its computation.
     positions: SecondaryMap<InstructionId, u32>,
     /// The parts of the text that kernels with several results span.
@@ -133,6 +137,8 @@ impl<'a> Grouper<'a> {
             ranks: SecondaryMap::with_default(UNREAD),
             last_read: SecondaryMap::with_default(UNREAD),
             keep_bytes: SecondaryMap::new(),
+            classes: SecondaryMap::with_default(CostClass::Opaque),
+            bytes: SecondaryMap::new(),
             positions: SecondaryMap::new(),
             spans: merge::Spans::default(),
             needs: needs::Needs::default(),
@@ -156,6 +162,8 @@ impl<'a> Grouper<'a> {
         self.duplication_budget = self.options.max_duplication.saturating_mul(body.instructions.len());
         for (position, &id) in body.instructions.iter().enumerate() {
             self.positions[id] = position as u32;
+            self.classes[id] = cost::class_of(self.module, id);
+            self.bytes[id] = cost::result_bytes(self.module, self.target, id);
             self.keep_bytes[id] = self.bytes_to_keep(id);
             let predecessors = &self.module.instructions[id].control_predecessors;
             predecessors.iter().for_each(|&before| _ = self.is_control_predecessor.insert(before));
@@ -206,7 +214,7 @@ impl<'a> Grouper<'a> {
     /// Notes what was decided about an instruction and each of its users.
     fn note(&mut self, id: InstructionId, verdict: Verdict) {
         // Parameters and the like are in memory without anybody deciding so.
-        if cost::class_of(self.module, id) != CostClass::Free {
+        if self.classes[id] != CostClass::Free {
             let users = self.users.of(id).iter();
             self.grouping.decisions.extend(users.map(|&user| (id, user, verdict)));
         }
@@ -232,7 +240,7 @@ impl<'a> Grouper<'a> {
 
     /// Keeps an instruction out of the kernels of its users. Returns when it runs.
     fn materialize(&mut self, id: InstructionId) -> Rank {
-        let class = cost::class_of(self.module, id);
+        let class = self.classes[id];
         // What moves no bytes runs whenever its users do; the result of the computation is needed at its end.
         if class == CostClass::Free {
             return if id == self.root { 0 } else { self.last_read[id] };
@@ -267,7 +275,7 @@ impl<'a> Grouper<'a> {
         kernel.operands.extend(reads);
         kernel.members.push(id);
         kernel.usages.insert(id, usage);
-        if let CostClass::Hero(hero) = cost::class_of(self.module, id) {
+        if let CostClass::Hero(hero) = self.classes[id] {
             kernel.hero = Some((id, hero));
         }
     }
@@ -315,7 +323,7 @@ impl<'a> Grouper<'a> {
     /// Adds what one member of a kernel does with its operands.
     fn add_use(&self, usage: &mut Usage, user: InstructionId, kernel: &Kernel) {
         let of_user = &kernel.usages[&user];
-        let feeds = match cost::class_of(self.module, user) {
+        let feeds = match self.classes[user] {
             CostClass::Hero(hero @ (Hero::Dot | Hero::Convolution)) => Some(hero),
             _ => None,
         };

@@ -5,7 +5,7 @@ use memplan_ir::{InstructionId, Op};
 use smallvec::SmallVec;
 
 use super::{Grouper, Kernel, KernelId, Usage, row_dimensions};
-use crate::cost::{self, CostClass, Hero};
+use crate::cost::{CostClass, Hero};
 
 impl Grouper<'_> {
     /// Whether the kernels that read an expensive result can be merged into one that computes it tile by tile, each tile a
@@ -54,14 +54,13 @@ impl Grouper<'_> {
         {
             return None;
         }
-        let bytes = |id: &InstructionId| cost::result_bytes(self.module, self.target, *id);
+        let bytes = |id: &InstructionId| self.bytes[*id];
         let dependents: Vec<InstructionId> = merged.members.iter().rev().copied().collect();
         let is_dot = |member: &&InstructionId| matches!(self.module.instructions[**member].op, Op::Dot(_));
         let n_dots = dependents.iter().chain([&id]).filter(is_dot).count();
         // The same rows serve everything that is expensive or written to memory, so all of it must depend on them.
-        let expensive = dependents
-            .iter()
-            .filter(|&&member| matches!(cost::class_of(self.module, member), CostClass::Hero(_)));
+        let expensive =
+            dependents.iter().filter(|&&member| matches!(self.classes[member], CostClass::Hero(_)));
         let all_of: Vec<InstructionId> = merged.roots.iter().chain(expensive).copied().collect();
         let rows = row_dimensions::n_rows(self.module, id, &dependents, &all_of)?;
         let held = merged.held.iter().chain([&id]).map(bytes).fold(0, u64::saturating_add);

@@ -29,7 +29,7 @@ use smallvec::SmallVec;
 
 use super::super::report::Verdict;
 use super::{Grouper, Kernel, KernelId, Rank, Siblings};
-use crate::cost::{self, CostClass, Hero};
+use crate::cost::{CostClass, Hero};
 
 /// The elements that a kernel iterates over. Dimensions of one element are left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -183,7 +183,7 @@ impl Grouper<'_> {
         let (iterated, reduced) = match &instruction.op {
             Op::Reduce { dimensions } => (instruction.operands[0], Some(dimensions.as_slice())),
             Op::DynamicUpdateSlice => (instruction.operands[1], None),
-            _ => match cost::class_of(self.module, root) {
+            _ => match self.classes[root] {
                 CostClass::Hero(hero) if !self.adds_up(hero) => return None,
                 _ => (root, None),
             },
@@ -229,6 +229,7 @@ impl Grouper<'_> {
             |(kernel, other)| self.can_run_with(kernel, other, siblings).then(|| self.rank(other));
         let rank = [(first, second), (second, first)].into_iter().find_map(runs_with)?;
         (self.read_alike(first, second)
+            && !self.certainly_wait([a, b])
             && !self.wait_for_each_other(&[a, b], self.options.siblings.max_steps))
         .then_some(rank)
     }
@@ -246,6 +247,26 @@ impl Grouper<'_> {
         a.members.len() + members.count() <= rules.max_instructions
             && of_a.count() + of_b.count() <= rules.max_operands
             && roots.count() <= rules.max_outputs
+    }
+
+    /// Whether one of two kernels is known to wait for the other through a third one. What is known takes no search.
+    fn certainly_wait(&self, kernels: [KernelId; 2]) -> bool {
+        let [a, b] = kernels.map(|kernel| &self.grouping.kernels[kernel]);
+        let is_third = |user: &InstructionId| {
+            let of = &self.kernels_of[*user];
+            of.is_empty() || of.iter().any(|kernel| !kernels.contains(kernel))
+        };
+        let place = |id: InstructionId| self.positions[id];
+        let waits = |waiting: &Kernel, other: &Kernel| {
+            let users = other.roots.iter().flat_map(|&root| self.users.of(root));
+            let thirds: SmallVec<[InstructionId; 8]> = users.copied().filter(is_third).collect();
+            let needs = |operand| {
+                thirds.iter().any(|&third| self.needs.whether(place(operand), place(third)) == Some(true))
+            };
+            let read = waiting.operands.iter().filter(|operand| !other.usages.contains_key(*operand));
+            thirds.len() <= self.options.siblings.max_readers && read.copied().any(needs)
+        };
+        waits(a, b) || waits(b, a)
     }
 
     fn join_sibling(&mut self, a: KernelId, b: KernelId, rank: Rank) -> KernelId {
@@ -289,7 +310,7 @@ impl Grouper<'_> {
         is_shared: impl Fn(&InstructionId) -> bool,
         is_last: impl Fn(InstructionId) -> bool,
     ) -> bool {
-        let bytes = |id: InstructionId| cost::result_bytes(self.module, self.target, id);
+        let bytes = |id: InstructionId| self.bytes[id];
         let out_of_step = LazyCell::new(|| self.read_out_of_step(kernel));
         let is_out_of_step = |id| out_of_step.iter().any(|&(_, read)| read == id);
         let is_updated = |id| kernel.roots.iter().any(|&root| self.updated(root) == Some(id));
@@ -348,7 +369,7 @@ impl Grouper<'_> {
         while let Some(id) = open.pop() {
             steps += 1;
             let instruction = &self.module.instructions[id];
-            let is_cheap = match cost::class_of(self.module, id) {
+            let is_cheap = match self.classes[id] {
                 CostClass::Free if self.is_state(id) => match self.keep_bytes[id] == 0 || is_number(id) {
                     true => continue,
                     false => return false,
@@ -365,9 +386,9 @@ impl Grouper<'_> {
 
     /// The bytes that are free after the last read of an array.
     fn kept_bytes(&self, id: InstructionId) -> u64 {
-        match cost::class_of(self.module, id) {
+        match self.classes[id] {
             CostClass::Free => self.keep_bytes[id],
-            _ => cost::result_bytes(self.module, self.target, id),
+            _ => self.bytes[id],
         }
     }
 }
