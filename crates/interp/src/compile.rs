@@ -4,10 +4,11 @@
 //! element by element where it is used. Those interior values go to scratch, so a fusion of elementwise operations, index
 //! operations and a root reduction has none.
 
-use memplan_ir::{ArrayShape, InstructionId, Module, Op, Shape};
+use memplan_ir::{ArrayShape, ElementType, InstructionId, Module, Op, Shape};
 use rustc_hash::FxHashMap;
 
 use crate::Error;
+use crate::element::Class;
 use crate::kernels::loops::loop_kernel;
 use crate::kernels::{self, Kernel, Operand};
 use crate::lower::{Leaf, Lower, Name, TOO_COMPLEX, addressing, leaf_count};
@@ -30,12 +31,36 @@ pub(crate) fn compile(
     compile_nested(module, pullable, id, 0)
 }
 
+/// Refuses operations on numbers of single and of double precision at once: HLO has them, the evaluator has not.
+pub(crate) fn check_precision(module: &Module, id: InstructionId) -> Result<(), Error> {
+    let instruction = &module.instructions[id];
+    let operands = &instruction.operands[..];
+    let agreeing = match instruction.op {
+        Op::Binary(_) | Op::Compare { .. } | Op::Clamp | Op::Concatenate { .. } | Op::Pad { .. } => operands,
+        Op::Reduce { .. } | Op::ReduceWindow(_) | Op::Scatter(_) if operands.len() <= 3 => operands,
+        Op::Select => &operands[1..],
+        Op::DynamicUpdateSlice => &operands[..2],
+        _ => return Ok(()),
+    };
+    let mut types =
+        agreeing.iter().filter_map(|&operand| Some(module.shape(operand).as_array()?.element_type));
+    let is_index = |t: &ElementType| t.is_integral();
+    let Some(first) = types.find(|t| !is_index(t)) else { return Ok(()) };
+    match types.find(|t| !is_index(t) && Class::of(*t) != Class::of(first)) {
+        Some(other) => {
+            Err(Error::unsupported(module, id, format!("its operands are of {first} and {other}")))
+        }
+        None => Ok(()),
+    }
+}
+
 fn compile_nested(
     module: &Module,
     pullable: &Pullable,
     id: InstructionId,
     depth: usize,
 ) -> Result<Box<dyn Kernel>, Error> {
+    check_precision(module, id)?;
     let instruction = &module.instructions[id];
     if let Op::Fusion(_) | Op::Call { .. } = instruction.op {
         if depth > MAX_NESTING {

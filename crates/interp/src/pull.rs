@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
 use crate::Error;
+use crate::compile::check_precision;
 use crate::element::Class;
 use crate::lower::{DomainId, Ix, Leaf, Lower, Name, Need};
 use crate::program::{Reg, Source, StepOp};
@@ -110,6 +111,7 @@ impl Lower<'_> {
     /// are not there yet.
     pub(crate) fn emit(&mut self, name: Name, domain: DomainId) -> Result<Reg, Need> {
         let module = self.module;
+        check_precision(module, name.instruction)?;
         let instruction = &module.instructions[name.instruction];
         let shape = module.shape(name.instruction);
         let Some(shape) = shape.as_array() else {

@@ -112,3 +112,23 @@ fn programs_to_be_partitioned_are_not_evaluated() {
         assert!(run(&text("(f32[4], f32[4])", "p, p", target)).is_ok());
     }
 }
+
+#[test]
+fn single_and_double_precision_do_not_mix() {
+    let check = |result: &str, operation: &str| {
+        let text = format!(
+            "HloModule m\n\nless {{\n  x = f32[] parameter(0)\n  y = f64[] parameter(1)\n  \
+             ROOT z = f64[] add(x, y)\n}}\n\nENTRY e {{\n  a = f32[8] parameter(0)\n  b = f64[8] parameter(1)\n  \
+             i = s32[] parameter(2)\n  c = f64[] constant(1)\n  p = pred[] parameter(3)\n  \
+             ROOT r = {result} {operation}\n}}\n"
+        );
+        check(&text, "operands are of f32 and f64");
+    };
+    check("f64[8]", "add(a, b)");
+    check("pred[8]", "compare(a, b), direction=LT");
+    check("f64[8]", "select(p, a, b)");
+    check("f32[8]", "dynamic-update-slice(a, b, i)");
+    check("f64[16]", "concatenate(a, b), dimensions={0}");
+    check("f64[10]", "pad(a, c), padding=1_1");
+    check("f64[]", "reduce(a, c), dimensions={0}, to_apply=less");
+}
