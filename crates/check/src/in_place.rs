@@ -88,10 +88,14 @@ pub(crate) fn may_overwrite(
     let (Some(read), Some(written)) = (read.as_array(), written.as_array()) else { return false };
     let updates_first = operand == 0 && output.is_root();
     let is_fusion = matches!(instruction.op, Op::Fusion(_));
+    // Where extents are dynamic, an elementwise operation is run as others, which move elements or mask them.
+    let in_one_loop = !written.is_dynamic();
     same_storage(read, written)
         && (is_fusion || same_order(read, written))
         && match &instruction.op {
-            Op::Fusion(_) => fusion_may_overwrite(module, memo, instruction, operand, index, output),
+            Op::Fusion(_) => {
+                in_one_loop && fusion_may_overwrite(module, memo, instruction, operand, index, output)
+            }
             Op::DynamicUpdateSlice | Op::SetDimensionSize { .. } => updates_first,
             Op::Scatter(_) => updates_element(module, id, operand, output, instruction.operands.len() / 2),
             Op::AllReduce(_) | Op::AllReduceStart(_) => {
@@ -107,7 +111,7 @@ pub(crate) fn may_overwrite(
                 in_place_permute(instruction) && operand == 1 && *output == destination
             }
             Op::RaggedAllToAll(_) => operand == 1 && output.is_root(),
-            op => is_elementwise(op) && index.is_root() && output.is_root(),
+            op => in_one_loop && is_elementwise(op) && index.is_root() && output.is_root(),
         }
 }
 

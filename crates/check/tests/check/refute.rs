@@ -60,6 +60,25 @@ ENTRY main {
     );
 }
 
+#[test]
+fn arrays_of_dynamic_extents_are_not_computed_in_place() {
+    let module = |place: u32| {
+        format!(
+            "HloModule m, is_scheduled=true
+ENTRY main {{
+  p = f32[4]{{0}} parameter(0)          // arg0+0
+  n = s32[] parameter(1)              // arg1+0
+  a = f32[4]{{0}} negate(p)             // temp+0
+  d = f32[<=4]{{0}} set-dimension-size(a, n), dimensions={{0}} // temp+16
+  e = f32[<=4]{{0}} negate(d)           // temp+{place}
+  ROOT r = f32[<=4]{{0}} copy(e)        // out+0
+}}"
+        )
+    };
+    accepts(&module(36));
+    refutes(&module(16), "overwrites operand");
+}
+
 /// What runs asynchronously is given all its operands until it is done, also where the computation reads only some. It
 /// may itself write over them.
 #[test]
