@@ -5,8 +5,8 @@
     python scripts/growth.py target/release/memplan [--before OTHER_BINARY] [--most N] > docs/growth.md
 
 Each program of `growth_shape` goes through passes that are linear or close to it (`opt`), is planned, and compiled.
-Columns are CPU seconds, peak memory, and how many times more CPU than reading, verifying, those passes and printing take
-together. With `--keep FILE` measurements are kept, so that a run can be taken up again.
+Columns are CPU seconds, peak memory, and how many times more CPU than reading, verifying, those passes and printing
+take together. With `--keep FILE` measurements are kept, so that a run can be taken up again.
 """
 
 import argparse
@@ -28,6 +28,9 @@ SHAPES = {
     "nested loops": ([1_000, 10_000, 100_000], [1_000, 10_000]),
     "tuple": ([10_000, 100_000, 1_000_000], [10_000, 100_000, 1_000_000]),
     "parameters": ([10_000, 100_000, 1_000_000], [10_000, 100_000]),
+    # One array of many parts; gradients in one all-reduce.
+    "parts": ([10_000, 100_000], [1_000, 10_000, 100_000]),
+    "gradients": ([10_000, 100_000], [1_000, 10_000, 100_000]),
     "rank": ([1_000, 10_000, 100_000], [1_000, 10_000, 100_000]),
 }
 
@@ -90,8 +93,8 @@ def main():
     shapes = args.shapes or os.path.join(os.path.dirname(args.memplan), "examples", "growth_shape")
     measured = Measured(args)
     print("# Growth\n")
-    print("CPU seconds and peak GB of one command, and its CPU as a multiple of what reading, verifying, passes that are close to linear")
-    print(f"(`opt --passes {LINEAR_PASSES}`) and printing take together;")
+    print("CPU seconds and peak GB of one command, and its CPU as a multiple of what reading, verifying, passes that are")
+    print(f"close to linear (`opt --passes {LINEAR_PASSES}`) and printing take together;")
     print(f"– is more than {args.limit} s. Made by `scripts/growth.py`.\n")
     print("| program | n | command | before: s | GB | s | GB | × linear |")
     print("|---|---:|---|---:|---:|---:|---:|---:|")

@@ -85,7 +85,14 @@ impl Storages {
     /// is none.
     pub fn new(program: &impl Program, policy: TakeOver) -> Result<Storages, PlaceError> {
         let storages = Storages::of_groups(program)?;
-        let mut build = Build { program, policy, is_alone: storages.lone_values(), storages };
+        let mut build = Build {
+            program,
+            policy,
+            is_alone: storages.lone_values(),
+            storages,
+            read: Vec::new(),
+            written_at: SecondaryMap::new(),
+        };
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
         for time in (0..program.end()).filter(|&time| program.may_reuse(time)) {
             reads.extend(program.reads(time));
@@ -171,44 +178,64 @@ struct Build<'a, P> {
     storages: Storages,
     /// Whether a value is a group by itself.
     is_alone: SecondaryMap<ValueId, bool>,
+    /// What the instant at hand reads, by the storage it lies in.
+    read: Vec<(StorageId, ValueId)>,
+    /// The last instant that is known to write into a storage, plus one.
+    written_at: SecondaryMap<StorageId, Time>,
 }
 
 impl<P: Program> Build<'_, P> {
-    /// Lets each result of an instant take over the storage of one operand that dies there.
+    /// Lets each result of an instant take over the storage of one operand that dies there. What lies in an argument or
+    /// output comes first, since that leaves room in the arena.
     fn take_over_operands(&mut self, time: Time, reads: &[ValueId], writes: &[ValueId]) {
+        let storages = &self.storages;
+        let dies = |value: ValueId| storages.values[value].live.end == time + 1;
+        let dying = reads.iter().filter(|&&value| dies(value)).map(|&value| (value, storages.of(value)));
+        let (inside, mut candidates): (Vec<_>, Vec<_>) =
+            dying.partition(|&(_, storage)| storages.all[storage].home == Home::Temp);
+        candidates.extend(inside);
+        if candidates.is_empty() {
+            return;
+        }
+        self.read.clear();
+        self.read.extend(reads.iter().map(|&value| (storages.of(value), value)));
+        self.read.sort_unstable();
+        // Where one result is written no other one may be, though nobody may ever read it.
+        for &result in writes {
+            self.written_at[storages.of(result)] = time + 1;
+        }
+        let mut rest = &candidates[..];
         for &result in writes {
             if self.storages.values[result].size == Bytes::ZERO {
                 continue;
             }
-            let mut best: Option<(bool, StorageId)> = None;
-            for &operand in reads {
-                let from = self.storages.of(operand);
-                let dies = self.storages.values[operand].live.end == time + 1;
-                let fits =
-                    self.policy != TakeOver::SameShapes || self.program.is_same_shape(time, operand, result);
-                if !dies || !fits || !self.may_overwrite(time, reads, from, result) {
-                    continue;
-                }
-                // Though nobody may read another result, it is written.
-                let holds_result = writes.iter().any(|&v| v != result && self.storages.of(v) == from);
-                if !holds_result && self.can_merge(from, self.storages.of(result), time) {
-                    // An operand in an argument or output leaves room in the arena, so it is the better one.
-                    let lives_outside = self.storages.all[from].home != Home::Temp;
-                    if best.is_none_or(|(outside, _)| lives_outside && !outside) {
-                        best = Some((lives_outside, from));
-                    }
-                }
+            while let [(_, storage), others @ ..] = rest
+                && self.written_at[*storage] == time + 1
+            {
+                rest = others;
             }
-            if let Some((_, from)) = best {
-                self.merge(from, self.storages.of(result));
+            let fits = |&&(operand, from): &&(ValueId, StorageId)| {
+                let has_shape = || {
+                    self.policy != TakeOver::SameShapes || self.program.is_same_shape(time, operand, result)
+                };
+                self.written_at[from] != time + 1
+                    && has_shape()
+                    && self.can_merge(from, self.storages.of(result), time)
+                    && self.may_overwrite(time, from, result)
+            };
+            if let Some(&(_, from)) = rest.iter().find(fits) {
+                let kept = self.merge(from, self.storages.of(result));
+                self.written_at[from] = time + 1;
+                self.written_at[kept] = time + 1;
             }
         }
     }
 
     /// Whether an instant may write a result over a storage: everything that it reads there is read in step.
-    fn may_overwrite(&self, time: Time, reads: &[ValueId], storage: StorageId, result: ValueId) -> bool {
-        let mut held = reads.iter().filter(|&&value| self.storages.of(value) == storage);
-        held.all(|&value| self.program.may_overwrite(time, value, result))
+    fn may_overwrite(&self, time: Time, storage: StorageId, result: ValueId) -> bool {
+        let begin = self.read.partition_point(|&(other, _)| other < storage);
+        let mut held = self.read[begin..].iter().take_while(|&&(other, _)| other == storage);
+        held.all(|&(_, value)| self.program.may_overwrite(time, value, result))
     }
 
     /// Whether two storages may be one: kinds agree, and they are never live together but at `time`.
@@ -235,7 +262,8 @@ impl<P: Program> Build<'_, P> {
         self.policy == TakeOver::Any || a.values.iter().chain(&b.values).all(|&value| self.is_alone[value])
     }
 
-    fn merge(&mut self, a: StorageId, b: StorageId) {
+    /// Makes one storage of two, and returns which.
+    fn merge(&mut self, a: StorageId, b: StorageId) -> StorageId {
         let all = &mut self.storages.all;
         // The one with fewer values moves, so that a long chain costs n log n.
         let (kept, moved) = if all[a].values.len() >= all[b].values.len() { (a, b) } else { (b, a) };
@@ -249,14 +277,15 @@ impl<P: Program> Build<'_, P> {
         };
         let moved = std::mem::replace(&mut all[moved], empty);
         moved.values.iter().for_each(|&value| self.storages.of_value[value] = kept);
-        let kept = &mut all[kept];
-        kept.values.extend(moved.values);
-        insert_ranges(&mut kept.busy, moved.busy);
-        kept.size = kept.size.max(moved.size);
-        kept.alignment = kept.alignment.max(moved.alignment);
+        let whole = &mut all[kept];
+        whole.values.extend(moved.values);
+        insert_ranges(&mut whole.busy, moved.busy);
+        whole.size = whole.size.max(moved.size);
+        whole.alignment = whole.alignment.max(moved.alignment);
         if moved.home != Home::Temp {
-            kept.home = moved.home;
+            whole.home = moved.home;
         }
+        kept
     }
 }
 

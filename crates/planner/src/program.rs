@@ -19,6 +19,9 @@ pub struct HloProgram<'a> {
     arguments: SecondaryMap<ValueId, u32>,
     spaces: SecondaryMap<ValueId, MemorySpaceId>,
     scratch: Vec<Scratch>,
+    /// Where operations may overwrite operands: an instant, a value that is read then, and the number of an operand that
+    /// holds it. Ascending.
+    operands_with: Vec<(Time, ValueId, u32)>,
 }
 
 impl<'a> HloProgram<'a> {
@@ -59,7 +62,8 @@ impl<'a> HloProgram<'a> {
         let scratch = needed.map(|(id, space, size)| Scratch { time: line.time(id), space, size }).collect();
         let sizes = value_sizes(module, facts, target);
         let spaces = pins::spaces(module, facts, target, pins)?;
-        Ok(HloProgram { module, facts, sizes, arguments, spaces, scratch })
+        let operands_with = operands_with(module, facts);
+        Ok(HloProgram { module, facts, sizes, arguments, spaces, scratch, operands_with })
     }
 
     /// The name of the instruction that defines a value.
@@ -95,17 +99,12 @@ impl<'a> HloProgram<'a> {
         is_returned || is_kept
     }
 
-    /// The operands that show a value, by number.
-    fn operands_with(
-        &self,
-        id: InstructionId,
-        value: ValueId,
-    ) -> impl Iterator<Item = (usize, InstructionId)> {
-        let flow = &self.facts.flow;
-        let operands = self.module.instructions[id].operands.iter().copied().enumerate();
-        operands.filter(move |&(_, o)| {
-            flow.positions.of(o).any(|position| flow.value_at(position) == Some(value))
-        })
+    /// The numbers of the operands that hold a value, of an operation that may overwrite operands.
+    fn operands_with(&self, time: Time, value: ValueId) -> impl Iterator<Item = usize> {
+        let all = &self.operands_with;
+        let begin = all.partition_point(|&(at, held, _)| (at, held) < (time, value));
+        let of_value = all[begin..].iter().take_while(move |&&(at, held, _)| (at, held) == (time, value));
+        of_value.map(|&(_, _, operand)| operand as usize)
     }
 }
 
@@ -165,7 +164,7 @@ impl Program for HloProgram<'_> {
         let id = self.facts.line.instructions[time as usize];
         let output = self.facts.flow.positions.shape_index(self.facts.flow.values[result].definition);
         let in_place = &self.facts.in_place;
-        self.operands_with(id, operand).all(|(n, _)| in_place.may_take_over(self.module, id, n, output))
+        self.operands_with(time, operand).all(|n| in_place.may_take_over(self.module, id, n, output))
             && !self.is_needed_after(id, operand)
     }
 
@@ -173,7 +172,8 @@ impl Program for HloProgram<'_> {
         let id = self.facts.line.instructions[time as usize];
         let output = self.facts.flow.positions.shape_index(self.facts.flow.values[result].definition);
         let result = self.module.shape(id).subshape(output);
-        self.operands_with(id, operand).any(|(_, operand)| result == Some(self.module.shape(operand)))
+        let operands = &self.module.instructions[id].operands;
+        self.operands_with(time, operand).any(|n| result == Some(self.module.shape(operands[n])))
     }
 
     fn scratch(&self) -> impl Iterator<Item = Scratch> {
@@ -188,6 +188,26 @@ pub(crate) fn may_ever_take_over(op: &Op) -> bool {
             op,
             Op::BitcastConvert | Op::Fusion(_) | Op::Sort { .. } | Op::AllReduce(_) | Op::TriangularSolve(_)
         )
+}
+
+/// What each instant reads whose operation may overwrite operands, and in which operands.
+fn operands_with(module: &Module, facts: &Facts) -> Vec<(Time, ValueId, u32)> {
+    let flow = &facts.flow;
+    let mut all = Vec::new();
+    for (time, &id) in (0..).zip(&facts.line.instructions) {
+        let instruction = &module.instructions[id];
+        if !may_ever_take_over(&instruction.op) {
+            continue;
+        }
+        let begin = all.len();
+        for (number, &operand) in (0..).zip(&instruction.operands) {
+            let values = flow.positions.of(operand).filter_map(|position| flow.value_at(position));
+            all.extend(values.map(|value| (time, value, number)));
+        }
+        all[begin..].sort_unstable();
+    }
+    all.dedup();
+    all
 }
 
 /// Bytes of every value: the largest its positions ask for. Tuple tables exist in parameters and results only, and where

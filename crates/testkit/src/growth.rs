@@ -8,7 +8,7 @@ use crate::Random;
 pub type GrowthShape = (&'static str, fn(usize) -> String);
 
 /// All ways.
-pub const GROWTH_SHAPES: [GrowthShape; 8] = [
+pub const GROWTH_SHAPES: [GrowthShape; 10] = [
     ("training", training),
     ("random", random),
     ("wide loop", wide_loop),
@@ -16,6 +16,8 @@ pub const GROWTH_SHAPES: [GrowthShape; 8] = [
     ("nested loops", nested_loops),
     ("tuple", tuple),
     ("parameters", parameters),
+    ("parts", parts),
+    ("gradients", gradients),
     ("rank", rank),
 ];
 
@@ -216,6 +218,55 @@ fn parameters(n: usize) -> String {
     let last = n - 1;
     lines!(text, "  ROOT out = f32[] add(p0, p{last})" "}}");
     text.0
+}
+
+/// One array made of half as many parts, each computed.
+fn parts(n: usize) -> String {
+    let n = (n / 2).max(1);
+    let mut text = Text::new();
+    lines!(text, "ENTRY main {{");
+    for i in 0..n {
+        lines!(text, "  p{i} = f32[4,128] parameter({i})" "  v{i} = f32[4,128] sine(p{i})");
+    }
+    let (extent, all) = (4 * n, list_of("v", n));
+    lines!(text, "  ROOT out = f32[{extent},128] concatenate({all}), dimensions={{0}}" "}}");
+    text.0
+}
+
+/// A fifth as many gradients that several devices add up in one all-reduce, as XLA combines them.
+fn gradients(n: usize) -> String {
+    let n = (n / 5).max(1);
+    let mut text = Text::new();
+    lines!(
+        text,
+        "add {{"
+        "  a = f32[] parameter(0)"
+        "  b = f32[] parameter(1)"
+        "  ROOT sum = f32[] add(a, b)"
+        "}}"
+        ""
+        "ENTRY main {{"
+    );
+    for i in 0..n {
+        lines!(text, "  p{i} = f32[64] parameter({i})" "  v{i} = f32[64] sine(p{i})");
+    }
+    let (shape, all) = (format!("({})", vec!["f32[64]"; n].join(", ")), list_of("v", n));
+    lines!(text, "  sums = {shape} all-reduce({all}), replica_groups={{}}, to_apply=add");
+    for i in 0..n {
+        lines!(
+            text,
+            "  sum{i} = f32[64] get-tuple-element(sums), index={i}"
+            "  new{i} = f32[64] subtract(p{i}, sum{i})"
+        );
+    }
+    let all = list_of("new", n);
+    lines!(text, "  ROOT out = {shape} tuple({all})" "}}");
+    text.0
+}
+
+/// Numbered names.
+fn list_of(name: &str, n: usize) -> String {
+    (0..n).map(|i| format!("{name}{i}")).collect::<Vec<_>>().join(", ")
 }
 
 /// An array of so many dimensions.
