@@ -13,7 +13,10 @@
 
 use std::sync::Arc;
 
-use crate::{ArrayShape, ComputationId, EntityRef, InstructionId, Layout, Module, Op, Role, Shape};
+use crate::{
+    ArrayShape, ComputationId, EntityRef, InstructionId, Layout, Module, Names, Op, Role, Shape,
+    copy_around_library_calls, results_of_library_calls,
+};
 
 /// Whether what is handed on without being moved has one layout wherever it is named: in tuples and their elements, and on
 /// both sides of calls, loops, conditionals, fusions and asynchronous operations. Linear in the module.
@@ -29,8 +32,11 @@ pub fn layouts_are_assigned(module: &Module) -> bool {
     module.is_scheduled || all.any(|&id| module.instructions[id].op == Op::Bitcast) || layouts_agree(module)
 }
 
-/// Gives all arrays the row-major layout, in the memory where they are. What is asked for at the entry is forgotten too, unless it is row-major.
+/// Gives all arrays the row-major layout, in the memory where they are. What is asked for at the entry is forgotten too, unless
+/// it is row-major; library calls that declare other layouts get copies around them.
 pub fn use_default_layouts(module: &mut Module) {
+    let computations: Vec<ComputationId> = module.computations.keys().collect();
+    let returned = results_of_library_calls(module, &computations);
     let shapes: Vec<Shape> = module.shapes.iter().cloned().collect();
     let renamed: Vec<_> = shapes.into_iter().map(|shape| module.intern(row_major(shape))).collect();
     for instruction in module.instructions.values_mut() {
@@ -38,6 +44,10 @@ pub fn use_default_layouts(module: &mut Module) {
     }
     let asked = &mut module.config.entry_computation_layout;
     asked.take_if(|asked| !asked.parameters.iter().chain([&asked.result]).all(is_row_major));
+    if !returned.is_empty() {
+        let mut names = Names::new(module);
+        copy_around_library_calls(module, &computations, returned, |_| (), &mut names);
+    }
 }
 
 /// Whether the layouts agree around one instruction.

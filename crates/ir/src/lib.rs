@@ -55,6 +55,7 @@ mod float;
 pub mod infer;
 mod instruction;
 mod layout;
+mod library_calls;
 mod literal;
 mod metadata;
 mod module;
@@ -82,6 +83,9 @@ pub use fingerprint::fingerprint;
 pub use infer::{InferError, infer_shape, infer_shape_given};
 pub use instruction::{Extras, FrontendAttributes, Instruction, Operands};
 pub use layout::{Dimensions, Layout, RareLayout, SplitConfig, Tile};
+pub use library_calls::{
+    copy_around_library_calls, copy_into, layouts_asked_for, other_layout, results_of_library_calls,
+};
 pub use literal::{ArrayLiteral, Literal, LiteralData};
 pub use metadata::*;
 pub use module::*;

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use memplan_analysis::{CallGraph, Dataflow, InPlace, dataflow, in_place_values};
 use memplan_ir::{
     AliasKind, ArrayShape, BufferDonor, InstructionId, Layout, Module, Names, Op, PositionId, ProgramShape,
-    Shape, ShapeIndex,
+    Shape, ShapeIndex, copy_around_library_calls, layouts_asked_for, results_of_library_calls,
 };
 use memplan_memory::Target;
 use petgraph::unionfind::UnionFind;
@@ -85,11 +85,12 @@ fn assign_layouts(
     choice.walk_backward();
     choice.walk_forward();
     let layouts = choice.layouts;
-    let returned = insist::results_of_library_calls(module, target, &graph);
+    let returned = results_of_library_calls(module, graph.sequential());
     let mut changed = !otherwise.is_empty();
     changed |= apply(module, &graph, &flow, &layouts);
     changed |= release_unequal(module, &program, target);
-    changed |= insist::copy_around_library_calls(module, target, &graph, returned, &mut names);
+    let lie = |shape: &mut Shape| as_asked(shape, target);
+    changed |= copy_around_library_calls(module, graph.sequential(), returned, lie, &mut names);
     changed |= insist::copy_results(module, &program.result, &mut names);
     changed |= module.config.entry_computation_layout.replace(program.clone()) != Some(program);
     if changed {
@@ -429,14 +430,6 @@ impl<'a> Choice<'a> {
         let Shape::Array(array) = self.module.shape(id) else { return None };
         let layout = self.layouts.at(self.flow, self.flow.positions.root(id))?;
         Some(ArrayShape { layout: Some(layout.clone()), ..array.clone() })
-    }
-}
-
-/// The layouts in which a library call takes its operands, if it says so.
-fn layouts_asked_for(module: &Module, id: InstructionId) -> Option<&[Shape]> {
-    match &module.instructions[id].op {
-        Op::CustomCall(call) => call.operand_layout_constraints.as_deref(),
-        _ => None,
     }
 }
 

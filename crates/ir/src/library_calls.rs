@@ -1,0 +1,127 @@
+//! Library calls that declare how what they take and return lies in memory, and copies around them where it lies otherwise.
+//!
+//! ```text
+//!   a = f32[4,4]{1,0} negate(p)           a = f32[4,4]{1,0} negate(p)
+//!                                         c = f32[4,4]{0,1} copy(a)
+//!   l = f32[4,4]{1,0} custom-call(a)  =>  l = f32[4,4]{0,1} custom-call(c), operand_layout_constraints={f32[4,4]{0,1}}
+//!                                         d = f32[4,4]{1,0} copy(l)
+//! ```
+
+use rustc_hash::FxHashMap;
+
+use crate::{ComputationId, InstructionId, Layout, Module, Names, Op, Shape};
+
+/// The layouts in which a library call takes its operands, if it says so. Those of its results are then its own, too.
+pub fn layouts_asked_for(module: &Module, id: InstructionId) -> Option<&[Shape]> {
+    match &module.instructions[id].op {
+        Op::CustomCall(call) => call.operand_layout_constraints.as_deref(),
+        _ => None,
+    }
+}
+
+/// What the library calls of some computations that declare layouts return: to be asked before layouts are given to
+/// everything. Linear in the computations.
+pub fn results_of_library_calls(
+    module: &Module,
+    computations: &[ComputationId],
+) -> FxHashMap<InstructionId, Shape> {
+    let all = computations.iter().flat_map(|&computation| &module.computations[computation].instructions);
+    let calls = all.filter(|&&id| layouts_asked_for(module, id).is_some());
+    calls.map(|&id| (id, module.shape(id).clone())).collect()
+}
+
+/// Copies operands of library calls into the layouts that the calls ask for, and results out of those in which the calls
+/// return them. `lie` says how a declared shape is to be read on a machine, where arrays may be tiled. Returns whether any
+/// copy was needed. Linear in the computations.
+pub fn copy_around_library_calls(
+    module: &mut Module,
+    computations: &[ComputationId],
+    mut returned: FxHashMap<InstructionId, Shape>,
+    lie: impl Fn(&mut Shape),
+    names: &mut Names,
+) -> bool {
+    let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
+    let mut changed = false;
+    for &computation in computations {
+        module.edit_in_order(computation, |module, id| {
+            if !copies.is_empty() {
+                let operands = module.instructions[id].operands.iter_mut();
+                operands.for_each(|operand| *operand = copies.get(operand).copied().unwrap_or(*operand));
+            }
+            let asked = layouts_asked_for(module, id).unwrap_or_default().to_vec();
+            for (number, mut shape) in asked.into_iter().enumerate() {
+                lie(&mut shape);
+                let operand = module.instructions[id].operands[number];
+                let copy = laid_out_as(module, operand, &shape, names);
+                module.instructions[id].operands[number] = copy;
+                changed |= copy != operand;
+            }
+            module.list(id);
+            if let Some(mut returned) = returned.remove(&id) {
+                lie(&mut returned);
+                let chosen = module.shape(id).clone();
+                module.set_shape(id, returned);
+                let copy = laid_out_as(module, id, &chosen, names);
+                if copy != id {
+                    copies.insert(id, copy);
+                    changed = true;
+                }
+            }
+        });
+        let root = &mut module.computations[computation].root;
+        *root = copies.get(root).copied().unwrap_or(*root);
+    }
+    changed
+}
+
+/// A value whose arrays have the layouts of a shape: copies where theirs are others, the instruction itself where none is.
+fn laid_out_as(module: &mut Module, id: InstructionId, asked: &Shape, names: &mut Names) -> InstructionId {
+    if let Some(layout) = other_layout(module.shape(id), asked) {
+        return copy_into(module, id, layout, names);
+    }
+    let Shape::Tuple(elements) = asked else { return id };
+    let found = module.shape(id).leaves();
+    if found.iter().zip(asked.leaves()).all(|((_, found), (_, asked))| other_layout(found, asked).is_none()) {
+        return id;
+    }
+    let name = module.instructions[id].name.clone();
+    let parts = (0..).zip(elements.iter()).map(|(index, asked)| {
+        let element =
+            module.shape(id).as_tuple().expect("it has the structure asked for")[index as usize].clone();
+        let shape = module.intern(element);
+        let name = names.unique(&format!("{name}.element.{}", module.instructions.len()));
+        let part = module.add_beside(id, name, shape, Op::GetTupleElement { index }, [id]);
+        laid_out_as(module, part, asked, names)
+    });
+    let parts: Vec<InstructionId> = parts.collect();
+    let shape = module.instructions[id].shape;
+    let name = names.unique(&format!("{name}.tuple.{}", module.instructions.len()));
+    let tuple = module.add_beside(id, name, shape, Op::Tuple, parts);
+    module.reshape_tuple(tuple);
+    tuple
+}
+
+/// The layout asked for, if it is another one than an array has.
+pub fn other_layout(found: &Shape, asked: &Shape) -> Option<Layout> {
+    match (found, asked) {
+        (Shape::Array(found), Shape::Array(asked)) if found.layout != asked.layout => asked.layout.clone(),
+        _ => None,
+    }
+}
+
+/// A copy of an array in another layout, as the last instruction of its computation.
+///
+/// # Panics
+/// When it is no array.
+pub fn copy_into(
+    module: &mut Module,
+    source: InstructionId,
+    layout: Layout,
+    names: &mut Names,
+) -> InstructionId {
+    let name = format!("{}.layout.{}", module.instructions[source].name, module.instructions.len());
+    let mut shape = module.shape(source).clone();
+    shape.as_array_mut().expect("only arrays are copied").layout = Some(layout);
+    let shape = module.intern(shape);
+    module.add_beside(source, names.unique(&name), shape, Op::Copy, [source])
+}
