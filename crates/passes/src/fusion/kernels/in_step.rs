@@ -66,7 +66,12 @@ impl Grouper<'_> {
             let is_product = matches!(self.module.instructions[indexer].op, Op::Dot(_) | Op::Convolution(_));
             match kernel.roots.contains(&indexer) {
                 true => !is_product,
-                false => self.only_adds_ones(indexer) && self.is_at_index_of_root(indexer, kernel),
+                // What is held, or was a root before kernels were merged, is its own indexer: it is read in any way.
+                false => {
+                    indexer != member
+                        && self.only_adds_ones(indexer)
+                        && self.is_at_index_of_root(indexer, kernel)
+                }
             }
         })
     }

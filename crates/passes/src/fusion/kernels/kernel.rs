@@ -34,7 +34,7 @@ pub(crate) struct Kernel {
 #[derive(Clone, Debug)]
 pub(super) struct Usage {
     /// The members that map the index of the root to those at which this one is used: the root, and whatever is not
-    /// pointwise between the two.
+    /// pointwise between the two. What is held on chip, or was a root before kernels were merged, is its own.
     pub(super) indexers: SmallVec<[InstructionId; 2]>,
     /// How many different indices there are for one element of the root.
     pub(super) evaluations: usize,
