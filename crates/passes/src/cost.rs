@@ -135,11 +135,15 @@ pub(crate) fn reuses_elements(module: &Module, id: InstructionId) -> bool {
     matches!(op, Op::Broadcast { .. } | Op::Gather(_) | Op::ReduceWindow(_) | Op::Dot(_) | Op::Convolution(_))
 }
 
-/// Whether a reshape or transpose leaves every byte where it is, so that it is only another view of its operand.
+/// Whether a reshape or transpose leaves every byte where it is, so that it is only another view of its operand. Of a dynamic
+/// array it moves elements apart or together, and the sizes behind them.
 pub(crate) fn moves_no_bytes(module: &Module, id: InstructionId) -> bool {
     let instruction = &module.instructions[id];
     let operand = instruction.operands.first().and_then(|&operand| module.shape(operand).as_array());
     let Some((result, operand)) = module.shape(id).as_array().zip(operand) else { return false };
+    if result.is_dynamic() || operand.is_dynamic() {
+        return false;
+    }
     match &instruction.op {
         Op::Reshape { .. } => is_view(operand, result),
         Op::Transpose { dimensions } => is_view(&permuted(operand, dimensions), result),
