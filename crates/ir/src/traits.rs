@@ -308,7 +308,9 @@ impl Opcode {
             AsyncUpdate => Traits {
                 next: &[AsyncUpdate, AsyncDone],
                 previous: &[AsyncStart, AsyncUpdate],
-                ..Traits::whole(SOME).calling(Callees::Named, Arity::between(0, 1)).role(Role::Continues)
+                ..Traits::whole(exactly(1))
+                    .calling(Callees::Named, Arity::between(0, 1))
+                    .role(Role::Continues)
             },
             AsyncDone => Traits::whole(exactly(1))
                 .calling(Callees::Named, Arity::between(0, 1))

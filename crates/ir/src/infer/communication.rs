@@ -57,10 +57,7 @@ impl<'a> Inference<'a> {
     /// Operands, result, and whatever contexts a given shape has.
     pub(super) fn async_start(&self) -> Result<Shape> {
         let wrapped = self.signature(0)?;
-        // Operands may be bound later, by an update; those that are here come first.
-        if self.operands.len() > wrapped.parameters.len() {
-            wrapped.check_count(self.operands.len())?;
-        }
+        wrapped.check_count(self.operands.len())?;
         for (i, operand) in self.operands.iter().enumerate() {
             wrapped.check_parameter(i, operand, Agreement::Exact)?;
         }
@@ -77,14 +74,10 @@ impl<'a> Inference<'a> {
         Ok(Shape::tuple(parts))
     }
 
-    /// The shape of the start. Further operands are bound late: they extend the tuple of operands that a given shape
-    /// has.
+    /// The shape of the start. Operands that an update adds, as newer versions of XLA can, are not taken.
     pub(super) fn async_update(&self) -> Result<Shape> {
         self.element_of_operand(1)?;
-        match self.given {
-            Some(given) if self.operands.len() > 1 => Ok(given.clone()),
-            _ => Ok(self.operands[0].clone()),
-        }
+        Ok(self.operands[0].clone())
     }
 
     pub(super) fn all_gather(&self, collective: &Collective) -> Result<Shape> {

@@ -341,6 +341,7 @@ fn pairs() {
         thread,
         "it runs on thread \"io\", the computation wrapped it calls on \"main\"",
     );
+    check_instruction("async-start", |i| i.operands.clear(), "computation wrapped takes 0 parameters, has 1");
     let channel =
         |i: &mut Instruction| i.op = Op::SendDone(Transfer { channel_id: Some(7), is_host_transfer: false });
     check_instruction("send-done", channel, "its channel_id differs from that of its operand");
