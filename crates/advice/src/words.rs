@@ -56,14 +56,15 @@ impl<'a> Words<'a> {
         };
         // Updates of updates, and arrays that are only looked at in another way: never many.
         for _ in 0..8 {
-            part = match &instruction(part).op {
-                Op::DynamicUpdateSlice => instruction(part).operands[1],
-                op if op.only_passes_on() => instruction(part).operands[0],
-                Op::Reshape { .. } | Op::Transpose { .. } | Op::Convert | Op::Copy => {
-                    instruction(part).operands[0]
-                }
+            let operand = match &instruction(part).op {
+                Op::DynamicUpdateSlice => 1,
+                op if op.only_passes_on() => 0,
+                Op::Reshape { .. } | Op::Transpose { .. } | Op::Convert | Op::Copy => 0,
                 _ => break,
             };
+            // Tuples of nothing are made of nothing.
+            let Some(&operand) = instruction(part).operands.get(operand) else { break };
+            part = operand;
         }
         match instruction(part).op {
             Op::Parameter { .. } => id,

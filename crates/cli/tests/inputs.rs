@@ -47,6 +47,16 @@ fn shown(folder: &Path, args: &[&str]) -> String {
     String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
 }
 
+/// Whoever asks for a plan gets a report, too, however strange the program is.
+#[test]
+fn programs_that_are_rarely_met_have_reports() {
+    for file in fs::read_dir(repository("tests/hlo/proved")).unwrap() {
+        let path = file.unwrap().path();
+        let text = shown(&repository(""), &["plan", path.to_str().unwrap(), "--quiet"]);
+        assert!(text.contains("what the caller passes"), "{path:?}: {text}");
+    }
+}
+
 #[test]
 fn programs_of_a_folder_are_listed() {
     let folder = dump();
