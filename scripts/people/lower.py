@@ -21,6 +21,8 @@ if sys.argv[1] == "devices":
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src.interpreters import mlir
+from jaxlib import _jax
 from program import PROGRAMS
 
 # No path of this machine in what is written.
@@ -60,7 +62,7 @@ def hand_over(program, place):
     for platform, name in PLATFORMS.items():
         try:
             lowered = traced.lower(lowering_platforms=(name,)) if traced else function.lower(*arguments)
-            hlo = lowered.compiler_ir("hlo")
+            hlo = hlo_of(lowered)
             (place / f"{platform}.hlo.pb").write_bytes(hlo.as_serialized_hlo_module_proto())
         except (NotImplementedError, ValueError) as error:
             why_not[platform] = str(error)[:300]
@@ -70,6 +72,16 @@ def hand_over(program, place):
     return about
 
 
+def hlo_of(lowered):
+    """The program as HLO. Sizes that were symbols when a function was exported are made known first, as JAX's own compilation does."""
+    try:
+        return lowered.compiler_ir("hlo")
+    except jax.errors.JaxRuntimeError:
+        bytecode = mlir.module_to_bytecode(lowered.compiler_ir("stablehlo"))
+        known = _jax.mlir.refine_polymorphic_shapes(bytecode, enable_shape_assertions=True, validate_static_shapes=True)
+        return _jax.mlir.mlir_module_to_xla_computation(known, use_tuple_args=False, return_tuple=False)
+
+
 def run(function, traced, arguments, place):
     """Inputs and results; and what rounding may change, which is measured: results of inputs that are a little different."""
     lowered = traced.lower()
@@ -77,7 +89,7 @@ def run(function, traced, arguments, place):
     # Static arguments come last: they are in the program.
     leaves = jax.tree.leaves(arguments)[: len(traced.jaxpr.in_avals)]
     save(place / "inputs.npz", "p", [array for i, array in enumerate(leaves) if i in kept])
-    text = lowered.compiler_ir("hlo").as_hlo_text()
+    text = hlo_of(lowered).as_hlo_text()
     narrowest = next((dtype for name, dtype in NARROW.items() if f"{name}[" in text), jnp.float32)
     others = []
     for seed in range(8):
@@ -112,9 +124,11 @@ def plain(array):
 
 
 def stored(array):
-    """As npz can hold it: types that NumPy does not know are stored as bits."""
+    """As npz can hold it: floating-point types that NumPy does not know are stored as bits, small integers in bytes."""
     array = np.asarray(plain(array))
-    if array.dtype.kind == "V" or array.dtype.name.startswith(("bfloat", "float8", "int4", "uint4")):
+    if array.dtype.name in ("int2", "int4", "uint2", "uint4"):
+        return array.astype("uint8" if array.dtype.name.startswith("u") else "int8")
+    if array.dtype.kind == "V" or array.dtype.name.startswith(("bfloat", "float8")):
         return array.view(f"uint{8 * array.dtype.itemsize}")
     return array
 
