@@ -36,8 +36,10 @@
 //!   that is large enough, aligned, in bounds, and in the memory that its layout names;
 //! * every read finds its value whole: all bytes of the slice hold the value that the program means there, and its
 //!   elements lie in them as the reader expects;
-//! * no instruction overwrites an operand while it reads it, except element by element in place;
-//! * what an operation in flight reads is not written, and what it writes is not touched, until it is done;
+//! * no instruction overwrites an operand while it reads it, except element by element in place, and there not where
+//!   extents are dynamic;
+//! * what an operation in flight reads is not written, and what it writes is not touched, until it is done; a
+//!   computation that runs asynchronously reads all that it is given;
 //! * every kernel has the scratch that the target says it reserves ([`MemorySpace::scratch_of_kernel`]), and
 //!   nothing that is still needed is in it;
 //! * constants, and arguments that the caller keeps, are never written;
