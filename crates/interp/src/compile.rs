@@ -4,11 +4,10 @@
 //! element by element where it is used. Those interior values go to scratch, so a fusion of elementwise operations, index
 //! operations and a root reduction has none.
 
-use memplan_ir::{ArrayShape, ElementType, InstructionId, Module, Op, Shape};
+use memplan_ir::{Access, ArrayShape, ElementType, InstructionId, Module, Op, Shape};
 use rustc_hash::FxHashMap;
 
 use crate::Error;
-use crate::element::Class;
 use crate::kernels::loops::loop_kernel;
 use crate::kernels::{self, Kernel, Operand};
 use crate::lower::{Leaf, Lower, Name, TOO_COMPLEX, addressing, leaf_count};
@@ -34,22 +33,21 @@ pub(crate) fn compile(
 /// Refuses operations on numbers of single and of double precision at once: HLO has them, the evaluator has not.
 pub(crate) fn check_precision(module: &Module, id: InstructionId) -> Result<(), Error> {
     let instruction = &module.instructions[id];
-    let operands = &instruction.operands[..];
-    let agreeing = match instruction.op {
-        Op::Binary(_) | Op::Compare { .. } | Op::Clamp | Op::Concatenate { .. } | Op::Pad { .. } => operands,
-        Op::Reduce { .. } | Op::ReduceWindow(_) | Op::Scatter(_) if operands.len() <= 3 => operands,
-        Op::Select => &operands[1..],
-        Op::DynamicUpdateSlice => &operands[..2],
-        _ => return Ok(()),
+    let agrees = match instruction.op {
+        Op::Convert | Op::StochasticConvert | Op::BitcastConvert => false,
+        Op::Concatenate { .. } | Op::Pad { .. } | Op::DynamicUpdateSlice => true,
+        // Several arrays are reduced side by side, each with its own precision.
+        Op::Reduce { .. } | Op::ReduceWindow(_) => instruction.operands.len() == 2,
+        Op::Scatter(_) => instruction.operands.len() == 3,
+        ref op => op.is_elementwise() || op.traits().access == Access::Reindexing,
     };
-    let mut types =
-        agreeing.iter().filter_map(|&operand| Some(module.shape(operand).as_array()?.element_type));
-    let is_index = |t: &ElementType| t.is_integral();
-    let Some(first) = types.find(|t| !is_index(t)) else { return Ok(()) };
-    match types.find(|t| !is_index(t) && Class::of(*t) != Class::of(first)) {
-        Some(other) => {
-            Err(Error::unsupported(module, id, format!("its operands are of {first} and {other}")))
-        }
+    let operands = instruction.operands.iter().filter(|_| agrees);
+    let arrays = operands.chain([&id]).filter_map(|&id| module.shape(id).as_array());
+    let mut types = arrays.map(|array| array.element_type).filter(|t| t.is_floating() || t.is_complex());
+    let is_double = |t: ElementType| matches!(t, ElementType::F64 | ElementType::C128);
+    let Some(first) = types.next() else { return Ok(()) };
+    match types.find(|&other| is_double(other) != is_double(first)) {
+        Some(other) => Err(Error::unsupported(module, id, format!("its numbers are of {first} and {other}"))),
         None => Ok(()),
     }
 }

@@ -122,7 +122,7 @@ fn single_and_double_precision_do_not_mix() {
              i = s32[] parameter(2)\n  c = f64[] constant(1)\n  p = pred[] parameter(3)\n  \
              ROOT r = {result} {operation}\n}}\n"
         );
-        check(&text, "operands are of f32 and f64");
+        check(&text, "numbers are of f32 and f64");
     };
     check("f64[8]", "add(a, b)");
     check("pred[8]", "compare(a, b), direction=LT");
@@ -130,5 +130,8 @@ fn single_and_double_precision_do_not_mix() {
     check("f32[8]", "dynamic-update-slice(a, b, i)");
     check("f64[16]", "concatenate(a, b), dimensions={0}");
     check("f64[10]", "pad(a, c), padding=1_1");
+    check("f64[8]", "multiply(a, a)");
+    check("f64[8]", "sine(a)");
+    check("f64[2,4]", "reshape(a)");
     check("f64[]", "reduce(a, c), dimensions={0}, to_apply=less");
 }
