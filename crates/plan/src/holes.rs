@@ -44,8 +44,8 @@ entity_impl!(BinId, "bin");
 /// How hard to look for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HoleOptions {
-    /// Most temps to look at in all: each move looks for those live at the peak, and later moves save ever less. By
-    /// default about a tenth of a second.
+    /// Most temps and bins to look at in all: each move looks for temps live at the peak and for a bin with room, and later
+    /// moves save ever less. By default about a tenth of a second.
     pub looks: usize,
     /// Most bins to try for one temp, and temps of one peak to compare: keeps one step from being quadratic in programs
     /// with very many results.
@@ -102,7 +102,7 @@ pub(crate) fn place(
                     continue;
                 }
                 n_tried += 1;
-                match find_hole(&bins, candidates, i, options.tries) {
+                match find_hole(&bins, candidates, i, options.tries, &mut looks) {
                     None => is_decided[i] = true,
                     Some(hole) => {
                         let n_peaks = curve.peaks_during(candidates[i].busy);
@@ -165,11 +165,18 @@ struct Hole {
     offset: Bytes,
 }
 
-/// Room in the smallest bin that has some for a candidate.
-fn find_hole(bins: &[Filled<'_>], candidates: &[Candidate<'_>], i: usize, tries: usize) -> Option<Hole> {
+/// Room in the smallest bin that has some for a candidate. Counts the bins that it looks at.
+fn find_hole(
+    bins: &[Filled<'_>],
+    candidates: &[Candidate<'_>],
+    i: usize,
+    tries: usize,
+    looks: &mut usize,
+) -> Option<Hole> {
     let candidate = &candidates[i];
     let first = bins.partition_point(|filled| filled.bin.size < candidate.size);
     bins[first..].iter().enumerate().take(tries).find_map(|(n, filled)| {
+        *looks += 1;
         if candidate.alignment > filled.bin.alignment || interfere(&filled.bin.busy, candidate.busy) {
             return None;
         }
