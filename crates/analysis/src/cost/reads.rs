@@ -1,9 +1,8 @@
 //! Shares: which part of each operand an instruction reads, and of its result it writes, as numbers from 0 to 1.
 
-use cranelift_entity::SecondaryMap;
 use memplan_ir::{ComputationId, InstructionId, Module, Op};
 use memplan_memory::Target;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::{Products, leaves_of, operations, registers};
@@ -38,23 +37,20 @@ impl Interior {
     ) -> Interior {
         let computation = &module.computations[fused];
         let leaves = root_leaves(module, fused);
-        // How much of each instruction's result somebody needs.
-        let mut needed: SecondaryMap<InstructionId, f64> = SecondaryMap::new();
-        let mut is_update: SecondaryMap<InstructionId, bool> = SecondaryMap::new();
+        // How much of each instruction's result somebody needs. No tables: they would be as long as the module.
+        let mut needed: FxHashMap<InstructionId, f64> = FxHashMap::default();
+        let mut updates: FxHashSet<InstructionId> = FxHashSet::default();
         let mut writes = Vec::with_capacity(leaves.len());
-        needed[computation.root] = 1.0;
+        needed.insert(computation.root, 1.0);
         for (i, &leaf) in leaves.iter().enumerate() {
-            needed[leaf] = 1.0;
+            needed.insert(leaf, 1.0);
             let is_in_place = in_place.get(i).copied().unwrap_or(false);
-            writes.push(if is_in_place { mark_updates(module, target, leaf, &mut is_update) } else { 1.0 });
+            writes.push(if is_in_place { mark_updates(module, target, leaf, &mut updates) } else { 1.0 });
         }
         let (mut matrix, mut vector, mut evaluated) = (Vec::<Products>::new(), 0.0, 0.0f64);
         for &id in computation.instructions.iter().rev() {
             let instruction = &module.instructions[id];
-            let share = needed[id];
-            if share == 0.0 {
-                continue;
-            }
+            let Some(&share) = needed.get(&id).filter(|&&share| share > 0.0) else { continue };
             let shares: Shares = match nested.get(&id) {
                 Some(inner) => {
                     matrix.extend(inner.matrix.iter().map(|products| products.times(share)));
@@ -64,16 +60,22 @@ impl Interior {
                 }
                 None => {
                     operations::add(module, Some(target), id, share, &mut matrix, &mut vector);
-                    let part = if is_update[id] { 1.0 } else { share };
+                    let is_update = updates.contains(&id);
+                    let part = if is_update { 1.0 } else { share };
                     evaluated = evaluated.max(part * registers::evaluated(module, target, id));
-                    operand_shares(module, target, id, share, is_update[id])
+                    operand_shares(module, target, id, share, is_update)
                 }
             };
             for (&operand, share) in instruction.operands.iter().zip(shares) {
-                needed[operand] = (needed[operand] + share).min(1.0);
+                let needed = needed.entry(operand).or_insert(0.0);
+                *needed = (*needed + share).min(1.0);
             }
         }
-        let reads = computation.parameters.iter().map(|&parameter| needed[parameter]).collect();
+        let reads = computation
+            .parameters
+            .iter()
+            .map(|parameter| needed.get(parameter).copied().unwrap_or(0.0))
+            .collect();
         Interior { reads, writes, matrix, vector, evaluated }
     }
 }
@@ -153,7 +155,7 @@ fn mark_updates(
     module: &Module,
     target: &Target,
     leaf: InstructionId,
-    is_update: &mut SecondaryMap<InstructionId, bool>,
+    updates: &mut FxHashSet<InstructionId>,
 ) -> f64 {
     let (mut at, mut written) = (leaf, 0.0);
     loop {
@@ -161,7 +163,7 @@ fn mark_updates(
         match instruction.op {
             Op::Bitcast | Op::GetTupleElement { .. } => {}
             Op::DynamicUpdateSlice | Op::Scatter(_) => {
-                is_update[at] = true;
+                updates.insert(at);
                 written += updated_share(module, target, at);
             }
             Op::Parameter { .. } => return written.min(1.0),
