@@ -1,8 +1,7 @@
 //! Copies of computations with other parameters or other results.
 
-use cranelift_entity::{EntitySet, SecondaryMap};
-use memplan_ir::{ComputationId, InstructionId, Op, PackedOption, Shape};
-use rustc_hash::FxHashMap;
+use memplan_ir::{ComputationId, InstructionId, Op, Shape};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::rewrite::Rewriter;
 
@@ -31,9 +30,9 @@ pub(crate) fn copy_computation(
     parameter.extras = None;
     let parameter = r.append(new, parameter);
 
-    let mut copies: SecondaryMap<InstructionId, PackedOption<InstructionId>> = SecondaryMap::new();
+    let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
     for id in r.live_instructions_of(old) {
-        if !needed.contains(id) || id == old_parameter {
+        if !needed.contains(&id) || id == old_parameter {
             continue;
         }
         let copy = match (brought.get(&id), state_element(r, old, id)) {
@@ -42,15 +41,14 @@ pub(crate) fn copy_computation(
             (None, None) => {
                 let mut copy = r.get(id).clone();
                 for operand in copy.operands.iter_mut().chain(&mut copy.control_predecessors) {
-                    *operand = copies[*operand].expect("operands are copied before users");
+                    *operand = copies[operand];
                 }
                 r.append(new, copy)
             }
         };
-        copies[id] = copy.into();
+        copies.insert(id, copy);
     }
-    let results: Vec<InstructionId> =
-        results.iter().map(|&id| copies[id].expect("results are needed")).collect();
+    let results: Vec<InstructionId> = results.iter().map(|id| copies[id]).collect();
     let root = if tuple {
         let shape = Shape::Tuple(results.iter().map(|&id| r.shape(id).clone()).collect());
         let mut root = r.get(parameter).clone();
@@ -137,8 +135,8 @@ fn needed_for(
     computation: ComputationId,
     results: &[InstructionId],
     brought: &FxHashMap<InstructionId, usize>,
-) -> EntitySet<InstructionId> {
-    let mut needed = EntitySet::new();
+) -> FxHashSet<InstructionId> {
+    let mut needed = FxHashSet::default();
     let mut stack = fixed_instructions(r, computation);
     stack.extend(results);
     while let Some(id) = stack.pop() {

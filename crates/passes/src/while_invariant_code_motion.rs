@@ -19,9 +19,8 @@
 //! Leaves alone: broadcasts, iotas and constants, which are better made where they are used; control flow, custom calls
 //! and collectives; loops with side effects. Requires nothing. *Changed* means that something was moved.
 
-use cranelift_entity::SecondaryMap;
 use memplan_ir::{Access, ComputationId, InstructionId, Literal, Module, Op, Shape};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::copy_computation::{copy_computation, state_element, uses_elements_only};
 use crate::rewrite::Rewriter;
@@ -135,25 +134,29 @@ fn hoist(
     Some(with_more_state(r, id, root, state, n_old, &moved))
 }
 
+/// Of every instruction of a loop body. No table, which would be as long as the module for each loop.
+type Sources = FxHashMap<InstructionId, Source>;
+
 fn sources(
     r: &Rewriter<'_>,
     body: ComputationId,
     root: InstructionId,
     instructions: &[InstructionId],
-) -> SecondaryMap<InstructionId, Source> {
-    let mut sources: SecondaryMap<InstructionId, Source> = SecondaryMap::new();
+) -> Sources {
+    let mut sources = Sources::default();
     for &id in instructions {
-        sources[id] = match (state_element(r, body, id), r.op(id)) {
+        let source = match (state_element(r, body, id), r.op(id)) {
             (Some(i), _) if state_element(r, body, r.operand(root, i)) == Some(i) => {
                 Source::Element(i as u32)
             }
             (None, Op::Constant(Literal::Array(_))) => Source::Constant,
             (None, _) if is_movable(r, id) => {
-                let operands = r.operands(id).iter().map(|&operand| sources[operand]);
+                let operands = r.operands(id).iter().map(|operand| sources[operand]);
                 operands.fold(Source::Constant, join)
             }
             _ => Source::Varying,
         };
+        sources.insert(id, source);
     }
     sources
 }
@@ -186,14 +189,14 @@ fn moved_values(
     init: InstructionId,
     [body, condition]: [ComputationId; 2],
     instructions: &[InstructionId],
-    sources: &SecondaryMap<InstructionId, Source>,
+    sources: &Sources,
     max_free_bytes: u64,
 ) -> Vec<InstructionId> {
     let n = r.operands(init).len();
     let is_computed =
         |r: &Rewriter<'_>, id: InstructionId| state_element(r, body, id).is_none() && is_movable(r, id);
     // Where what varies meets what does not: these values would have to be brought into the loop.
-    let mut is_brought: SecondaryMap<InstructionId, bool> = SecondaryMap::new();
+    let mut reach_in: FxHashSet<InstructionId> = FxHashSet::default();
     // Bytes that would be brought in place of an element; `None` when the element has to be there as well.
     let mut brought_for: Vec<Option<u64>> = vec![Some(0); n];
     let root = r.root_of(body);
@@ -202,28 +205,30 @@ fn moved_values(
             brought_for[element] = None;
         }
     }
-    for &user in instructions.iter().filter(|&&user| sources[user] == Source::Varying && user != root) {
+    for &user in instructions.iter().filter(|&&user| sources[&user] == Source::Varying && user != root) {
         for &operand in r.operands(user) {
-            match (sources[operand], state_element(r, body, operand)) {
+            match (sources[&operand], state_element(r, body, operand)) {
                 (Source::Element(i), Some(_)) => brought_for[i as usize] = None,
-                (Source::Element(_) | Source::Elements, None) => is_brought[operand] = true,
+                (Source::Element(_) | Source::Elements, None) => {
+                    reach_in.insert(operand);
+                }
                 _ => {}
             }
         }
     }
     let brought: Vec<InstructionId> =
-        instructions.iter().copied().filter(|&id| is_brought[id] && is_computed(r, id)).collect();
+        instructions.iter().copied().filter(|&id| reach_in.contains(&id) && is_computed(r, id)).collect();
     for &id in &brought {
-        if let Source::Element(i) = sources[id] {
+        if let Source::Element(i) = sources[&id] {
             let bytes = bytes(r, id);
             brought_for[i as usize] =
                 brought_for[i as usize].zip(bytes).and_then(|(sum, b)| sum.checked_add(b));
         }
     }
     // A value of several elements keeps all of them.
-    for &id in instructions.iter().filter(|&&id| sources[id] == Source::Elements) {
+    for &id in instructions.iter().filter(|&&id| sources[&id] == Source::Elements) {
         for &operand in r.operands(id) {
-            if let Source::Element(i) = sources[operand] {
+            if let Source::Element(i) = sources[&operand] {
                 brought_for[i as usize] = None;
             }
         }
@@ -237,7 +242,7 @@ fn moved_values(
     };
     let moves = |&id: &InstructionId| {
         bytes(r, id).is_some_and(|bytes| bytes <= max_free_bytes)
-            || matches!(sources[id], Source::Element(i) if replaces(r, i))
+            || matches!(sources[&id], Source::Element(i) if replaces(r, i))
     };
     brought.into_iter().filter(moves).collect()
 }
@@ -247,17 +252,15 @@ fn values_of_work(
     r: &Rewriter<'_>,
     body: ComputationId,
     instructions: &[InstructionId],
-    sources: &SecondaryMap<InstructionId, Source>,
+    sources: &Sources,
 ) -> Vec<InstructionId> {
     let is_work = |id: InstructionId| {
-        let is_fixed = matches!(sources[id], Source::Element(_) | Source::Elements);
+        let is_fixed = matches!(sources[&id], Source::Element(_) | Source::Elements);
         is_fixed && state_element(r, body, id).is_none() && is_movable(r, id) && !only_arranges(r.op(id))
     };
-    let mut is_read: SecondaryMap<InstructionId, bool> = SecondaryMap::new();
-    for &user in instructions.iter().filter(|&&user| !is_work(user)) {
-        r.operands(user).iter().for_each(|&operand| is_read[operand] = true);
-    }
-    instructions.iter().copied().filter(|&id| is_read[id] && is_work(id)).collect()
+    let users = instructions.iter().filter(|&&user| !is_work(user));
+    let read: FxHashSet<InstructionId> = users.flat_map(|&user| r.operands(user)).copied().collect();
+    instructions.iter().copied().filter(|id| read.contains(id) && is_work(*id)).collect()
 }
 
 /// Whether an operation only puts elements elsewhere, all of them: nothing is gained by doing that once.
@@ -279,15 +282,14 @@ fn compute_before(
     moved: &[InstructionId],
 ) -> Vec<InstructionId> {
     let parent = r.get(id).parent;
-    let mut is_needed: SecondaryMap<InstructionId, bool> = SecondaryMap::new();
-    moved.iter().for_each(|&value| is_needed[value] = true);
+    let mut needed: FxHashSet<InstructionId> = moved.iter().copied().collect();
     for &i in instructions.iter().rev() {
-        if is_needed[i] && state_element(r, body, i).is_none() {
-            r.operands(i).iter().for_each(|&operand| is_needed[operand] = true);
+        if needed.contains(&i) && state_element(r, body, i).is_none() {
+            needed.extend(r.operands(i));
         }
     }
     let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
-    for &i in instructions.iter().filter(|&&i| is_needed[i]) {
+    for &i in instructions.iter().filter(|i| needed.contains(i)) {
         let copy = match state_element(r, body, i) {
             Some(element) => r.operand(init, element),
             None => {

@@ -24,10 +24,9 @@
 //! Leaves alone: loops with side effects or control dependencies, and loops whose body or condition uses the state as a
 //! whole. Requires nothing, finds more after inlining and simplification. *Changed* means that a loop was rewritten.
 
-use cranelift_entity::EntitySet;
 use memplan_analysis::trip_count;
 use memplan_ir::{ComputationId, Instruction, InstructionId, Literal, Module, Op, Opcode, Shape, ShapeId};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use crate::call_inliner::inline;
@@ -236,7 +235,7 @@ fn live_elements(
             live[i] = true;
         }
     }
-    let mut visited = EntitySet::new();
+    let mut visited = FxHashSet::default();
     let mut stack = fixed_instructions(r, body);
     let mut pending: Vec<usize> = (0..live.len()).filter(|&i| live[i]).collect();
     loop {
