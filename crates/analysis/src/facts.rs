@@ -7,6 +7,43 @@ use crate::{
     live_ranges, timeline,
 };
 
+/// What is known of a module whatever the order in which it runs.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Aliasing {
+    /// Which computations run, and from where: no computation from two places.
+    pub graph: CallGraph,
+    /// Which value is where.
+    pub flow: Dataflow,
+    /// Which operations work in place.
+    pub in_place: InPlace,
+    /// Which values must share storage.
+    pub buffers: Buffers,
+}
+
+impl Aliasing {
+    /// Finds what shares storage, in time close to linear in the module.
+    ///
+    /// # Errors
+    /// When the call graph has a cycle or is not flat.
+    pub fn new(module: &Module) -> Result<Aliasing, CallGraphError> {
+        let graph = CallGraph::new(module)?;
+        graph.require_flat(module)?;
+        let flow = dataflow(module, &graph);
+        let in_place = InPlace::new(module);
+        let buffers = buffers(module, &graph, &flow, &in_place);
+        Ok(Aliasing { graph, flow, in_place, buffers })
+    }
+
+    /// The facts under a schedule, in time close to linear in the module, which is to be the one that this is known of.
+    pub fn under(self, module: &Module, schedule: &Schedule) -> Facts {
+        let Aliasing { graph, flow, in_place, buffers } = self;
+        let line = timeline(module, &graph, schedule);
+        let live = live_ranges(module, &graph, &flow, &line);
+        Facts { graph, flow, in_place, buffers, line, live }
+    }
+}
+
 /// The facts about one module under one schedule.
 #[derive(Clone, Debug)]
 #[must_use]
@@ -31,13 +68,6 @@ impl Facts {
     /// # Errors
     /// When the call graph has a cycle or is not flat.
     pub fn new(module: &Module, schedule: &Schedule) -> Result<Facts, CallGraphError> {
-        let graph = CallGraph::new(module)?;
-        graph.require_flat(module)?;
-        let flow = dataflow(module, &graph);
-        let in_place = InPlace::new(module);
-        let buffers = buffers(module, &graph, &flow, &in_place);
-        let line = timeline(module, &graph, schedule);
-        let live = live_ranges(module, &graph, &flow, &line);
-        Ok(Facts { graph, flow, in_place, buffers, line, live })
+        Ok(Aliasing::new(module)?.under(module, schedule))
     }
 }

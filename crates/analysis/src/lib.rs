@@ -54,7 +54,7 @@ pub use dataflow::{Dataflow, Value, ValueKind, dataflow};
 pub use dimensions::{
     Batch, DimensionId, Dimensions, FactorId, FactorList, Relation, RelationKind, prefix_windows,
 };
-pub use facts::Facts;
+pub use facts::{Aliasing, Facts};
 pub use in_place::{InPlace, InPlacePair};
 pub use kernel_scratch::{KernelScratch, kernel_scratch};
 pub use live_range::{LiveRanges, live_ranges};

@@ -2,8 +2,9 @@
 
 use crate::FirstGuess;
 use crate::objective::Objective;
+use crate::program::Found;
 use crate::report::{Stage, StageReport};
-use crate::search::{Found, Search};
+use crate::search::Search;
 use crate::stages::Stages;
 use crate::variants::{Variant, Ways};
 use crate::watch::Watch;

@@ -41,13 +41,18 @@ impl FirstGuess {
         };
         run(&mut guess, target, &passes::FLATTEN_CALL_GRAPH)?;
         let options = ScheduleOptions { budget, ..schedule.clone() };
+        let schedule = match self {
+            FirstGuess::Fused => schedule_fused(&guess, target, &options, fusion)?,
+            _ => plan::schedule(&guess, target, &options).ok().map(|(schedule, _)| schedule),
+        };
+        let Some(schedule) = schedule else { return Ok(None) };
+        // Calls go on sharing computations where nothing moves.
+        if schedule == Schedule::in_textual_order(&guess) {
+            return Ok(Some(module.clone()));
+        }
+        schedule.apply(&mut guess);
         if let FirstGuess::Fused = self {
-            let Some(schedule) = schedule_fused(&guess, target, &options, fusion)? else { return Ok(None) };
-            schedule.apply(&mut guess);
             guess.computations.keys().for_each(|computation| guess.put_operands_first(computation));
-        } else {
-            let Ok((schedule, _)) = plan::schedule(&guess, target, &options) else { return Ok(None) };
-            schedule.apply(&mut guess);
         }
         guess.is_scheduled = false;
         Ok(Some(guess))

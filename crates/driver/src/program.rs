@@ -8,7 +8,7 @@ use crate::objective::Price;
 use crate::report::{Stage, StageReport, TriedSchedule};
 use crate::variants::Way;
 use crate::{FirstGuess, parallel};
-use memplan_analysis::{CallGraph, Costs, InPlace, RunEstimate};
+use memplan_analysis::{Aliasing, CallGraph, Costs, InPlace, RunEstimate};
 use memplan_check as check;
 use memplan_fast_memory::FastMemoryOptions;
 use memplan_ir as ir;
@@ -18,7 +18,7 @@ use memplan_passes as passes;
 use memplan_passes::{Context, Fusion, Pass, PassRun, Pipeline, RunOptions};
 use memplan_planner as plan;
 use memplan_planner::{
-    AssignOptions, PlaceOptions, PlanError, PlanOptions, Planned, ProgramCost, ScheduleOptions,
+    AssignOptions, PlaceOptions, PlanError, PlanOptions, Planned, ProgramCost, Results, ScheduleOptions,
 };
 
 /// How much of a search scheduling is.
@@ -42,6 +42,8 @@ pub(crate) struct Program<'a> {
     pub(crate) guess: FirstGuess,
     /// The pass that fused it.
     pub(crate) fusion: Option<&'static str>,
+    /// Whether it can be planned.
+    is_legal: bool,
     /// What the program comes to as it stands, where that was measured since it changed last.
     measured: Option<Bytes>,
 }
@@ -54,7 +56,8 @@ impl<'a> Program<'a> {
         way: &'a Way,
     ) -> Program<'a> {
         let (stages, guess) = (Vec::new(), FirstGuess::Text);
-        Program { module, target, options, way, stages, guess, fusion: None, measured: None }
+        let (fusion, is_legal, measured) = (None, false, None);
+        Program { module, target, options, way, stages, guess, fusion, is_legal, measured }
     }
 
     pub(crate) fn stage(&mut self, stage: &Pipeline) -> Result<(), CompileError> {
@@ -102,27 +105,12 @@ impl<'a> Program<'a> {
         Ok(Some(Program { module, guess, stages: self.stages.clone(), measured, ..*self }))
     }
 
-    /// What a fused program comes to at a glance.
-    pub(crate) fn glance(&self) -> Result<Price, CompileError> {
-        let (program, planned) = self.clone().legalize_and_plan(Depth::Glance)?;
-        Ok(program.price(&planned))
-    }
-
-    /// Seconds of one run of a fused program, but for what fast memory saves.
+    /// Seconds of one run of a legal program, but for what fast memory saves.
     pub(crate) fn seconds(&self) -> Result<f64, CompileError> {
-        let mut module = self.module.clone();
-        let context = Context { target: self.target };
-        passes::run(&mut module, &[&self.way.stages.legalize], &context, RunOptions::default())?;
-        let graph = CallGraph::new(&module).map_err(PlanError::from)?;
-        let costs = Costs::new(&module, &graph, &InPlace::new(&module), self.target);
-        Ok(RunEstimate::new(&module, &graph, &costs, self.target).seconds)
-    }
-
-    /// What a planned program comes to.
-    pub(crate) fn price(&self, planned: &Planned) -> Price {
-        let run = ProgramCost::new(&self.module, &planned.facts, self.target).run;
-        let operations = run.matrix_operations + run.vector_operations;
-        Price { total: planned.plan.totals.total, seconds: run.seconds, operations }
+        let module = &self.module;
+        let graph = CallGraph::new(module).map_err(PlanError::from)?;
+        let costs = Costs::new(module, &graph, &InPlace::new(module), self.target);
+        Ok(RunEstimate::new(module, &graph, &costs, self.target).seconds)
     }
 
     /// Puts operations into kernels.
@@ -150,17 +138,13 @@ impl<'a> Program<'a> {
         parallel::map(threads, ways, |fusion| self.clone().fuse(fusion))
     }
 
-    /// Everything between fusion and the check.
-    pub(crate) fn legalize_and_plan(mut self, depth: Depth) -> Result<(Self, Planned), CompileError> {
-        if let Depth::Full = depth {
-            self.measure()?;
-        }
-        let (total, seconds) = (self.measured, self.last_stage().seconds);
+    /// Makes a fused program one that can be planned.
+    pub(crate) fn legalize(mut self) -> Result<Self, CompileError> {
+        let measured = self.measured;
         self.stage(&self.way.stages.legalize)?;
         // What was measured had its copies.
-        (self.last_stage().total, self.last_stage().seconds) = (total, seconds);
-        let planned = self.plan(depth)?;
-        Ok((self, planned))
+        (self.is_legal, self.measured) = (true, measured);
+        Ok(self)
     }
 
     /// Plans the program in the order of its text, if that is asked for: what the last stage came to.
@@ -173,8 +157,10 @@ impl<'a> Program<'a> {
             Some(total) => (total, self.stages.iter().rev().find_map(|stage| stage.seconds)),
             None => {
                 let mut module = self.module.clone();
-                let context = Context { target: self.target };
-                passes::run(&mut module, &[&self.way.stages.legalize], &context, RunOptions::default())?;
+                if !self.is_legal {
+                    let context = Context { target: self.target };
+                    passes::run(&mut module, &[&self.way.stages.legalize], &context, RunOptions::default())?;
+                }
                 module.is_scheduled = true;
                 let options = PlanOptions { assign: self.quick_assign(), ..PlanOptions::default() };
                 let planned = plan::plan(&module, self.target, &options)?;
@@ -183,16 +169,13 @@ impl<'a> Program<'a> {
             }
         };
         self.measured = Some(total);
-        (self.last_stage().total, self.last_stage().seconds) = (Some(total), seconds);
+        // A stage is measured with the copies that make it legal, and so is what inserts them.
+        let measured = if self.is_legal { 2 } else { 1 };
+        for stage in self.stages.iter_mut().rev().take(measured) {
+            (stage.total, stage.seconds) = (Some(total), seconds);
+        }
         self.tell();
         Ok(())
-    }
-
-    /// Notes how long the planned program runs, if stages are to be measured.
-    fn time_stage(&mut self, planned: &Planned) {
-        if self.options.measure_stages {
-            self.last_stage().seconds = Some(self.price(planned).seconds);
-        }
     }
 
     /// Assignment as it is asked for, but that packing is no search.
@@ -200,10 +183,6 @@ impl<'a> Program<'a> {
         let mut assign = self.options.assign.clone();
         assign.place.pack = PlaceOptions::quick().pack;
         assign
-    }
-
-    fn last_stage(&mut self) -> &mut Stage {
-        self.stages.last_mut().expect("the program as it came is a stage")
     }
 
     /// Notes a stage before planning.
@@ -231,16 +210,21 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// Schedules and assigns, and puts the module into the order of the schedule.
-    fn plan(&mut self, depth: Depth) -> Result<Planned, CompileError> {
+    /// Schedules and assigns a legal program, and puts it into the order of the schedule.
+    pub(crate) fn plan(mut self, depth: Depth) -> Result<Found<'a>, CompileError> {
+        if let Depth::Full = depth {
+            self.measure()?;
+        }
         let start = Instant::now();
-        let options = &self.options.schedule;
+        let (module, target, options) = (&self.module, self.target, &self.options.schedule);
+        let aliasing = Aliasing::new(module).map_err(PlanError::from)?;
         let schedules = match depth {
-            Depth::Full => plan::schedules(&self.module, self.target, options)?,
+            Depth::Full => plan::schedules(module, &aliasing, target, options)?,
             Depth::Glance => {
                 let budget = self.options.glance.of(options.budget);
                 let options = ScheduleOptions { budget, ..options.clone() };
-                vec![plan::schedule(&self.module, self.target, &options).map_err(PlanError::from)?]
+                let found = plan::schedule_with(module, &aliasing, target, &options, Results::Count);
+                vec![found.map_err(PlanError::from)?]
             }
         };
         let scheduled = start.elapsed();
@@ -251,8 +235,8 @@ impl<'a> Program<'a> {
         };
         let (schedules, reports): (Vec<_>, Vec<_>) = schedules.into_iter().unzip();
         let mut tried: Vec<_> =
-            reports.into_iter().map(|report| TriedSchedule::new(&self.module, report)).collect();
-        let (chosen, mut planned) = plan::assign_best(&self.module, self.target, schedules, &assign)?;
+            reports.into_iter().map(|report| TriedSchedule::new(module, report)).collect();
+        let (chosen, mut planned) = plan::assign_best(module, aliasing, target, schedules, &assign)?;
         tried[chosen].is_chosen = true;
         planned.apply(&mut self.module);
         let totals = planned.plan.totals;
@@ -260,32 +244,7 @@ impl<'a> Program<'a> {
         let before_packing = totals.total.saturating_sub(totals.fragmentation);
         self.note_total("schedule", scheduled, before_packing, StageReport::Schedules(tried));
         self.note_total("pack", start.elapsed(), totals.total, StageReport::Nothing);
-        self.time_stage(&planned);
-        Ok(planned)
-    }
-
-    /// Keeps values near the cores, on targets that have memory there, and plans what is left for main memory.
-    pub(crate) fn assign_fast_memory(
-        &mut self,
-        planned: Planned,
-        options: Option<&FastMemoryOptions>,
-    ) -> Result<Planned, CompileError> {
-        let (Some(fast), Some(options)) = (self.target.fast_memory, options) else { return Ok(planned) };
-        let start = Instant::now();
-        let mut module = self.module.clone();
-        let report = assign_fast_memory(&mut module, self.target, options)?;
-        let plan_options = PlanOptions { assign: self.options.assign.clone(), ..PlanOptions::default() };
-        let faster = plan::plan(&module, self.target, &plan_options)?;
-        let mut arenas = faster.plan.spaces.iter().filter(|arena| arena.space == fast.space);
-        let fits = arenas.all(|arena| arena.temp.0 <= options.capacity);
-        if !fits || faster.plan.totals.total > planned.plan.totals.total {
-            return Ok(planned);
-        }
-        self.module = module;
-        let report = StageReport::FastMemory(report);
-        self.note_total("fast memory", start.elapsed(), faster.plan.totals.total, report);
-        self.time_stage(&faster);
-        Ok(faster)
+        Ok(Found::new(self, planned))
     }
 
     pub(crate) fn check(&mut self, planned: &Planned) -> Result<check::Proof, CompileError> {
@@ -296,5 +255,50 @@ impl<'a> Program<'a> {
             .map_err(CompileError::Refuted)?;
         self.note_total("check", start.elapsed(), planned.plan.totals.total, StageReport::Nothing);
         Ok(proof)
+    }
+}
+
+/// A program that was carried through to a plan.
+#[derive(Clone)]
+pub(crate) struct Found<'a> {
+    pub(crate) program: Program<'a>,
+    pub(crate) planned: Planned,
+    /// What it comes to.
+    pub(crate) price: Price,
+}
+
+impl<'a> Found<'a> {
+    /// A program that was planned last: its last stage takes as long as it does, if stages are measured.
+    fn new(mut program: Program<'a>, planned: Planned) -> Found<'a> {
+        let run = ProgramCost::new(&program.module, &planned.facts, program.target).run;
+        let operations = run.matrix_operations + run.vector_operations;
+        let price = Price { total: planned.plan.totals.total, seconds: run.seconds, operations };
+        if program.options.measure_stages {
+            program.stages.last_mut().expect("planning is a stage").seconds = Some(price.seconds);
+        }
+        Found { program, planned, price }
+    }
+
+    /// Keeps values near the cores, on targets that have memory there, and plans what is left for main memory.
+    pub(crate) fn with_fast_memory(
+        self,
+        options: Option<&FastMemoryOptions>,
+    ) -> Result<Found<'a>, CompileError> {
+        let Found { program: Program { target, options: all, .. }, .. } = self;
+        let (Some(fast), Some(options)) = (target.fast_memory, options) else { return Ok(self) };
+        let start = Instant::now();
+        let mut module = self.program.module.clone();
+        let report = assign_fast_memory(&mut module, target, options)?;
+        let plan_options = PlanOptions { assign: all.assign.clone(), ..PlanOptions::default() };
+        let faster = plan::plan(&module, target, &plan_options)?;
+        let total = faster.plan.totals.total;
+        let mut arenas = faster.plan.spaces.iter().filter(|arena| arena.space == fast.space);
+        let fits = arenas.all(|arena| arena.temp.0 <= options.capacity);
+        if !fits || total > self.price.total {
+            return Ok(self);
+        }
+        let mut program = Program { module, ..self.program };
+        program.note_total("fast memory", start.elapsed(), total, StageReport::FastMemory(report));
+        Ok(Found::new(program, faster))
     }
 }

@@ -1,40 +1,32 @@
 //! The programs that `compile` chooses from: every variant of its stages, carried on as long as it may be the best.
 //!
 //! ```text
-//!   stages:   front ──┬── order ──┬── recompute ── fuse ──┬── plan ── fast memory
-//!                     │           │                       │
-//!   variants branch   where they differ first            those that cannot be the best any more end here
+//!   stages:   front ──┬── order ──┬── recompute ── fuse ── insert copies ──┬── plan ── fast memory
+//!                     │           │                                        │
+//!   variants branch   where they differ first                              what cannot be the best any more ends here
 //! ```
 //!
-//! Seconds are known as soon as a program is fused, bytes at a glance after a short search for an order. Only what is
+//! Seconds are known as soon as a program is legal, bytes at a glance after a short search for an order. Only what is
 //! still promising then is planned in full.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use memplan_fast_memory::FastMemoryOptions;
-use memplan_ir::Module;
+use memplan_ir::{Module, fingerprint};
 use memplan_memory::{Bytes, MemoryPlan, MemorySpaceId, Target};
-use memplan_planner::Planned;
 
 use crate::compile::{CompileError, CompileOptions};
 use crate::objective::{Objective, Price, undominated};
 use crate::parallel;
-use crate::program::{Depth, Program};
+use crate::program::{Depth, Found, Program};
 use crate::report::{StageReport, TriedGuess, TriedProgram, TriedPrograms};
 use crate::variants::{Way, Ways};
 
-/// A program that was carried through to a plan.
-#[derive(Clone)]
-pub(crate) struct Found<'a> {
-    pub(crate) program: Program<'a>,
-    pub(crate) planned: Planned,
-    pub(crate) price: Price,
-}
-
-/// A fused program, and what is known of it.
+/// A program that can be planned, and what is known of it.
 struct Candidate<'a> {
     program: Program<'a>,
+    /// The fingerprint of the program as it was fused.
+    fused: u64,
     /// What it comes to at a glance.
     glance: OnceLock<Price>,
     /// What it comes to in full.
@@ -88,7 +80,7 @@ impl<'a> Search<'a> {
         let (candidates, fast) = (Vec::new(), None);
         let mut search =
             Search { target, options, ways, fronts, ordered, guesses, candidates, n_usual: 0, fast, start };
-        search.add(usual);
+        search.add(usual)?;
         search.n_usual = search.candidates.len();
         Ok(search)
     }
@@ -122,7 +114,7 @@ impl<'a> Search<'a> {
         let mut found = self.finalists()?;
         found.push(self.smallest()?);
         let smaller = self.smaller()?;
-        self.add(smaller);
+        self.add(smaller)?;
         let all: Vec<usize> = (0..self.candidates.len()).collect();
         let prices = self.glances(&all)?;
         let mut kept = undominated(&prices);
@@ -190,18 +182,17 @@ impl<'a> Search<'a> {
     /// The program of fewest bytes that the usual way leads to.
     fn smallest(&mut self) -> Result<Found<'a>, CompileError> {
         let usual = self.candidates[..self.n_usual].iter().map(|candidate| candidate.program.clone());
-        let plans = parallel::map(self.options.threads, usual.collect(), |program| {
-            program.legalize_and_plan(Depth::Full)
+        let plans = parallel::map(self.options.threads, usual.collect(), |program: Program<'a>| {
+            program.plan(Depth::Full)
         });
-        let plans = plans.into_iter().collect::<Result<Vec<_>, CompileError>>()?;
-        let prices: Vec<Price> = plans.iter().map(|(program, planned)| program.price(planned)).collect();
+        let mut plans = plans.into_iter().collect::<Result<Vec<_>, CompileError>>()?;
+        let prices: Vec<Price> = plans.iter().map(|found| found.price).collect();
         let chosen = Objective::Memory.choose(&prices).expect("there is a way to fuse");
         for (candidate, price) in self.candidates.iter_mut().zip(prices) {
             candidate.price.get_or_insert(price);
         }
         let fast_memory = self.options.fast_memory.options(Objective::Memory, self.target);
-        let (program, planned) = plans.into_iter().nth(chosen).expect("it is one of them");
-        Found::new(program, planned, fast_memory.as_ref())
+        plans.swap_remove(chosen).with_fast_memory(fast_memory.as_ref())
     }
 
     /// Plans candidates in full.
@@ -209,8 +200,7 @@ impl<'a> Search<'a> {
         let fast_memory = self.options.fast_memory.options(Objective::Time, self.target);
         let programs = candidates.iter().map(|&i| self.candidates[i].program.clone()).collect();
         let found = parallel::map(self.options.threads, programs, |program: Program<'a>| {
-            let (program, planned) = program.legalize_and_plan(Depth::Full)?;
-            Found::new(program, planned, fast_memory.as_ref())
+            program.plan(Depth::Full)?.with_fast_memory(fast_memory.as_ref())
         });
         let found = found.into_iter().collect::<Result<Vec<_>, _>>()?;
         for (&i, found) in candidates.iter().zip(&found) {
@@ -229,7 +219,7 @@ impl<'a> Search<'a> {
         if self.fast.is_none() {
             let guess = self.guesses.iter().position(|guess| guess.is_chosen).expect("one is chosen");
             let programs = self.varied(&self.ways.faster, &self.ordered[guess])?;
-            self.add(programs);
+            self.add(programs)?;
             self.fast = Some((0..self.candidates.len()).collect());
         }
         Ok(self.fast.clone().expect("they are made above"))
@@ -266,13 +256,22 @@ impl<'a> Search<'a> {
     }
 
     /// Adds those programs that differ from all candidates: what is planned once need not be planned again.
-    fn add(&mut self, programs: Vec<Program<'a>>) {
+    fn add(&mut self, programs: Vec<Program<'a>>) -> Result<(), CompileError> {
+        let mut known: Vec<u64> = self.candidates.iter().map(|candidate| candidate.fused).collect();
+        let mut new = Vec::new();
         for program in programs {
-            if self.candidates.iter().all(|other| other.program.module != program.module) {
-                let glance = OnceLock::new();
-                self.candidates.push(Candidate { program, glance, price: None, is_finished: false });
+            let fused = fingerprint(&program.module);
+            if !known.contains(&fused) {
+                known.push(fused);
+                new.push((fused, program));
             }
         }
+        let new = parallel::map(self.options.threads, new, |(fused, program): (u64, Program<'a>)| {
+            let (program, glance) = (program.legalize()?, OnceLock::new());
+            Ok(Candidate { program, fused, glance, price: None, is_finished: false })
+        });
+        self.candidates.extend(new.into_iter().collect::<Result<Vec<_>, CompileError>>()?);
+        Ok(())
     }
 
     /// Notes with a program what it was chosen from.
@@ -300,7 +299,7 @@ impl Candidate<'_> {
         if let Some(&price) = self.glance.get() {
             return Ok(price);
         }
-        let price = self.program.glance()?;
+        let price = self.program.clone().plan(Depth::Glance)?.price;
         Ok(*self.glance.get_or_init(|| price))
     }
 }
@@ -316,7 +315,10 @@ fn recomputed_in_best_order<'a>(
         back.recompute()?;
         let found = match is_decided {
             true => None,
-            false => Some(back.clone().fuse(back.way.stages.fusions.first().copied())?.glance()?.total),
+            false => {
+                let fused = back.clone().fuse(back.way.stages.fusions.first().copied())?;
+                Some(fused.legalize()?.plan(Depth::Glance)?.price.total)
+            }
         };
         Ok((back, found))
     });
@@ -329,18 +331,6 @@ fn recomputed_in_best_order<'a>(
     });
     let tried = tried.collect();
     Ok((glances.swap_remove(chosen).0, tried))
-}
-
-impl<'a> Found<'a> {
-    fn new(
-        mut program: Program<'a>,
-        planned: Planned,
-        fast_memory: Option<&FastMemoryOptions>,
-    ) -> Result<Found<'a>, CompileError> {
-        let planned = program.assign_fast_memory(planned, fast_memory)?;
-        let price = program.price(&planned);
-        Ok(Found { program, planned, price })
-    }
 }
 
 /// What a plan needs, and the less that it may have.

@@ -52,5 +52,6 @@ pub use memplan_plan::{
 pub use pins::{Pin, PinError, Pinned};
 pub use plan::{PlanOptions, Planned, assign_best, plan, schedules};
 pub use program::HloProgram;
+pub use regions::Results;
 pub use report::{KeptBy, PeakBuffer, PeakReport, kept_by, peak_report, peak_report_in, report_at};
-pub use schedule::{ScheduleError, ScheduleReport, schedule};
+pub use schedule::{ScheduleError, ScheduleReport, schedule, schedule_with};

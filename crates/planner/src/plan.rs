@@ -1,13 +1,13 @@
 //! The whole of planning in one function.
 
-use memplan_analysis::Facts;
+use memplan_analysis::{Aliasing, Facts};
 use memplan_ir::{Module, Schedule, fingerprint};
 use memplan_memory::{MemoryPlan, Target};
 
 use crate::assign::assign_below;
 use crate::regions::Results;
 use crate::schedule::schedule_with;
-use crate::{AssignOptions, PlanError, ScheduleOptions, ScheduleReport, schedule};
+use crate::{AssignOptions, PlanError, ScheduleOptions, ScheduleReport};
 
 /// How to plan.
 #[derive(Clone, Debug, Default)]
@@ -47,13 +47,15 @@ impl Planned {
 /// # Errors
 /// See [`PlanError`].
 pub fn plan(module: &Module, target: &Target, options: &PlanOptions) -> Result<Planned, PlanError> {
+    let aliasing = Aliasing::new(module)?;
     let schedules = match module.is_scheduled && !options.reschedule {
         true => vec![Schedule::in_textual_order(module)],
         false => {
-            schedules(module, target, &options.schedule)?.into_iter().map(|(schedule, _)| schedule).collect()
+            let found = schedules(module, &aliasing, target, &options.schedule)?;
+            found.into_iter().map(|(schedule, _)| schedule).collect()
         }
     };
-    Ok(assign_best(module, target, schedules, &options.assign)?.1)
+    Ok(assign_best(module, aliasing, target, schedules, &options.assign)?.1)
 }
 
 /// Schedules worth packing, and how each was found: the one with the lowest peak, and the one with the lowest peak if
@@ -64,11 +66,12 @@ pub fn plan(module: &Module, target: &Target, options: &PlanOptions) -> Result<P
 /// See [`ScheduleError`](crate::ScheduleError).
 pub fn schedules(
     module: &Module,
+    aliasing: &Aliasing,
     target: &Target,
     options: &ScheduleOptions,
 ) -> Result<Vec<(Schedule, ScheduleReport)>, PlanError> {
-    let lowest = schedule(module, target, options)?;
-    let other = schedule_with(module, target, options, Results::AreFree)?;
+    let lowest = schedule_with(module, aliasing, target, options, Results::Count)?;
+    let other = schedule_with(module, aliasing, target, options, Results::AreFree)?;
     Ok(if other.0 == lowest.0 { vec![lowest] } else { vec![lowest, other] })
 }
 
@@ -82,13 +85,15 @@ pub fn schedules(
 /// When there is no schedule.
 pub fn assign_best(
     module: &Module,
+    aliasing: Aliasing,
     target: &Target,
     schedules: Vec<Schedule>,
     options: &AssignOptions,
 ) -> Result<(usize, Planned), PlanError> {
     let mut best: Option<(usize, Planned)> = None;
-    for (number, schedule) in schedules.into_iter().enumerate() {
-        let facts = Facts::new(module, &schedule)?;
+    let aliasing = std::iter::repeat_n(aliasing, schedules.len());
+    for (number, (schedule, aliasing)) in schedules.into_iter().zip(aliasing).enumerate() {
+        let facts = aliasing.under(module, &schedule);
         let limit = best.as_ref().map(|(_, best)| best.plan.totals.total);
         if let Some(plan) = assign_below(module, &facts, target, options, limit)? {
             best = Some((number, Planned { schedule, facts, plan }));

@@ -5,7 +5,7 @@
 //! values are judged by the order of the text.
 
 use cranelift_entity::SecondaryMap;
-use memplan_analysis::{CallGraph, CallGraphError};
+use memplan_analysis::{Aliasing, CallGraphError};
 use memplan_ir::{ComputationId, Module, Schedule};
 use memplan_memory::{Bytes, Target};
 use memplan_plan::{Method, RegionError, RegionReport, ScheduleOptions};
@@ -59,19 +59,22 @@ pub fn schedule(
     target: &Target,
     options: &ScheduleOptions,
 ) -> Result<(Schedule, ScheduleReport), ScheduleError> {
-    schedule_with(module, target, options, Results::Count)
+    schedule_with(module, &Aliasing::new(module)?, target, options, Results::Count)
 }
 
-/// Schedules like [`schedule`], for the peak that counts results or does not.
-pub(crate) fn schedule_with(
+/// Schedules like [`schedule`] a module of which is known what shares storage, for the peak that counts results or does
+/// not.
+///
+/// # Errors
+/// See [`ScheduleError`].
+pub fn schedule_with(
     module: &Module,
+    aliasing: &Aliasing,
     target: &Target,
     options: &ScheduleOptions,
     results: Results,
 ) -> Result<(Schedule, ScheduleReport), ScheduleError> {
-    let calls = CallGraph::new(module)?;
-    calls.require_flat(module)?;
-    let (mut regions, nodes) = regions(module, &calls, target, results);
+    let (mut regions, nodes) = regions(module, aliasing, target, results);
     if options.methods.iter().any(|method| matches!(method, Method::Given(_))) {
         for (region, nodes) in regions.values_mut().zip(nodes.values()) {
             let orders = given_orders(module, target, nodes.computation);

@@ -20,7 +20,7 @@ mod take_overs;
 mod values;
 
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap};
-use memplan_analysis::{Buffers, CallGraph, Dataflow, InPlace, buffers, dataflow};
+use memplan_analysis::{Aliasing, Buffers, CallGraph, Dataflow, InPlace};
 use memplan_ir::{ComputationId, InstructionId, Module, Op, Role};
 use memplan_memory::{Bytes, Target};
 use memplan_program::{BufferId, NodeId, Region, RegionId, ValueId};
@@ -31,7 +31,7 @@ use self::values::value_bytes;
 
 /// Whether results count while they are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Results {
+pub enum Results {
     /// As any other value.
     Count,
     /// They do not: their allocations are there all the time, and are scratch until the results are written.
@@ -48,13 +48,13 @@ pub(crate) struct Nodes {
 /// The regions of all sequential computations, callees before callers, with the instructions of their nodes.
 pub(crate) fn regions(
     module: &Module,
-    graph: &CallGraph,
+    aliasing: &Aliasing,
     target: &Target,
     results: Results,
 ) -> (PrimaryMap<RegionId, Region>, PrimaryMap<RegionId, Nodes>) {
-    let mut source = Source::new(module, graph, target, results);
+    let mut source = Source::new(module, aliasing, target, results);
     // A caller decides what its callees count.
-    let callers_first = graph.sequential().iter().rev();
+    let callers_first = aliasing.graph.sequential().iter().rev();
     let mut built: Vec<(Region, Nodes)> =
         callers_first.map(|&computation| Build::new(&mut source, computation).build()).collect();
     built.reverse();
@@ -70,9 +70,9 @@ pub(crate) fn regions(
 struct Source<'a> {
     module: &'a Module,
     graph: &'a CallGraph,
-    flow: Dataflow,
-    in_place: InPlace,
-    buffers: Buffers,
+    flow: &'a Dataflow,
+    in_place: &'a InPlace,
+    buffers: &'a Buffers,
     /// Bytes of each value; zero for what counts nowhere.
     bytes: SecondaryMap<ValueId, Bytes>,
     region_of: SecondaryMap<ComputationId, RegionId>,
@@ -100,11 +100,9 @@ struct Local {
 }
 
 impl<'a> Source<'a> {
-    fn new(module: &'a Module, graph: &'a CallGraph, target: &Target, results: Results) -> Source<'a> {
-        let flow = dataflow(module, graph);
-        let in_place = InPlace::new(module);
-        let buffers = buffers(module, graph, &flow, &in_place);
-        let bytes = value_bytes(module, target, results, &flow);
+    fn new(module: &'a Module, aliasing: &'a Aliasing, target: &Target, results: Results) -> Source<'a> {
+        let Aliasing { graph, flow, in_place, buffers } = aliasing;
+        let bytes = value_bytes(module, target, results, flow);
         let mut region_of = SecondaryMap::with_default(RegionId::from_u32(0));
         for (number, &computation) in graph.sequential().iter().enumerate() {
             region_of[computation] = RegionId::new(number);
