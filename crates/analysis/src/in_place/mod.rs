@@ -125,10 +125,17 @@ impl InPlace {
                     Op::Scatter(_) => instruction.operands.len() / 2,
                     _ => instruction.operands.len(),
                 };
-                match module.shape(id).is_tuple() {
+                let pairs: SmallVec<[InPlacePair; 1]> = match module.shape(id).is_tuple() {
                     true => (0..n as u32).map(|i| pair(i, root(), [i].into())).collect(),
                     false => SmallVec::from_iter([pair(0, root(), root())]),
-                }
+                };
+                // A result of another precision has bytes of its own.
+                let bits = |shape: &Shape| shape.as_array().map(|array| array.element_type.bits());
+                let is_as_wide = |pair: &InPlacePair| {
+                    let written = module.shape(id).subshape(&pair.output_index);
+                    written.map(bits) == Some(bits(module.shape(instruction.operands[pair.operand as usize])))
+                };
+                pairs.into_iter().filter(is_as_wide).collect()
             }
             Op::RaggedAllToAll(_) => SmallVec::from_iter([pair(1, root(), root())]),
             // The form with four operands updates a buffer that is given as operand 1.
