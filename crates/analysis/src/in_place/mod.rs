@@ -115,27 +115,20 @@ impl InPlace {
         let root = ShapeIndex::root;
         match &instruction.op {
             // An update in another layout moves everything, and what becomes dynamic needs bytes for its extents.
-            Op::DynamicUpdateSlice | Op::SetDimensionSize { .. } => {
-                let shapes = (module.shape(instruction.operands[0]).as_array(), module.shape(id).as_array());
-                let stays = matches!(shapes, (Some(before), Some(after)) if same_storage(before, after));
-                stays.then(|| pair(0, root(), root())).into_iter().collect()
-            }
-            Op::Scatter(_) | Op::AllReduceStart(_) => {
+            Op::DynamicUpdateSlice | Op::SetDimensionSize { .. } | Op::Scatter(_) | Op::AllReduceStart(_) => {
+                let shape = module.shape(id);
                 let n = match &instruction.op {
-                    Op::Scatter(_) => instruction.operands.len() / 2,
-                    _ => instruction.operands.len(),
+                    Op::Scatter(_) if shape.is_tuple() => instruction.operands.len() / 2,
+                    Op::AllReduceStart(_) if shape.is_tuple() => instruction.operands.len(),
+                    _ => 1,
                 };
-                let pairs: SmallVec<[InPlacePair; 1]> = match module.shape(id).is_tuple() {
-                    true => (0..n as u32).map(|i| pair(i, root(), [i].into())).collect(),
-                    false => SmallVec::from_iter([pair(0, root(), root())]),
+                let output = |i: u32| if shape.is_tuple() { [i].into() } else { root() };
+                let stays = |&i: &u32| {
+                    let before = module.shape(instruction.operands[i as usize]).as_array();
+                    let after = shape.subshape(&output(i)).and_then(Shape::as_array);
+                    matches!((before, after), (Some(before), Some(after)) if same_storage(before, after))
                 };
-                // A result of another precision has bytes of its own.
-                let bits = |shape: &Shape| shape.as_array().map(|array| array.element_type.bits());
-                let is_as_wide = |pair: &InPlacePair| {
-                    let written = module.shape(id).subshape(&pair.output_index);
-                    written.map(bits) == Some(bits(module.shape(instruction.operands[pair.operand as usize])))
-                };
-                pairs.into_iter().filter(is_as_wide).collect()
+                (0..n as u32).filter(stays).map(|i| pair(i, root(), output(i))).collect()
             }
             Op::RaggedAllToAll(_) => SmallVec::from_iter([pair(1, root(), root())]),
             // The form with four operands updates a buffer that is given as operand 1.
