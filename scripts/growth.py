@@ -95,7 +95,7 @@ def main():
     print("# Growth\n")
     print("CPU seconds and peak GB of one command, and its CPU as a multiple of what reading, verifying, passes that")
     print(f"are close to linear (`opt --passes {LINEAR_PASSES}`) and printing take together;")
-    print(f"– is more than {args.limit} s. Made by `scripts/growth.py`.\n")
+    print(f"– is more than {args.limit} s, or a multiple of less than 0.02 s. Made by `scripts/growth.py`.\n")
     print("| program | n | command | before: s | GB | s | GB | × linear |")
     print("|---|---:|---|---:|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:

@@ -5,9 +5,10 @@
 //! only one of the two does. That depends on both being in fast memory; so an instruction is a *site*, which says how many
 //! bytes the present choices count twice.
 
+use indexmap::IndexMap;
 use memplan_analysis::{Facts, LiveRange, Time};
 use memplan_ir::Module;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use smallvec::SmallVec;
 
 use crate::candidate::Candidate;
@@ -28,14 +29,20 @@ pub(crate) struct Sharing {
 }
 
 impl Sharing {
-    /// Finds the sites: linear in operands and results, and in the square of the operands of one instruction that are
-    /// one value.
+    /// Finds the sites: linear in the pairs of a result and an operand of one instruction.
     pub(crate) fn new(module: &Module, facts: &Facts, candidates: &[Candidate]) -> Sharing {
         let single = candidates.iter().enumerate().filter_map(|(i, c)| Some((c.single()?, i)));
         let of_value: FxHashMap<_, _> = single.collect();
         let mut sharing = Sharing { sites: Vec::new(), of: vec![SmallVec::new(); candidates.len()] };
         for (time, &id) in facts.line.instructions.iter().enumerate() {
-            let operands = &module.instructions[id].operands;
+            // Candidates that are read, and the operands that hold them.
+            let mut read: IndexMap<usize, SmallVec<[usize; 1]>, FxBuildHasher> = IndexMap::default();
+            for (k, &operand) in module.instructions[id].operands.iter().enumerate() {
+                if let Some(&candidate) = facts.flow.value_of(operand).and_then(|value| of_value.get(&value))
+                {
+                    read.entry(candidate).or_default().push(k);
+                }
+            }
             let mut results = Vec::new();
             for position in facts.flow.positions.of(id) {
                 let Some(value) = facts.flow.value_at(position) else { continue };
@@ -45,17 +52,11 @@ impl Sharing {
                 }
                 let output = facts.flow.positions.shape_index(position);
                 let takes = |k: usize| facts.in_place.may_take_over(module, id, k, output);
-                let mut partners: SmallVec<[usize; 2]> = SmallVec::new();
-                for &operand in operands {
-                    let Some(value) = facts.flow.value_of(operand) else { continue };
-                    let Some(&partner) = of_value.get(&value) else { continue };
-                    let mut same =
-                        (0..operands.len()).filter(|&k| facts.flow.value_of(operands[k]) == Some(value));
-                    let is_same_size = candidates[partner].bytes() == candidates[result].bytes();
-                    if partner != result && is_same_size && !partners.contains(&partner) && same.all(takes) {
-                        partners.push(partner);
-                    }
-                }
+                let is_same_size = |partner: usize| candidates[partner].bytes() == candidates[result].bytes();
+                let partners = read.iter().filter(|&(&partner, operands)| {
+                    partner != result && is_same_size(partner) && operands.iter().all(|&k| takes(k))
+                });
+                let partners: SmallVec<[usize; 2]> = partners.map(|(&partner, _)| partner).collect();
                 if !partners.is_empty() {
                     results.push((result, partners));
                 }

@@ -90,7 +90,6 @@ impl Storages {
             policy,
             is_alone: storages.lone_values(),
             storages,
-            read: Vec::new(),
             written_at: SecondaryMap::new(),
         };
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
@@ -178,8 +177,6 @@ struct Build<'a, P> {
     storages: Storages,
     /// Whether a value is a group by itself.
     is_alone: SecondaryMap<ValueId, bool>,
-    /// What the instant at hand reads, by the storage it lies in.
-    read: Vec<(StorageId, ValueId)>,
     /// The last instant that is known to write into a storage, plus one.
     written_at: SecondaryMap<StorageId, Time>,
 }
@@ -197,13 +194,13 @@ impl<P: Program> Build<'_, P> {
         if candidates.is_empty() {
             return;
         }
-        self.read.clear();
-        self.read.extend(reads.iter().map(|&value| (storages.of(value), value)));
-        self.read.sort_unstable();
+        let mut read: Vec<_> = reads.iter().map(|&value| (storages.of(value), value)).collect();
+        read.sort_unstable();
         // Where one result is written no other one may be, though nobody may ever read it.
         for &result in writes {
             self.written_at[storages.of(result)] = time + 1;
         }
+        // What was taken over at the front is not looked at again: the results of an all-reduce take theirs in order.
         let mut rest = &candidates[..];
         for &result in writes {
             if self.storages.values[result].size == Bytes::ZERO {
@@ -221,7 +218,7 @@ impl<P: Program> Build<'_, P> {
                 self.written_at[from] != time + 1
                     && has_shape()
                     && self.can_merge(from, self.storages.of(result), time)
-                    && self.may_overwrite(time, from, result)
+                    && self.may_overwrite(time, &read, from, result)
             };
             if let Some(&(_, from)) = rest.iter().find(fits) {
                 let kept = self.merge(from, self.storages.of(result));
@@ -231,10 +228,17 @@ impl<P: Program> Build<'_, P> {
         }
     }
 
-    /// Whether an instant may write a result over a storage: everything that it reads there is read in step.
-    fn may_overwrite(&self, time: Time, storage: StorageId, result: ValueId) -> bool {
-        let begin = self.read.partition_point(|&(other, _)| other < storage);
-        let mut held = self.read[begin..].iter().take_while(|&&(other, _)| other == storage);
+    /// Whether an instant may write a result over a storage: everything that it reads there is read in step. `read` is all
+    /// that it reads, in the order of the storages.
+    fn may_overwrite(
+        &self,
+        time: Time,
+        read: &[(StorageId, ValueId)],
+        storage: StorageId,
+        result: ValueId,
+    ) -> bool {
+        let begin = read.partition_point(|&(other, _)| other < storage);
+        let mut held = read[begin..].iter().take_while(|&&(other, _)| other == storage);
         held.all(|&(_, value)| self.program.may_overwrite(time, value, result))
     }
 

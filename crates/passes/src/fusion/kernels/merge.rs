@@ -98,10 +98,13 @@ impl Grouper<'_> {
         let users = self.users.of(root);
         users.is_empty()
             || root == self.root
-            || users.iter().any(|&user| {
-                let of = &self.kernels_of[user];
-                of.is_empty() || of.iter().any(|kernel| !kernels.contains(kernel))
-            })
+            || users.iter().any(|&user| self.is_computed_outside(user, kernels))
+    }
+
+    /// Whether others than some kernels compute an instruction.
+    pub(super) fn is_computed_outside(&self, id: InstructionId, kernels: &[KernelId]) -> bool {
+        let of = &self.kernels_of[id];
+        of.is_empty() || of.iter().any(|kernel| !kernels.contains(kernel))
     }
 
     /// Whether one kernel can only run after an instruction, for another reason than that it waits for the other kernel.

@@ -252,10 +252,7 @@ impl Grouper<'_> {
     /// Whether one of two kernels is known to wait for the other through a third one. What is known takes no search.
     fn certainly_wait(&self, kernels: [KernelId; 2]) -> bool {
         let [a, b] = kernels.map(|kernel| &self.grouping.kernels[kernel]);
-        let is_third = |user: &InstructionId| {
-            let of = &self.kernels_of[*user];
-            of.is_empty() || of.iter().any(|kernel| !kernels.contains(kernel))
-        };
+        let is_third = |user: &InstructionId| self.is_computed_outside(*user, &kernels);
         let place = |id: InstructionId| self.positions[id];
         let waits = |waiting: &Kernel, other: &Kernel| {
             let users = other.roots.iter().flat_map(|&root| self.users.of(root));
