@@ -38,30 +38,40 @@ impl Screen {
     }
 }
 
-/// A text in lines of at most `width` characters, each as long as it can be without a cut in a bad place.
+/// A text in lines of at most `width` characters, each as long as it can be without a cut in a bad place. Looks only as
+/// far as a line reaches, so that long texts take no more than linear time.
 fn broken(text: &str, width: usize) -> String {
     let mut lines = Vec::new();
     let mut rest = text.trim_end();
-    while display_width(rest) > width {
-        let cut = cut(rest, width);
+    loop {
+        let end = bytes_within(rest, width);
+        if end == rest.len() {
+            lines.push(rest);
+            return lines.join("\n");
+        }
+        let cut = cut(rest, end, width);
         lines.push(rest[..cut].trim_end());
         rest = rest[cut..].trim_start();
     }
-    lines.push(rest);
-    lines.join("\n")
 }
 
-/// Where to end the first line of a text that is wider: between words; within a word that would leave the line half
-/// empty, between the parts of a name, else within a part.
-fn cut(text: &str, width: usize) -> usize {
-    let end = text.char_indices().scan(0, |columns, (at, c)| {
-        *columns += display_width(c.encode_utf8(&mut [0; 4]));
-        (*columns <= width).then_some(at + c.len_utf8())
+/// How many bytes at the front of a text take at most `width` columns.
+fn bytes_within(text: &str, width: usize) -> usize {
+    let mut columns = 0;
+    let beyond = text.char_indices().find(|&(_, c)| {
+        columns += display_width(c.encode_utf8(&mut [0; 4]));
+        columns > width
     });
-    let end = end.last().unwrap_or_else(|| text.chars().next().map_or(0, char::len_utf8));
+    beyond.map_or(text.len(), |(at, _)| at)
+}
+
+/// Where to end the first line of a text of which `end` bytes fit: between words; within a word that would leave the line
+/// half empty, between the parts of a name, else within a part.
+fn cut(text: &str, end: usize, width: usize) -> usize {
+    let end = end.max(text.chars().next().map_or(0, char::len_utf8));
     let last = |is_joint: fn(&str, &str) -> bool| {
-        let cuts = text.char_indices().map(|(at, _)| at).filter(|at| (1..=end).contains(at));
-        cuts.rev().find(|&at| is_joint(&text[..at], &text[at..]))
+        let mut cuts = (1..=end).rev().filter(|&at| text.is_char_boundary(at));
+        cuts.find(|&at| is_joint(&text[..at], &text[at..]))
     };
     let words = last(|before, after| before.ends_with(' ') || after.starts_with(' '));
     let is_half_full = |at: &usize| 2 * display_width(&text[..*at]) >= width;

@@ -1,5 +1,6 @@
 //! The benefit of fast memory: what it saves that main memory does not move some bytes.
 
+use cranelift_entity::SecondaryMap;
 use memplan_analysis::{Costs, Machine};
 use memplan_ir::{ComputationId, InstructionId, Module};
 use memplan_memory::{MemorySpaceId, Target};
@@ -12,6 +13,8 @@ pub(crate) struct Benefit<'a> {
     costs: &'a Costs,
     options: &'a FastMemoryOptions,
     machine: Machine<'a>,
+    /// The bytes that each instruction reads and writes: added up once, since operands are asked for one by one.
+    accessed: SecondaryMap<InstructionId, f64>,
 }
 
 impl<'a> Benefit<'a> {
@@ -21,7 +24,9 @@ impl<'a> Benefit<'a> {
         target: &'a Target,
         options: &'a FastMemoryOptions,
     ) -> Benefit<'a> {
-        Benefit { module, costs, options, machine: Machine::new(target) }
+        let mut accessed = SecondaryMap::new();
+        module.instructions.keys().for_each(|id| accessed[id] = costs.work(id).accessed());
+        Benefit { module, costs, options, machine: Machine::new(target), accessed }
     }
 
     /// What it costs that an instruction moves bytes to or from main memory: the bytes, and some more when it waits for
@@ -29,7 +34,7 @@ impl<'a> Benefit<'a> {
     pub(crate) fn of(&self, id: InstructionId, bytes: f64) -> f64 {
         let work = self.costs.work(id);
         let memory = |bytes: f64| self.machine.memory_seconds(MemorySpaceId::MAIN, bytes);
-        let all: f64 = work.accesses.iter().map(|access| access.bytes.0 as f64).sum();
+        let all = self.accessed[id];
         let compute = self.machine.compute_seconds(work);
         let saved = memory(all).max(compute) - memory(all - bytes).max(compute);
         let per_byte = memory(1.0);

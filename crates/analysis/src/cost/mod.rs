@@ -26,7 +26,7 @@ mod run;
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{ComputationId, ElementType, InstructionId, Module, Op, Role, Shape, ShapeIndex};
 use memplan_memory::{Bytes, Target};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use crate::{CallGraph, InPlace, noted_trip_count, trip_count};
@@ -99,9 +99,27 @@ impl Work {
         self.matrix.iter().fold(0.0, |sum, products| sum + products.operations)
     }
 
-    /// The read of an operand that is an array; `None` where nothing is read of it, or it is a tuple.
+    /// The read of an operand that is an array; `None` where nothing is read of it, or it is a tuple. A binary search.
     pub fn read_of(&self, operand: u32) -> Option<&Access> {
-        self.accesses.iter().find(|access| access.operand == Some(operand) && access.index.is_root())
+        self.access(Some(operand), &ShapeIndex::default())
+    }
+
+    /// The write of a part of the result; `None` where nothing is written of it. A binary search.
+    pub fn write_of(&self, index: &ShapeIndex) -> Option<&Access> {
+        self.access(None, index)
+    }
+
+    fn access(&self, operand: Option<u32>, index: &ShapeIndex) -> Option<&Access> {
+        // Operands come before results.
+        let place = |operand: Option<u32>| (operand.is_none(), operand);
+        let wanted = (place(operand), index);
+        let at = self.accesses.binary_search_by(|it| (place(it.operand), &it.index).cmp(&wanted));
+        at.ok().map(|at| &self.accesses[at])
+    }
+
+    /// The bytes of all accesses.
+    pub fn accessed(&self) -> f64 {
+        self.accesses.iter().map(|access| access.bytes.0 as f64).sum()
     }
 }
 
@@ -177,8 +195,8 @@ impl Costing<'_> {
         }
         let pairs = self.in_place.must_alias(module, id);
         let leaves = leaves_of(module, id);
-        let is_in_place: Vec<bool> =
-            leaves.iter().map(|(index, _)| pairs.iter().any(|pair| pair.output_index == *index)).collect();
+        let overwriting: FxHashSet<&ShapeIndex> = pairs.iter().map(|pair| &pair.output_index).collect();
+        let is_in_place: Vec<bool> = leaves.iter().map(|(index, _)| overwriting.contains(index)).collect();
         let mut work = Work { overhead: self.target.kernel_overhead, ..Work::default() };
         let (reads, writes) = match instruction.op {
             Op::Fusion(_) => {
@@ -206,8 +224,7 @@ impl Costing<'_> {
         for (i, (index, leaf)) in leaves.into_iter().enumerate() {
             self.add_access(&mut work, None, index, leaf, writes[i]);
         }
-        let bytes: f64 = work.accesses.iter().map(|access| access.bytes.0 as f64).sum();
-        work.registers.accessed = registers::of_bytes(self.target, bytes);
+        work.registers.accessed = registers::of_bytes(self.target, work.accessed());
         if work.accesses.is_empty() && self.target.vector_unit.is_some() {
             // Such a machine computes scalars in a unit of their own, between kernels.
             work.overhead = 0.0;

@@ -69,7 +69,7 @@ impl Walk<'_> {
             }
             let index = positions.shape_index(definition.definition);
             let work = self.context.costs.work(id);
-            let written = work.accesses.iter().find(|a| a.operand.is_none() && a.index == *index);
+            let written = work.write_of(index);
             self.uses.writes[value] =
                 written.map_or(0.0, |access| self.context.benefit.of(id, access.bytes.0 as f64));
         }
@@ -110,6 +110,7 @@ impl Walk<'_> {
         let flow = &facts.flow;
         let time = facts.line.time(id);
         let in_place = facts.in_place.must_alias(module, id);
+        let overwritten: FxHashSet<u32> = in_place.iter().map(|pair| pair.operand).collect();
         for (k, &operand) in module.instructions[id].operands.iter().enumerate() {
             if module.shape(operand).is_tuple() {
                 flow.positions.of(operand).filter_map(|p| flow.value_at(p)).for_each(|value| {
@@ -120,7 +121,7 @@ impl Walk<'_> {
             let it = Use { user: id, operand: k as u32 };
             let is_sliced = self.sliced.contains(&it);
             let cost = if is_sliced { 0.0 } else { self.context.benefit.of_operand(id, it.operand) };
-            let merges = in_place.iter().any(|pair| pair.operand == k as u32);
+            let merges = overwritten.contains(&it.operand);
             if merges {
                 self.uses.merging.entry(value).or_default().push(it);
             }
