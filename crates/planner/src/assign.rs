@@ -15,7 +15,7 @@ use memplan_program::{self as program, Placement, ValueId};
 use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 
-use crate::{HloProgram, Pin, PlanError};
+use crate::{HloProgram, Pin, PlanError, spaces};
 
 /// How to assign.
 #[derive(Clone, Debug, Default)]
@@ -73,6 +73,7 @@ pub(crate) fn assign_below(
     options: &AssignOptions,
     limit: Option<Bytes>,
 ) -> Result<Option<MemoryPlan>, PlanError> {
+    spaces::agree(module, facts, target)?;
     let program = HloProgram::pinned(module, facts, target, &options.scratch, &options.pins)?;
     let placement = place_below(&program, target, &options.place, limit)
         .map_err(|error| PlanError::of_place(&program, error))?;

@@ -4,7 +4,7 @@ use memplan_analysis::CallGraphError;
 use memplan_memory::MemorySpaceId;
 use memplan_plan::PlaceError;
 
-use crate::{HloProgram, PinError, ScheduleError};
+use crate::{HloProgram, PinError, ScheduleError, SpaceError};
 
 /// Why no plan was made.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +37,9 @@ pub enum PlanError {
         /// The constant.
         constant: Box<str>,
     },
+    /// Layouts put one value into two memories.
+    #[error(transparent)]
+    Space(#[from] SpaceError),
     /// A value cannot be in the memory that it is pinned to.
     #[error(transparent)]
     Pin(#[from] PinError),

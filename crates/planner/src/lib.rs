@@ -38,6 +38,7 @@ mod program;
 mod regions;
 mod report;
 mod schedule;
+mod spaces;
 
 pub use assign::{AssignOptions, SpacePlan, assign, assign_space, storages};
 pub use cost::ProgramCost;
@@ -55,3 +56,4 @@ pub use program::HloProgram;
 pub use regions::Results;
 pub use report::{KeptBy, PeakBuffer, PeakReport, kept_by, peak_report, peak_report_in, report_at};
 pub use schedule::{ScheduleError, ScheduleReport, schedule, schedule_with};
+pub use spaces::SpaceError;

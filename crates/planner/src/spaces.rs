@@ -1,0 +1,70 @@
+//! Whether layouts name one memory for every value.
+//!
+//! ```text
+//!   x = f32[8]{0:S(1)} copy(p)
+//!   t = (f32[8]{0}) tuple(x)         the element is `x`, which nothing moves to main memory
+//! ```
+//!
+//! XLA's verifier does not look at memories, so that such a program gets here; no plan can be right for it.
+
+use memplan_analysis::Facts;
+use memplan_ir::{Module, PositionId, Shape};
+use memplan_memory::{MemorySpaceId, Target};
+
+/// A value that layouts put into two memories.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the layout of {at} says {said}, but it is the value of {value} in {space}, and nothing moves it: name the same \
+     memory, or put a copy between"
+)]
+pub struct SpaceError {
+    /// Where the value is handed on, by the name of an instruction and the part of its result.
+    pub at: Box<str>,
+    /// The memory that is named there.
+    pub said: MemorySpaceId,
+    /// Where the value is made.
+    pub value: Box<str>,
+    /// The memory that is named there.
+    pub space: MemorySpaceId,
+}
+
+/// Asks that each value is in one memory wherever it appears. Linear in positions; a layout may leave it open, where
+/// kernels reach the memory as they reach main memory.
+pub(crate) fn agree(module: &Module, facts: &Facts, target: &Target) -> Result<(), SpaceError> {
+    let is_elsewhere =
+        |shape: &Shape| shape.leaves().iter().any(|(_, leaf)| named(leaf) != MemorySpaceId::MAIN);
+    if !module.shapes.iter().any(is_elsewhere) {
+        return Ok(());
+    }
+    let flow = &facts.flow;
+    let space = |position: PositionId| {
+        let shape = module.shape(flow.positions.instruction(position));
+        shape.subshape(flow.positions.shape_index(position)).map_or(MemorySpaceId::MAIN, named)
+    };
+    for &id in &facts.line.instructions {
+        for position in flow.positions.of(id) {
+            let Some(value) = flow.value_at(position) else { continue };
+            let definition = flow.values[value].definition;
+            let (said, space) = (space(position), space(definition));
+            let is_open = said == MemorySpaceId::MAIN && target.reaches_directly(space);
+            if said != space && !is_open {
+                let [at, value] = [position, definition].map(|position| place(module, facts, position));
+                return Err(SpaceError { at, said, value, space });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The memory that a layout names.
+fn named(shape: &Shape) -> MemorySpaceId {
+    let space = shape.as_array().map_or(0, |array| array.memory_space());
+    MemorySpaceId(u32::try_from(space).unwrap_or(0))
+}
+
+fn place(module: &Module, facts: &Facts, position: PositionId) -> Box<str> {
+    let positions = &facts.flow.positions;
+    let name = &module.instructions[positions.instruction(position)].name;
+    let part = positions.shape_index(position);
+    if part.is_root() { format!("`{name}`").into() } else { format!("`{name}`{part}").into() }
+}
