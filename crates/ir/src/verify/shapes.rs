@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::infer::{Agreement, Inference, brief, compatible};
 use crate::{
-    ArrayLiteral, ArrayShape, EntityRef, Instruction, Layout, Literal, LiteralData, Op, Opcode, Shape,
+    ArrayLiteral, ArrayShape, EntityRef, Instruction, Layout, Literal, LiteralData, Op, Opcode, Role, Shape,
     SplitConfig, Tile,
 };
 
@@ -55,13 +55,17 @@ impl Verifier<'_> {
 }
 
 /// An operation that writes its result may round it to another precision on the way out, and TPU programs do so even
-/// in copies and broadcasts; one that passes a value on, reinterprets it or updates it in place may not.
+/// in copies and broadcasts; one that passes a value on, reinterprets it, updates it in place or ends what another
+/// began may not. (XLA lets the ends of collectives round too, which nothing makes and nothing carries out.)
 fn agreement(opcode: Opcode) -> Agreement {
     use Opcode::*;
+    match opcode.traits().role {
+        Role::PassesOn | Role::Continues | Role::Ends => return Agreement::Exact,
+        _ => {}
+    }
     match opcode {
-        Bitcast | Call | Conditional | Constant | CopyDone | CopyStart | CustomCall | Fusion
-        | DynamicUpdateSlice | GetTupleElement | Infeed | OptimizationBarrier | Outfeed | Parameter
-        | Recv | RecvDone | Send | SendDone | Tuple | While | AsyncStart | AsyncUpdate | AsyncDone => {
+        Call | Conditional | Constant | CopyStart | CustomCall | Fusion | DynamicUpdateSlice
+        | GetTupleElement | Infeed | Outfeed | Parameter | Recv | Send | Tuple | While | AsyncStart => {
             Agreement::Exact
         }
         _ => Agreement::IgnoringPrecision,
