@@ -72,14 +72,15 @@ fn narrow_values(module: &Module, graph: &CallGraph, flow: &Dataflow) -> Seconda
     for &computation in graph.sequential() {
         for (id, instruction) in module.instructions_of(computation) {
             for (k, &operand) in instruction.operands.iter().enumerate() {
+                let result = match need_of(module, id, k) {
+                    Need::None => continue,
+                    Need::AsResult => flow.value_of(id),
+                    Need::Wide => None,
+                };
                 for value in flow.positions.of(operand).filter_map(|p| flow.value_at(p)) {
-                    match need_of(module, id, k) {
-                        Need::None => {}
-                        Need::AsResult => match flow.value_of(id) {
-                            Some(result) => with.entry(result).or_default().push(value),
-                            None => wide.push(value),
-                        },
-                        Need::Wide => wide.push(value),
+                    match result {
+                        Some(result) => with.entry(result).or_default().push(value),
+                        None => wide.push(value),
                     }
                 }
             }

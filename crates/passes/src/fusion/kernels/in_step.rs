@@ -9,21 +9,24 @@ use smallvec::SmallVec;
 use super::{Grouper, Kernel};
 use crate::cost;
 
+/// Operands of a kernel that it reads at another index than that of the element that it computes, each behind the member
+/// that reads it.
+pub(super) type OutOfStep = SmallVec<[(InstructionId, InstructionId); 4]>;
+
 impl Grouper<'_> {
     /// Whether both kernels read what they share at the same index, so that one load serves both, and neither could
     /// overwrite in place what the other has yet to read. What is small, such as one number for each column, is loaded
     /// twice, and gets no bytes back; and products load their operands for themselves.
-    pub(super) fn read_alike(&self, a: &Kernel, b: &Kernel) -> bool {
+    pub(super) fn read_alike(&self, [a, b]: [(&Kernel, &OutOfStep); 2]) -> bool {
         let bytes = |id: InstructionId| self.bytes[id];
-        let largest = a.operands.iter().chain(&a.roots).map(|&id| bytes(id)).max().unwrap_or(0);
+        let largest = a.0.operands.iter().chain(&a.0.roots).map(|&id| bytes(id)).max().unwrap_or(0);
         let is_small = |id: InstructionId| bytes(id) <= self.options.slack.of(largest);
-        let is_fine = |reader: &Kernel, writer: &Kernel| {
+        let is_fine = |(reader, read): (&Kernel, &OutOfStep), (writer, _): (&Kernel, &OutOfStep)| {
             let is_written = |root: &&InstructionId| self.updated(**root).is_none();
             let sizes: SmallVec<[u64; 4]> =
                 writer.roots.iter().filter(is_written).map(|&root| bytes(root)).collect();
             let mut updated = reader.roots.iter().filter_map(|&root| self.updated(root));
             let is_own = updated.all(|id| !writer.operands.contains(&id) && !writer.roots.contains(&id));
-            let read = self.read_out_of_step(reader);
             let is_loaded_once =
                 |id| read.iter().any(|(member, of)| *of == id && writer.usages.contains_key(member));
             is_own
@@ -37,9 +40,8 @@ impl Grouper<'_> {
         is_fine(a, b) && is_fine(b, a)
     }
 
-    /// The operands that a kernel reads at another index than that of the element that it computes, each behind the member
-    /// that reads it. An array that it updates in place is not read.
-    pub(super) fn read_out_of_step(&self, kernel: &Kernel) -> SmallVec<[(InstructionId, InstructionId); 4]> {
+    /// What a kernel reads out of step. An array that it updates in place is not read.
+    pub(super) fn read_out_of_step(&self, kernel: &Kernel) -> OutOfStep {
         let is_in_step = |&member: &InstructionId| match &self.module.instructions[member].op {
             Op::Reduce { .. } => true,
             _ => {

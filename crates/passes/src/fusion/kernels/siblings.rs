@@ -20,14 +20,13 @@
 //! read `x` once. Elementwise results over the same elements may be merged with them; and where the target's kernels of
 //! products and convolutions can add up what they store, the sums of a convolution's result never read it at all.
 
-use std::cell::LazyCell;
-
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{ArrayShape, ComputationId, Dimensions, InstructionId, Op};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::super::report::Verdict;
+use super::in_step::OutOfStep;
 use super::{Grouper, Kernel, KernelId, Rank, Siblings};
 use crate::cost::{CostClass, Hero};
 
@@ -70,8 +69,16 @@ impl IterationSpace {
     }
 }
 
-/// What each kernel iterates over; `None` for kernels that are more than one loop over elements.
-type Spaces = SecondaryMap<KernelId, Option<IterationSpace>>;
+/// A kernel that is one loop over elements.
+#[derive(Clone, Debug)]
+struct Loop {
+    space: IterationSpace,
+    /// What it reads at other indices than that of the element at hand.
+    out_of_step: OutOfStep,
+}
+
+/// The loop that each kernel is; `None` for kernels that are more than one.
+type Loops = SecondaryMap<KernelId, Option<Loop>>;
 
 impl Grouper<'_> {
     /// Merges siblings, array by array that they read. Every reader is looked at beside a few of those before it; products
@@ -94,9 +101,9 @@ impl Grouper<'_> {
         // Pairs that read several arrays alike are looked at once, until something is merged.
         let mut refused: FxHashMap<[KernelId; 2], usize> = FxHashMap::default();
         let mut n_merged = 0;
-        let mut spaces = SecondaryMap::new();
-        self.grouping.kernels.iter().for_each(|(id, kernel)| spaces[id] = self.space(kernel));
-        for readers in self.readers(&spaces) {
+        let mut loops = SecondaryMap::new();
+        self.grouping.kernels.iter().for_each(|(id, kernel)| loops[id] = self.loop_of(kernel));
+        for readers in self.readers(&loops) {
             let mut recent: Vec<KernelId> = Vec::new();
             for root in readers {
                 let mut kernel = self.kernels_of[root][0];
@@ -109,7 +116,7 @@ impl Grouper<'_> {
                     {
                         return None;
                     }
-                    let rank = self.rank_together(other, kernel, &spaces, siblings);
+                    let rank = self.rank_together(other, kernel, &loops, siblings);
                     if rank.is_none() {
                         refused.insert(pair, n_merged);
                     }
@@ -118,7 +125,7 @@ impl Grouper<'_> {
                 if let Some((other, rank)) = recent.iter().rev().find_map(&mut rank) {
                     recent.retain(|&it| it != other);
                     kernel = self.join_sibling(other, kernel, rank);
-                    spaces[kernel] = self.space(&self.grouping.kernels[kernel]);
+                    loops[kernel] = self.loop_of(&self.grouping.kernels[kernel]);
                     n_merged += 1;
                 }
                 recent.push(kernel);
@@ -131,11 +138,11 @@ impl Grouper<'_> {
 
     /// For each array with as many elements as its readers iterate over, and each such slice of a larger one: a result of
     /// the kernel that writes it, and one of each kernel that reads it, in the order of the text.
-    fn readers(&self, spaces: &Spaces) -> Vec<Vec<InstructionId>> {
+    fn readers(&self, loops: &Loops) -> Vec<Vec<InstructionId>> {
         let mut number: FxHashMap<InstructionId, usize> = FxHashMap::default();
         let mut readers: Vec<Vec<InstructionId>> = Vec::new();
         for (id, kernel) in self.grouping.kernels.iter().rev() {
-            let Some(space) = &spaces[id] else { continue };
+            let Some(Loop { space, .. }) = &loops[id] else { continue };
             let is_large =
                 |id: &InstructionId| self.module.shape(*id).as_array().is_some_and(|a| space.is_of(a));
             let is_slice =
@@ -153,6 +160,10 @@ impl Grouper<'_> {
             }
         }
         readers
+    }
+
+    fn loop_of(&self, kernel: &Kernel) -> Option<Loop> {
+        Some(Loop { space: self.space(kernel)?, out_of_step: self.read_out_of_step(kernel) })
     }
 
     /// What a kernel iterates over; `None` for kernels that are more than one loop over elements.
@@ -216,22 +227,23 @@ impl Grouper<'_> {
     }
 
     /// When two kernels run if they are merged; `None` where they cannot be, or more bytes could be alive.
-    fn rank_together(&self, a: KernelId, b: KernelId, spaces: &Spaces, siblings: Siblings) -> Option<Rank> {
+    fn rank_together(&self, a: KernelId, b: KernelId, loops: &Loops, siblings: Siblings) -> Option<Rank> {
         let [first, second] = [a, b].map(|kernel| &self.grouping.kernels[kernel]);
-        let (Some(space), Some(other)) = (&spaces[a], &spaces[b]) else { return None };
-        if !space.agrees_with(other) || !self.heroes_agree(first, second) {
+        let (Some(loop_a), Some(loop_b)) = (&loops[a], &loops[b]) else { return None };
+        let can_be_one = loop_a.space.agrees_with(&loop_b.space)
+            && self.heroes_agree(first, second)
+            && self.fit_together([a, b])
+            && self.read_alike([(first, &loop_a.out_of_step), (second, &loop_b.out_of_step)]);
+        if !can_be_one {
             return None;
         }
-        if !self.fit_together([a, b]) {
-            return None;
-        }
-        let runs_with =
-            |(kernel, other)| self.can_run_with(kernel, other, siblings).then(|| self.rank(other));
-        let rank = [(first, second), (second, first)].into_iter().find_map(runs_with)?;
-        (self.read_alike(first, second)
-            && !self.certainly_wait([a, b])
-            && !self.wait_for_each_other(&[a, b], self.options.siblings.max_steps))
-        .then_some(rank)
+        let runs_with = |(kernel, out_of_step, other)| {
+            self.can_run_with(kernel, out_of_step, other, siblings).then(|| self.rank(other))
+        };
+        let ways = [(first, &loop_a.out_of_step, second), (second, &loop_b.out_of_step, first)];
+        let rank = ways.into_iter().find_map(runs_with)?;
+        (!self.certainly_wait([a, b]) && !self.wait_for_each_other(&[a, b], self.options.siblings.max_steps))
+            .then_some(rank)
     }
 
     /// Whether the target has a kernel as large as two together.
@@ -286,7 +298,13 @@ impl Grouper<'_> {
 
     /// Whether a kernel can run when another one does with no more bytes alive. This holds under every schedule, except that
     /// other readers of state that the kernel replaces, where they are allowed, are taken to run in the order of the text.
-    fn can_run_with(&self, kernel: &Kernel, other: &Kernel, siblings: Siblings) -> bool {
+    fn can_run_with(
+        &self,
+        kernel: &Kernel,
+        out_of_step: &OutOfStep,
+        other: &Kernel,
+        siblings: Siblings,
+    ) -> bool {
         let is_shared = |id: &InstructionId| other.operands.contains(id) || other.roots.contains(id);
         let is_last = |id: InstructionId| self.is_read_last_by(id, [kernel, other], siblings);
         let is_there = |&id: &InstructionId| {
@@ -296,19 +314,20 @@ impl Grouper<'_> {
                 || self.waits_for([other, kernel], id, self.options.siblings.max_wait_steps)
         };
         // The search for what is waited for comes last: it may take long.
-        self.frees_what_it_writes(kernel, other, is_shared, is_last) && kernel.operands.iter().all(is_there)
+        self.frees_what_it_writes(kernel, out_of_step, other, is_shared, is_last)
+            && kernel.operands.iter().all(is_there)
     }
 
     /// Whether a kernel that runs when another one does writes no more bytes than the two are the last to read.
     fn frees_what_it_writes(
         &self,
         kernel: &Kernel,
+        out_of_step: &OutOfStep,
         other: &Kernel,
         is_shared: impl Fn(&InstructionId) -> bool,
         is_last: impl Fn(InstructionId) -> bool,
     ) -> bool {
         let bytes = |id: InstructionId| self.bytes[id];
-        let out_of_step = LazyCell::new(|| self.read_out_of_step(kernel));
         let is_out_of_step = |id| out_of_step.iter().any(|&(_, read)| read == id);
         let is_updated = |id| kernel.roots.iter().any(|&root| self.updated(root) == Some(id));
         // What the other one writes is there only when it has run; what is updated stays.
