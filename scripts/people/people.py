@@ -21,7 +21,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-FILES = ["plain", "models", "science", "flax_linen", "flax_nnx", "haiku_programs", "equinox_programs", "keras_programs", "sampling", "solvers", "graphs", "devices"]
+FILES = ["plain", "models", "science", "unusual", "flax_linen", "flax_nnx", "haiku_programs", "equinox_programs", "keras_programs", "sampling", "solvers", "graphs", "devices"]
 
 # Targets, and the platform that JAX lowers for.
 TARGETS = {"cpu": "cpu", "gpu-h100": "gpu", "tpu-v5e": "tpu", "tpu-v6e": "tpu"}
