@@ -24,8 +24,10 @@ pub(super) fn views(context: Context<'_>, uses: &mut Uses) -> FxHashMap<ValueId,
     // The innermost first, so that a view is whole when it is put inside.
     keys.sort_unstable_by_key(|&(value, c)| (value, std::cmp::Reverse(depth[c]), c));
     let mut views: FxHashMap<ValueId, Vec<View>> = FxHashMap::default();
+    // Found once for each value, which many computations may see.
+    let mut sizes: FxHashMap<ValueId, Option<u64>> = FxHashMap::default();
     for (value, computation) in keys {
-        let Some(bytes) = bytes_of(context, value) else { continue };
+        let Some(bytes) = *sizes.entry(value).or_insert_with(|| bytes_of(context, value)) else { continue };
         let events = lists.remove(&(value, computation)).expect("each key is taken once");
         let view = view(context, value, computation, events, bytes);
         let definition = facts.flow.positions.instruction(facts.flow.values[value].definition);
