@@ -127,6 +127,8 @@ fn pins_that_cannot_be_are_refused() {
     let donated = PROGRAM.replace("HloModule m", "HloModule m, buffer_donor={ (1, {}) }");
     let given_up = refusal(&donated, &[(Pinned::Argument(1), 1)]);
     assert!(matches!(given_up, PinError::Written { .. }), "{given_up}");
+    let in_layout = refusal(&PROGRAM.replace("b = f32[64]{0}", "b = f32[64]{0:S(1)}"), &[]);
+    assert!(matches!(in_layout, PinError::Written { .. }), "{in_layout}");
     let unknown = refusal(PROGRAM, &[(value("d"), 2)]);
     assert!(matches!(unknown, PinError::NoValue { .. }), "{unknown}");
     let unknown = refusal(PROGRAM, &[(Pinned::Argument(2), 2)]);

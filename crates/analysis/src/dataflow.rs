@@ -121,7 +121,6 @@ impl Flow<'_> {
         let module = self.module;
         let instruction = &module.instructions[id];
         let root = self.positions.root(id);
-        let operand = |i: usize| instruction.operands.get(i).copied();
         match &instruction.op {
             Op::Tuple => {
                 for (i, &element) in instruction.operands.iter().enumerate() {
@@ -197,18 +196,16 @@ impl Flow<'_> {
             }
             Op::AllGatherStart(_) | Op::CollectivePermuteStart(_) => {
                 let sources = self.child(root, 0);
-                match operand(1) {
-                    // Several operands come as a tuple of sources; the in-place permute has one source.
-                    Some(_) if self.positions.subtree(sources).count() > 1 => {
-                        let n = instruction.operands.len().min(self.children(sources));
-                        for i in 0..n {
-                            let (at, from) =
-                                (self.child(sources, i), self.positions.root(instruction.operands[i]));
+                match instruction.operands.as_slice() {
+                    // Several operands come as a tuple of sources.
+                    operands @ [_, _, ..] if !instruction.op.permutes_in_place() => {
+                        for (i, &source) in operands.iter().enumerate().take(self.children(sources)) {
+                            let (at, from) = (self.child(sources, i), self.positions.root(source));
                             self.join(at, from);
                         }
                     }
-                    _ => {
-                        let from = self.positions.root(instruction.operands[0]);
+                    operands => {
+                        let from = self.positions.root(operands[0]);
                         self.join(sources, from);
                     }
                 }
@@ -415,9 +412,10 @@ impl Flow<'_> {
             },
             Op::CopyStart { .. } => first == Some(1),
             Op::Send(_) | Op::RecvDone(_) => first == Some(0),
-            // The tuple of sources is a table of its own; a single source is the operand itself.
-            Op::AllGatherStart(_) | Op::CollectivePermuteStart(_) => {
-                first == Some(0) && (index.0.len() > 1 || self.children(position) == 0)
+            // The tuple of several sources is a table of its own; a single source is the operand itself.
+            op @ (Op::AllGatherStart(_) | Op::CollectivePermuteStart(_)) => {
+                let is_single = self.children(position) == 0 || op.permutes_in_place();
+                first == Some(0) && (index.0.len() > 1 || is_single)
             }
             op => match op.traits().role {
                 Role::PassesOn | Role::Calls | Role::Continues => true,

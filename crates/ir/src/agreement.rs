@@ -80,7 +80,7 @@ fn agrees(module: &Module, id: InstructionId) -> bool {
         }
         Op::CopyStart { .. } => part_alike(id, &[1], shape(operands[0])),
         Op::CopyDone => part_alike(operands[0], &[0], shape(id)),
-        Op::AllGatherStart(_) | Op::CollectivePermuteStart(_) => {
+        ref op @ (Op::AllGatherStart(_) | Op::CollectivePermuteStart(_)) if !op.permutes_in_place() => {
             let given = shape(id).as_tuple().and_then(<[Shape]>::first).and_then(Shape::as_tuple);
             match given {
                 Some(given) => {
@@ -89,6 +89,7 @@ fn agrees(module: &Module, id: InstructionId) -> bool {
                 None => part_alike(id, &[0], shape(operands[0])),
             }
         }
+        Op::CollectivePermuteStart(_) => part_alike(id, &[0], shape(operands[0])),
         Op::AllGatherDone(_) | Op::CollectivePermuteDone(_) => part_alike(operands[0], &[1], shape(id)),
         Op::Send(_) => part_alike(id, &[0], shape(operands[0])),
         Op::RecvDone(_) => {

@@ -356,6 +356,15 @@ impl Op {
             _ => None,
         }
     }
+
+    /// Whether this is a collective-permute that writes slices of its first operand into its second, which is its result;
+    /// operands 2 and 3 say where. Others have as many results as operands.
+    pub fn permutes_in_place(&self) -> bool {
+        match self {
+            Op::CollectivePermute(c) | Op::CollectivePermuteStart(c) => !c.slice_sizes.is_empty(),
+            _ => false,
+        }
+    }
 }
 
 impl Opcode {

@@ -39,7 +39,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 pub(crate) use self::order::sort_topologically;
 pub use self::report::{Because, Conflict, CopyReport, InsertedCopy, MustShare};
 use crate::pass::call_graph;
-use crate::spell_out::spell_out_tuples;
+use crate::spell_out::{declare_references, spell_out_tuples};
 use crate::{Context, Outcome, Pass, PassError, Report};
 
 /// The pass; the top of this file says what it does.
@@ -78,6 +78,7 @@ fn insert_copies(module: &mut Module, target: &Target, report: &mut CopyReport) 
     for &computation in graph.sequential() {
         let root = decides_results(module, &graph, computation);
         changed |= spell_out_tuples(module, computation, root, &mut names);
+        changed |= declare_references(module, computation);
     }
     let flow = dataflow(module, &graph);
     let in_place = InPlace::new(module);

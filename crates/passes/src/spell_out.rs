@@ -1,7 +1,9 @@
 //! Explicit tuples where single elements are to be replaced.
 
 use memplan_ir::ElementType::U32;
-use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Names, Op, Shape, ShapeIndex};
+use memplan_ir::{
+    ComputationId, Instruction, InstructionId, Module, Names, Op, OutputOperandAlias, Shape, ShapeIndex,
+};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -40,9 +42,7 @@ pub(crate) fn spell_out_tuples(
 fn overwritten_operands(instruction: &Instruction) -> SmallVec<[usize; 1]> {
     let declared = match &instruction.op {
         Op::While => return SmallVec::from_elem(0, 1),
-        Op::CollectivePermute(_) | Op::CollectivePermuteStart(_) if instruction.operands.len() == 4 => {
-            return SmallVec::from_elem(1, 1);
-        }
+        op if op.permutes_in_place() => return SmallVec::from_elem(1, 1),
         Op::Fusion(fusion) => &fusion.output_operand_aliasing,
         Op::CustomCall(call) => &call.output_operand_aliasing,
         Op::AsyncStart(start) => &start.output_operand_aliasing,
@@ -52,6 +52,39 @@ fn overwritten_operands(instruction: &Instruction) -> SmallVec<[usize; 1]> {
     operands.sort_unstable();
     operands.dedup();
     operands
+}
+
+/// Has the starts of asynchronous operations on references to memory declare that what they are given is overwritten: such a
+/// reference is the result, which cannot be a copy. Returns whether anything was declared.
+pub(crate) fn declare_references(module: &mut Module, computation: ComputationId) -> bool {
+    let mut changed = false;
+    for id in module.computations[computation].instructions.clone() {
+        let instruction = &module.instructions[id];
+        let (Op::AsyncStart(start), &[wrapped]) = (&instruction.op, instruction.called.as_slice()) else {
+            continue;
+        };
+        let root = &module.instructions[module.computations[wrapped].root];
+        let Op::CustomCall(call) = &root.op else { continue };
+        let declare = |alias: &OutputOperandAlias| {
+            let operand = root.operands[alias.operand as usize];
+            let is_reference = module.shape(operand).subshape(&alias.operand_index);
+            let Op::Parameter { number } = module.instructions[operand].op else { return None };
+            let output_index = ShapeIndex::from([1]).join(&alias.output_index);
+            let is_new = start.output_operand_aliasing.iter().all(|known| known.output_index != output_index);
+            (is_new && matches!(is_reference, Some(Shape::Buffer(_)))).then_some(OutputOperandAlias {
+                operand: number,
+                output_index,
+                ..alias.clone()
+            })
+        };
+        let declared: Vec<OutputOperandAlias> =
+            call.output_operand_aliasing.iter().filter_map(declare).collect();
+        changed |= !declared.is_empty();
+        if let Op::AsyncStart(start) = &mut module.instructions[id].op {
+            start.output_operand_aliasing.extend(declared);
+        }
+    }
+    changed
 }
 
 fn count_uses(

@@ -33,7 +33,7 @@ impl std::fmt::Display for Pinned {
     }
 }
 
-/// A pin that cannot be.
+/// A pin, or a memory that a layout names, that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PinError {
     /// Nothing of the name or number is in the program.
@@ -54,10 +54,11 @@ pub enum PinError {
         /// The memory, by name.
         space: Box<str>,
     },
-    /// The program writes the value, or may overwrite it, and the memory can only be read.
-    #[error("{value} cannot be pinned to {space}, which can only be read: {why}")]
+    /// The program writes a value, or may overwrite it, and the memory that it is pinned to, or that its layout names, can
+    /// only be read.
+    #[error("{value} cannot be in {space}, which can only be read: {why}")]
     Written {
-        /// What was asked for.
+        /// Which value.
         value: Pinned,
         /// The memory, by name.
         space: Box<str>,
@@ -92,6 +93,13 @@ pub(crate) fn spaces(
         let part = module.shape(instruction).subshape(flow.positions.shape_index(value.definition));
         let space = part.and_then(Shape::as_array).map_or(0, |array| array.memory_space());
         spaces[id] = MemorySpaceId(u32::try_from(space).unwrap_or(0));
+        if space != 0
+            && let Some(why) = written_by(module, facts, id)
+            && target.space(spaces[id]).is_some_and(|space| space.read_only)
+        {
+            let value = Pinned::Instruction(module.instructions[instruction].name.clone());
+            return Err(PinError::Written { value, space: name(target, spaces[id]), why });
+        }
         if matches!(module.instructions[instruction].op, Op::Constant(_)) && spaces[id] == MemorySpaceId::MAIN
         {
             chosen[facts.buffers.of(id)] = Some(constants);
@@ -158,20 +166,24 @@ fn check(
             let other = name(target, spaces[member]);
             return Err(PinError::Elsewhere { value: value(), space: space(), other });
         }
-        let defined = &facts.flow.values[member];
-        let op = &module.instructions[facts.flow.positions.instruction(defined.definition)].op;
-        let why = match (defined.kind, op) {
-            (ValueKind::Parameter, _) if facts.live.is_given(member) => {
-                "the caller gives it up, to be overwritten"
-            }
-            (ValueKind::Parameter, _) | (ValueKind::Written, Op::Constant(_)) => continue,
-            _ => "the program computes it, or what shares its bytes",
-        };
-        if is_read_only {
+        if is_read_only && let Some(why) = written_by(module, facts, member) {
             return Err(PinError::Written { value: value(), space: space(), why });
         }
     }
     Ok(())
+}
+
+/// Why a value cannot be where nothing is written.
+fn written_by(module: &Module, facts: &Facts, value: ValueId) -> Option<&'static str> {
+    let defined = &facts.flow.values[value];
+    let op = &module.instructions[facts.flow.positions.instruction(defined.definition)].op;
+    match (defined.kind, op) {
+        (ValueKind::Parameter, _) if facts.live.is_given(value) => {
+            Some("the caller gives it up, to be overwritten")
+        }
+        (ValueKind::Parameter, _) | (ValueKind::Written, Op::Constant(_)) => None,
+        _ => Some("the program computes it, or what shares its bytes"),
+    }
 }
 
 fn name(target: &Target, space: MemorySpaceId) -> Box<str> {

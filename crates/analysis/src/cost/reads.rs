@@ -5,6 +5,8 @@ use memplan_memory::Target;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
+use crate::in_place::root_leaves;
+
 use super::{Products, leaves_of, operations, registers};
 
 /// Shares of operands, by number.
@@ -42,7 +44,7 @@ impl Interior {
         let mut updates: FxHashSet<InstructionId> = FxHashSet::default();
         let mut writes = Vec::with_capacity(leaves.len());
         needed.insert(computation.root, 1.0);
-        for (i, &leaf) in leaves.iter().enumerate() {
+        for (i, &(_, leaf, _)) in leaves.iter().enumerate() {
             needed.insert(leaf, 1.0);
             let is_in_place = in_place.get(i).copied().unwrap_or(false);
             writes.push(if is_in_place { mark_updates(module, target, leaf, &mut updates) } else { 1.0 });
@@ -171,14 +173,6 @@ fn mark_updates(
             _ => return 1.0,
         }
         at = instruction.operands[0];
-    }
-}
-
-fn root_leaves(module: &Module, fused: ComputationId) -> Vec<InstructionId> {
-    let root = module.computations[fused].root;
-    match module.instructions[root].op {
-        Op::Tuple => module.instructions[root].operands.to_vec(),
-        _ => vec![root; leaves_of(module, root).len()],
     }
 }
 

@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 
 use cranelift_entity::SecondaryMap;
-use memplan_ir::{
-    ArrayLiteral, ArrayShape, ComputationId, InstructionId, Module, Op, Shape, ShapeIndex, Users,
-};
+use memplan_ir::{ArrayLiteral, ArrayShape, ComputationId, InstructionId, Module, Op, ShapeIndex, Users};
 use rustc_hash::FxHashMap;
 
 use super::lie::{same_order, storage_bits, tiles};
@@ -29,29 +27,29 @@ pub(super) struct PointwiseUse {
     pub(super) beside: Vec<ShapeIndex>,
 }
 
-fn root_leaves(module: &Module, fused: ComputationId) -> Vec<Leaf> {
-    let id = module.computations[fused].root;
-    let root = &module.instructions[id];
-    match (&root.op, module.shape(id)) {
-        (Op::Tuple, _) => {
-            let leaves = (0..).zip(&root.operands);
-            leaves.map(|(i, &leaf)| ([i].into(), leaf, ShapeIndex::root())).collect()
+/// The leaves of a fused root in order, each with the instruction that computes it. Linear in their number.
+pub(crate) fn root_leaves(module: &Module, fused: ComputationId) -> Vec<Leaf> {
+    let mut leaves = Vec::new();
+    let mut open = vec![(ShapeIndex::root(), module.computations[fused].root)];
+    while let Some((output, id)) = open.pop() {
+        let instruction = &module.instructions[id];
+        if instruction.op == Op::Tuple {
+            let elements = instruction.operands.iter().enumerate().rev();
+            open.extend(elements.map(|(i, &element)| (output.join(&[i as u32].into()), element)));
+            continue;
         }
-        (_, Shape::Tuple(parts)) => (0..parts.len() as u32).map(|i| ([i].into(), id, [i].into())).collect(),
-        _ => vec![(ShapeIndex::root(), id, ShapeIndex::root())],
+        let parts = module.shape(id).leaves().into_iter();
+        leaves.extend(parts.map(|(at, _)| (output.join(&at), id, at)));
     }
+    leaves
 }
 
 /// The fused instruction that computes a leaf of the root.
 pub(super) fn leaf_at(module: &Module, fused: ComputationId, output: &ShapeIndex) -> Option<InstructionId> {
-    let root = module.computations[fused].root;
-    match output.0.as_slice() {
-        [] => Some(root),
-        [i] if module.instructions[root].op == Op::Tuple => {
-            module.instructions[root].operands.get(*i as usize).copied()
-        }
+    output.0.iter().try_fold(module.computations[fused].root, |at, &i| match module.instructions[at].op {
+        Op::Tuple => module.instructions[at].operands.get(i as usize).copied(),
         _ => None,
-    }
+    })
 }
 
 /// Leaves of the root that in-place operations write into a parameter that nothing reads at another place. Such a fusion

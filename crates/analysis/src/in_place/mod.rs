@@ -9,6 +9,7 @@ use cranelift_entity::SecondaryMap;
 use memplan_ir::{ComputationId, InstructionId, Module, Op, OutputOperandAlias, Shape, ShapeIndex, UnaryOp};
 use smallvec::SmallVec;
 
+pub(crate) use self::fused::root_leaves;
 use self::fused::{PointwiseUse, Readers, Updated, leaf_at, pointwise_uses, updated_in_place};
 use self::lie::{same_bytes, same_order, same_storage};
 
@@ -131,12 +132,10 @@ impl InPlace {
                 (0..n as u32).filter(stays).map(|i| pair(i, root(), output(i))).collect()
             }
             Op::RaggedAllToAll(_) => SmallVec::from_iter([pair(1, root(), root())]),
-            // The form with four operands updates a buffer that is given as operand 1.
-            Op::CollectivePermute(_) if instruction.operands.len() == 4 => {
-                SmallVec::from_iter([pair(1, root(), root())])
-            }
-            Op::CollectivePermuteStart(_) if instruction.operands.len() == 4 => {
-                SmallVec::from_iter([pair(1, root(), [1].into())])
+            op if op.permutes_in_place() => {
+                let is_start = matches!(op, Op::CollectivePermuteStart(_));
+                let result = if is_start { [1].into() } else { root() };
+                SmallVec::from_iter([pair(1, root(), result)])
             }
             Op::CustomCall(call) => declared(&call.output_operand_aliasing).collect(),
             Op::AsyncStart(start) => declared(&start.output_operand_aliasing).collect(),

@@ -222,21 +222,21 @@ impl<'a> Inference<'a> {
         Ok(one_or_tuple(shapes))
     }
 
-    pub(super) fn collective_permute(&self, collective: &Collective) -> Result<Shape> {
-        self.permuted(collective)
+    pub(super) fn collective_permute(&self) -> Result<Shape> {
+        self.permuted()
     }
 
     /// The operands (source and destination in place), the result, and whatever contexts a given shape has.
-    pub(super) fn collective_permute_start(&self, collective: &Collective) -> Result<Shape> {
-        let result = self.permuted(collective)?;
-        let sources = if is_in_place(collective) { &self.operands[..1] } else { self.operands };
+    pub(super) fn collective_permute_start(&self) -> Result<Shape> {
+        let result = self.permuted()?;
+        let sources = if self.op.permutes_in_place() { &self.operands[..1] } else { self.operands };
         let operands = one_or_tuple(sources.iter().map(|&s| s.clone()).collect());
         Ok(self.with_contexts(vec![operands, result]))
     }
 
     /// In place, operand 1 is the destination, and 2 and 3 say where in source and destination.
-    fn permuted(&self, collective: &Collective) -> Result<Shape> {
-        if !is_in_place(collective) {
+    fn permuted(&self) -> Result<Shape> {
+        if !self.op.permutes_in_place() {
             return Ok(one_or_tuple(self.operands.iter().map(|&s| s.clone()).collect()));
         }
         if self.operands.len() != 4 {
@@ -341,10 +341,6 @@ impl<'a> Inference<'a> {
 /// How many times `part` goes into `whole`; 1 where the question makes no sense.
 fn quotient(whole: i64, part: i64) -> i64 {
     if part > 0 { (whole / part).max(1) } else { 1 }
-}
-
-fn is_in_place(collective: &Collective) -> bool {
-    !collective.slice_sizes.is_empty()
 }
 
 /// The handle of an operation in flight.

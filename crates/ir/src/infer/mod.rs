@@ -178,8 +178,8 @@ impl<'a> Inference<'a> {
             Op::AllToAll(collective) => self.all_to_all(collective)?,
             Op::RaggedAllToAll(_) => self.ragged_all_to_all()?,
             Op::CollectiveBroadcast(collective) => self.collective_broadcast(collective)?,
-            Op::CollectivePermute(collective) => self.collective_permute(collective)?,
-            Op::CollectivePermuteStart(collective) => self.collective_permute_start(collective)?,
+            Op::CollectivePermute(_) => self.collective_permute()?,
+            Op::CollectivePermuteStart(_) => self.collective_permute_start()?,
         };
         Ok(Cow::Owned(owned))
     }

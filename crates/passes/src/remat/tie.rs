@@ -99,7 +99,7 @@ impl Writer<'_> {
         let has_first = |array: &ArrayShape| {
             !array.element_type.is_complex() && array.element_count().is_some_and(|count| count > 0)
         };
-        self.module.shape(id).as_array().is_some_and(has_first)
+        matches!(self.module.shape(id), Shape::Array(array) if has_first(array))
             && !self.module.instructions[id].operands.is_empty()
             && cost::class_of(self.module, id) != CostClass::Free
             && !self.is_of_constants(id)

@@ -148,7 +148,7 @@ impl Build<'_, '_> {
             || source.handed_over[self.computation].contains(&value)
     }
 
-    /// Readers of each value before the writer of the next value in its buffer.
+    /// Readers of each value before the writer of the next value in its buffer. Tokens overwrite nothing.
     pub(super) fn order_versions(&mut self) {
         self.neighbors.resize(self.region.buffers.len());
         let key = |&i: &usize| {
@@ -162,6 +162,9 @@ impl Build<'_, '_> {
             let (old, new) = (&self.values[pair[0]], &self.values[pair[1]]);
             let buffer_of = |value: &LocalValue| self.source.buffers.of(value.value);
             let Some(writer) = new.node.filter(|_| buffer_of(old) == buffer_of(new)) else { continue };
+            if self.source.is_token(new.value) {
+                continue;
+            }
             let earlier = old.node.iter().chain(&old.readers);
             self.region.dependencies.extend(earlier.map(|&node| (node, writer)));
             if old.buffer != new.buffer {

@@ -21,7 +21,7 @@ mod values;
 
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap};
 use memplan_analysis::{Aliasing, Buffers, CallGraph, Dataflow, InPlace};
-use memplan_ir::{ComputationId, InstructionId, Module, Op, Role};
+use memplan_ir::{ComputationId, InstructionId, Module, Op, Role, Shape};
 use memplan_memory::{Bytes, Target};
 use memplan_program::{BufferId, NodeId, Region, RegionId, ValueId};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -141,6 +141,12 @@ impl<'a> Source<'a> {
         let runs_pinned =
             || op.runs_callees() && instruction.called.iter().any(|&callee| self.is_pinned[callee]);
         acts || op.is_asynchronous() || runs_pinned()
+    }
+
+    fn is_token(&self, value: ValueId) -> bool {
+        let (positions, at) = (&self.flow.positions, self.flow.values[value].definition);
+        let shape = self.module.shape(positions.instruction(at));
+        shape.subshape(positions.shape_index(at)) == Some(&Shape::Token)
     }
 
     /// The leaf values of an instruction's result that take bytes, or may in another computation.
