@@ -10,7 +10,7 @@ use memplan::{CompileOptions, Effort, Objective, compile};
 
 use crate::check::proof_line;
 use crate::emit::{Before, Program};
-use crate::estimate;
+use crate::estimate::{Usual, beside};
 use crate::failure::Failure;
 use crate::frontier;
 use crate::holders::PeakOptions;
@@ -74,8 +74,11 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
     let mut module = read_module(&args.module, Form::Given)?;
     let per_device = report::per_device(&module, &target);
     let shows_before = args.result.emit.shows_before();
-    let original = (args.result.format == Format::Text || shows_before).then(|| module.clone());
+    let original = shows_before.then(|| module.clone());
     let bar = progress::spinner("compiling");
+    let reports = args.result.format == Format::Text && !args.frontier;
+    // Before there is anything else to keep in memory.
+    let usual = reports.then(|| Usual::of(&module, &target)).flatten();
     let options = args.effort.of(CompileOptions {
         objective: args.objective,
         memory_limit: args.memory_limit,
@@ -84,7 +87,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
             pins: args.pin.of_arguments(&module, &target)?,
             ..args.pack.assign_options()
         },
-        measure_stages: args.result.format == Format::Text && !args.frontier,
+        measure_stages: reports,
         explain_fusion: args.explain_fusion,
         ..CompileOptions::default()
     });
@@ -100,7 +103,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
     let tiles = ipu_report::plan(&args.ipu, &module, &target, &compiled.planned.facts)?;
     let mut program = Program::new(&module, &target, &compiled.planned);
     program.tiles = tiles.as_ref();
-    let given = original.as_ref().filter(|_| shows_before).map(|original| as_given(original, &target));
+    let given = original.map(|original| as_given(original, &target));
     let given = given.transpose()?;
     program.before = given.as_ref().map(|(module, planned)| Before { module, planned });
     args.result.emit.write(&program)?;
@@ -118,8 +121,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
                 &args.peak,
                 screen,
             ));
-            let beside = original.as_ref().map(|original| estimate::beside(original, &target, &plan.totals));
-            text.extend(beside.map(|beside| screen.wrap(&beside)));
+            text.push_str(&screen.wrap(&beside(usual.as_ref(), &target, &plan.totals)));
             text.extend(placement.iter().map(|placement| paragraph(placement, screen)));
             text.extend(tiles.as_ref().map(|tiles| ipu_report::render(&module, tiles)));
             text.push_str(&format!("\n{}", screen.wrap(&proof_line(&compiled.proof))));
@@ -159,8 +161,7 @@ fn list(args: &CompileArgs, module: &Module, target: &Target, points: &[Point]) 
 }
 
 /// The program with a plan of its own, to be seen beside what became of it.
-fn as_given(original: &Module, target: &Target) -> Result<(Module, Planned), Failure> {
-    let mut module = original.clone();
+fn as_given(mut module: Module, target: &Target) -> Result<(Module, Planned), Failure> {
     let (planned, _) = plan_module(&mut module, target, true, &PlanOptions::default())?;
     Ok((module, planned))
 }

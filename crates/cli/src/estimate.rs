@@ -73,18 +73,28 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
     verdict(&found.module, &target, &found.planned, None, per_device)
 }
 
-/// Whose kernels a compiled program needs, and what a compiler that people have would need with its own, where one is
-/// known for that kind of machine.
-pub(crate) fn beside(module: &Module, target: &Target, compiled: &Totals) -> String {
-    let compiler = compiler_of(target);
-    let other = compiler.map(|compiler| match estimate(module, &compiler, target) {
-        Ok(found) => {
+/// What a compiler that people have needs for a program with its own kernels.
+pub(crate) struct Usual {
+    compiler: Compiler,
+    needs: Result<Bytes, String>,
+}
+
+impl Usual {
+    /// Asks the compiler that people have for that kind of machine; `None` where none is known.
+    pub(crate) fn of(module: &Module, target: &Target) -> Option<Usual> {
+        let compiler = compiler_of(target)?;
+        let found = estimate(module, &compiler, target);
+        Some(Usual { needs: found.map(|found| found.total).map_err(|error| error.to_string()), compiler })
+    }
+}
+
+/// Whose kernels a compiled program needs, and what the usual compiler would need.
+pub(crate) fn beside(usual: Option<&Usual>, target: &Target, compiled: &Totals) -> String {
+    let other = usual.map(|Usual { compiler, needs }| match needs {
+        Ok(total) => {
             let own = compiled.total.saturating_sub(compiled.constants);
-            let ratio = found.total.0 as f64 / own.0.max(1) as f64;
-            format!(
-                "; {} would need {}, {ratio:.2} times as much (`memplan estimate`)",
-                compiler.name, found.total
-            )
+            let ratio = total.0 as f64 / own.0.max(1) as f64;
+            format!("; {} would need {total}, {ratio:.2} times as much (`memplan estimate`)", compiler.name)
         }
         Err(error) => format!("; what {} would need is not known: {error}", compiler.name),
     });

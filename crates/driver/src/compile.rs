@@ -2,6 +2,7 @@
 
 use crate::FirstGuess;
 use crate::objective::Objective;
+use crate::parallel;
 use crate::program::Found;
 use crate::report::{Stage, StageReport};
 use crate::search::Search;
@@ -65,7 +66,8 @@ pub struct CompileOptions {
     pub explain_fusion: bool,
     /// Who is told of each stage when it is done.
     pub watch: Option<Watch>,
-    /// The most threads that work at a time: by default, as many as there are cores. Results do not depend on it.
+    /// The most threads that work at a time: by default, as many as there are cores. Fewer do on large programs, of which
+    /// each has a copy. Results do not depend on it.
     pub threads: usize,
 }
 
@@ -193,12 +195,18 @@ pub fn compile(
     target: &Target,
     options: &CompileOptions,
 ) -> Result<Compiled, CompileError> {
+    let options = &affordable(options, module);
     let ways = Ways::new(options, module, target);
     let search = Search::begin(checked(module, options)?, target, options, &ways)?;
     let Found { program: mut best, planned, .. } = search.best()?;
     let proof = best.check(&planned)?;
     *module = best.module;
     Ok(Compiled { planned, proof, stages: best.stages })
+}
+
+/// The options with as many threads as a module leaves memory for.
+pub(crate) fn affordable(options: &CompileOptions, module: &Module) -> CompileOptions {
+    CompileOptions { threads: parallel::affordable(options.threads, module), ..options.clone() }
 }
 
 /// A module that can be compiled, without its schedule.

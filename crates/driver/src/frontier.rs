@@ -5,7 +5,7 @@ use memplan_ir::Module;
 use memplan_memory::Target;
 use memplan_planner::Planned;
 
-use crate::compile::{CompileError, CompileOptions, checked};
+use crate::compile::{CompileError, CompileOptions, affordable, checked};
 use crate::objective::{Price, undominated};
 use crate::search::Search;
 use crate::variants::Ways;
@@ -39,6 +39,7 @@ pub fn frontier(
     target: &Target,
     options: &CompileOptions,
 ) -> Result<Vec<Point>, CompileError> {
+    let options = &affordable(options, module);
     let module = checked(module, options)?;
     let ways = Ways::new(options, &module, target);
     let mut found = Search::begin(module, target, options, &ways)?.all()?;

@@ -2,6 +2,17 @@
 
 use std::sync::Mutex;
 
+use memplan_ir::Module;
+
+/// Instructions and operands of all programs that are worked on at a time: each thread takes a kilobyte for one of them.
+const MOST_AT_A_TIME: usize = 1 << 20;
+
+/// As many threads as can each have a copy of a program, and at least one. Linear in the module.
+pub(crate) fn affordable(threads: usize, module: &Module) -> usize {
+    let size: usize = module.instructions.values().map(|instruction| 1 + instruction.operands.len()).sum();
+    threads.min(MOST_AT_A_TIME / size.max(1)).max(1)
+}
+
 /// Applies a function to every item, on up to `threads` threads; results are in the order of the items.
 pub fn map<T: Send, R: Send>(threads: usize, items: Vec<T>, f: impl Fn(T) -> R + Sync) -> Vec<R> {
     if threads <= 1 || items.len() <= 1 {

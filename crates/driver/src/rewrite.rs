@@ -44,7 +44,8 @@ pub struct RewriteOptions {
     pub most_per_replaced: f64,
     /// How the first guesses of an order are scheduled.
     pub schedule: ScheduleOptions,
-    /// The most threads that work at a time: by default, as many as there are cores. Results do not depend on it.
+    /// The most threads that work at a time: by default, as many as there are cores. Fewer do on large programs, of which
+    /// each has a copy. Results do not depend on it.
     pub threads: usize,
 }
 
@@ -244,7 +245,7 @@ impl Search<'_> {
             Situation { products, compiler: self.compiler, is_partitioned: self.spread.is_some() };
         let list = (rewrite.ways)(&situation);
         let ways = rewrite.orders.iter().flat_map(|&guess| list.iter().map(move |way| (guess, way)));
-        let threads = self.options.threads;
+        let threads = parallel::affordable(self.options.threads, module);
         let tried =
             parallel::map(threads, ways.collect(), |(guess, way)| self.apply(module, guess, rewrite, &**way));
         let mut candidates: Vec<Candidate> = Vec::new();
