@@ -57,7 +57,7 @@ pub use dimensions::{
 pub use facts::{Aliasing, Facts};
 pub use in_place::{InPlace, InPlacePair};
 pub use kernel_scratch::{KernelScratch, kernel_scratch};
-pub use live_range::{LiveRanges, live_ranges};
+pub use live_range::{Flight, LiveRanges, flights, live_ranges};
 pub use memplan_program::{LiveRange, Time, ValueId, union_of_ranges};
 pub use origin::{SourceFrame, folded_operation, frames, innermost_frame, operation, user_frame};
 pub use phase::{Phase, Phases};

@@ -20,6 +20,8 @@
 //! - Two branches of a conditional are laid out one after the other; what is live into one of them and not read
 //!   in it is live only if it is needed later.
 
+use std::ops::Range;
+
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{InstructionId, Module, Op, OutputOperandAlias, PositionId};
 use memplan_program::{LiveRange, Time, ValueId};
@@ -73,6 +75,30 @@ pub fn live_ranges(module: &Module, graph: &CallGraph, flow: &Dataflow, line: &T
     live.extend_async();
     let Live { ranges, live_out, given, residents, .. } = live;
     LiveRanges { ranges, live_out, given, residents }
+}
+
+/// A computation that runs while others do.
+#[derive(Clone, Debug)]
+pub struct Flight {
+    /// The operation that starts it.
+    pub start: InstructionId,
+    /// The instants of its instructions, which are before that of the start.
+    pub inside: Range<Time>,
+    /// The first instant at which it is done for sure.
+    pub end: Time,
+}
+
+/// The asynchronous operations of a program that run computations. Linear in instants.
+pub fn flights(module: &Module, line: &Timeline) -> impl Iterator<Item = Flight> {
+    line.instructions.iter().filter(|&&id| matches!(module.instructions[id].op, Op::AsyncDone(_))).map(
+        |&id| {
+            let mut start = module.instructions[id].operands[0];
+            while matches!(module.instructions[start].op, Op::AsyncUpdate(_)) {
+                start = module.instructions[start].operands[0];
+            }
+            Flight { start, inside: line.begin(start)..line.time(start), end: line.time(id) + 1 }
+        },
+    )
 }
 
 struct Live<'a> {
@@ -191,18 +217,9 @@ impl Live<'_> {
     /// What the wrapped computation of an asynchronous operation touches is needed until the operation is done. An
     /// operand that it overwrites is the result from then on.
     fn extend_async(&mut self) {
-        for &id in &self.line.instructions {
-            let instruction = &self.module.instructions[id];
-            if !matches!(instruction.op, Op::AsyncDone(_)) {
-                continue;
-            }
-            let mut start = instruction.operands[0];
-            while matches!(self.module.instructions[start].op, Op::AsyncUpdate(_)) {
-                start = self.module.instructions[start].operands[0];
-            }
-            let end = self.line.time(id) + 1;
+        for Flight { start, inside, end } in flights(self.module, self.line) {
             let overwritten = self.overwritten_by(start);
-            for inner in self.line.begin(start)..self.line.time(start) {
+            for inner in inside {
                 for position in self.flow.positions.of(self.line.instructions[inner as usize]) {
                     if !self.flow.value_at(position).is_some_and(|value| overwritten.contains(&value)) {
                         self.extend(position, end);

@@ -235,7 +235,7 @@ impl<P: Program> Checker<'_, P> {
     /// Whether each instant has the scratch that it asks for, and no other.
     fn check_scratch(&self) -> Result<(), Misplacement> {
         let mut needed: Vec<(Time, MemorySpaceId, Bytes)> =
-            self.program.scratch().map(|Scratch { time, space, size }| (time, space, size)).collect();
+            self.program.scratch().map(|Scratch { time, space, size, .. }| (time, space, size)).collect();
         needed.retain(|&(_, _, size)| size > Bytes::ZERO);
         // Of several that one instant asks for in a space, the largest.
         needed.sort_unstable_by_key(|&(time, space, size)| (time, space, std::cmp::Reverse(size)));

@@ -13,8 +13,8 @@ pub(crate) struct Arena {
     pub(crate) temps: Vec<StorageId>,
     /// The first item of each temp.
     first_items: Vec<usize>,
-    /// When operations need working memory, and how much.
-    scratch: Vec<(Time, Bytes)>,
+    /// When operations need working memory, and how much. Ascending.
+    scratch: Vec<(LiveRange, Bytes)>,
     spans: Vec<Span>,
     /// The first item of the spans.
     first_scratch: usize,
@@ -29,7 +29,7 @@ impl Arena {
         space: MemorySpaceId,
         alignment: Alignment,
         temps: Vec<StorageId>,
-        scratch: Vec<(Time, Bytes)>,
+        scratch: Vec<(LiveRange, Bytes)>,
     ) -> Arena {
         let mut problem = Problem::new();
         let mut load = Load::new(storages.end);
@@ -57,9 +57,7 @@ impl Arena {
             let live = u64::from(span.range.start)..u64::from(span.range.end);
             problem.push(Item::new(span.size.0, live).aligned(alignment.bytes()));
         }
-        for &(time, size) in &scratch {
-            load.add(LiveRange { start: time, end: time + 1 }, size);
-        }
+        scratch.iter().for_each(|&(range, size)| load.add(range, size));
         Arena {
             space,
             alignment: strictest,
@@ -90,6 +88,10 @@ impl Arena {
     ) -> Result<Packing, memplan_pack::Error> {
         let (first, load) = (self.first_scratch, self.load.peak().1);
         let problem = &mut self.problem;
+        // What runs on while others run cannot have its working memory where they have theirs.
+        if !self.spans.is_sorted_by(|a, b| a.range.end <= b.range.start) {
+            return memplan_pack::pack(problem, options);
+        }
         problem.items[first..].iter_mut().for_each(|item| item.fixed = Some(0));
         let mut below = memplan_pack::pack(problem, options)?;
         if first == problem.items.len() || below.height <= problem.capacity.unwrap_or(load.0) {
@@ -114,7 +116,7 @@ impl Arena {
     pub(crate) fn scratch_offsets(&self, packing: &Packing) -> impl Iterator<Item = (Time, Bytes, Bytes)> {
         let offsets = self.spans.iter().zip(&packing.offsets[self.first_scratch..]);
         let offsets = offsets.flat_map(|(span, &offset)| std::iter::repeat_n(Bytes(offset), span.kernels));
-        self.scratch.iter().zip(offsets).map(|(&(time, size), offset)| (time, offset, size))
+        self.scratch.iter().zip(offsets).map(|(&(range, size), offset)| (range.start, offset, size))
     }
 
     /// What is known of its memory space before sums are made.
@@ -154,20 +156,22 @@ struct Span {
 
 /// Puts operations together that follow each other and need as much, as long as no more is live between them than while
 /// they run. Linear in instants.
-fn spans(scratch: &[(Time, Bytes)], values: &Load) -> Vec<Span> {
+fn spans(scratch: &[(LiveRange, Bytes)], values: &Load) -> Vec<Span> {
     let live: Vec<Bytes> = values.curve().collect();
     let mut spans: Vec<Span> = Vec::new();
-    for &(time, size) in scratch {
-        let most = |last: &Span| live[last.range.end as usize - 1].max(live[time as usize]);
+    for &(range, size) in scratch {
+        let most = |last: &Span| live[last.range.end as usize - 1].max(live[range.start as usize]);
+        let follows = |last: &Span| {
+            last.size == size
+                && last.range.end <= range.start
+                && live[last.range.end as usize..range.start as usize].iter().all(|&l| l <= most(last))
+        };
         match spans.last_mut() {
-            Some(last)
-                if last.size == size
-                    && live[last.range.end as usize..time as usize].iter().all(|&l| l <= most(last)) =>
-            {
-                last.range.end = time + 1;
+            Some(last) if follows(last) => {
+                last.range.end = range.end;
                 last.kernels += 1;
             }
-            _ => spans.push(Span { range: LiveRange { start: time, end: time + 1 }, size, kernels: 1 }),
+            _ => spans.push(Span { range, size, kernels: 1 }),
         }
     }
     spans

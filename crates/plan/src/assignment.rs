@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use cranelift_entity::{PrimaryMap, SecondaryMap};
 use memplan_memory::{AllocationId, Bytes, MemorySpaceId, Slice, Target};
-use memplan_program::{Allocation, AllocationKind, Origin, Placement, Scratch, Time, ValueId};
+use memplan_program::{Allocation, AllocationKind, LiveRange, Origin, Placement, Scratch, Time, ValueId};
 
 use crate::arena::Arena;
 use crate::holes::{self, Candidate};
@@ -18,16 +18,16 @@ pub(crate) struct Assignment<'a> {
     pub(crate) placement: Placement,
     /// Allocation and offset of each storage, once decided.
     places: SecondaryMap<StorageId, Option<(AllocationId, Bytes)>>,
-    /// Working memory in each space, by instant.
-    scratch: BTreeMap<(MemorySpaceId, Time), Bytes>,
+    /// Working memory in each space, by the instant at which it begins: when it ends, and how much it is.
+    scratch: BTreeMap<(MemorySpaceId, Time), (Time, Bytes)>,
 }
 
 impl<'a> Assignment<'a> {
     pub(crate) fn new(storages: &'a Storages, target: &'a Target, needed: &[Scratch]) -> Assignment<'a> {
-        let mut scratch: BTreeMap<(MemorySpaceId, Time), Bytes> = BTreeMap::new();
+        let mut scratch: BTreeMap<(MemorySpaceId, Time), (Time, Bytes)> = BTreeMap::new();
         for needed in needed.iter().filter(|needed| needed.size > Bytes::ZERO) {
-            let most = scratch.entry((needed.space, needed.time)).or_default();
-            *most = needed.size.max(*most);
+            let (end, most) = scratch.entry((needed.space, needed.time)).or_default();
+            (*end, *most) = (needed.end.max(*end), needed.size.max(*most));
         }
         let placement = Placement::default();
         Assignment { storages, target, placement, places: SecondaryMap::new(), scratch }
@@ -134,7 +134,8 @@ impl<'a> Assignment<'a> {
         spaces.dedup();
         let arena = |space| {
             let scratch = self.scratch.range((space, 0)..=(space, Time::MAX));
-            let scratch = scratch.map(|(&(_, time), &size)| (time, size)).collect();
+            let scratch =
+                scratch.map(|(&(_, start), &(end, size))| (LiveRange { start, end }, size)).collect();
             Arena::new(self.storages, space, self.target.alignment(space), self.temps(Some(space)), scratch)
         };
         spaces.into_iter().map(arena).collect()

@@ -178,6 +178,8 @@ impl Program for Ordered<'_> {
         let operations = self.order.iter().map(|&operation| &self.source.operations[operation]);
         operations.zip(0..).map(|(operation, time)| Scratch {
             time,
+            // Some run on while others do.
+            end: (time + 1 + u32::from(operation.scratch % 5 == 4) * 2).min(self.end()),
             space: MemorySpaceId(u32::from(operation.scratch > 128)),
             size: Bytes(operation.scratch),
         })

@@ -1,10 +1,11 @@
 //! A scheduled module as a program that places can be found for.
 
 use cranelift_entity::SecondaryMap;
-use memplan_analysis::{BufferId, Facts, ValueKind, kernel_scratch};
+use memplan_analysis::{BufferId, Facts, ValueKind, flights, kernel_scratch};
 use memplan_ir::{InstructionId, Literal, Module, Op, PositionId};
 use memplan_memory::{Alignment, Bytes, MemorySpaceId, Target};
 use memplan_program::{Origin, Program, Scratch, Time, Value, ValueId};
+use rustc_hash::FxHashMap;
 
 use crate::pins::{self, Pin, PinError};
 
@@ -59,7 +60,17 @@ impl<'a> HloProgram<'a> {
         let reserved = kernel_scratch(module, target);
         let reserved = reserved.iter().map(|it| (it.instruction, it.space, it.size));
         let needed = own.chain(reserved).filter(|&(_, _, size)| size > Bytes::ZERO);
-        let scratch = needed.map(|(id, space, size)| Scratch { time: line.time(id), space, size }).collect();
+        // What runs while others do keeps its working memory until it is done.
+        let mut ends: FxHashMap<Time, Time> = FxHashMap::default();
+        for (time, end) in flights(module, line).flat_map(|it| it.inside.map(move |time| (time, it.end))) {
+            let last = ends.entry(time).or_default();
+            *last = end.max(*last);
+        }
+        let scratch = needed.map(|(id, space, size)| {
+            let time = line.time(id);
+            Scratch { time, end: ends.get(&time).copied().unwrap_or(time + 1), space, size }
+        });
+        let scratch = scratch.collect();
         let sizes = value_sizes(module, facts, target);
         let spaces = pins::spaces(module, facts, target, pins)?;
         let operands_with = operands_with(module, facts);

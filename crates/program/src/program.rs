@@ -48,8 +48,8 @@ pub trait Program {
         self.value(operand).size == self.value(result).size
     }
 
-    /// Working memory of single instants, in any order; where an instant has several entries for a memory space, the
-    /// largest counts.
+    /// Working memory of operations, in any order; where an instant has several entries for a memory space, the largest size
+    /// counts, and the last end.
     fn scratch(&self) -> impl Iterator<Item = Scratch> {
         std::iter::empty()
     }

@@ -72,11 +72,14 @@ pub enum Origin {
     Computed,
 }
 
-/// Working memory that the operation of one instant needs while it runs.
+/// Working memory that an operation needs while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scratch {
-    /// The instant.
+    /// The instant at which it begins.
     pub time: Time,
+    /// The first instant at which it is not needed any more: the next one, or a later one where the operation runs on while
+    /// others do.
+    pub end: Time,
     /// The memory.
     pub space: MemorySpaceId,
     /// How many bytes.
