@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use cranelift_entity::SecondaryMap;
 use indexmap::IndexMap;
 use memplan_analysis::Facts;
-use memplan_ir::{InstructionId, Module, Op, Position, fingerprint};
+use memplan_ir::{ArrayShape, InstructionId, Module, Op, Position, Shape, fingerprint};
 use memplan_memory::{
     Allocation, AllocationId, AllocationKind, Bytes, MemoryPlan, MemorySpaceId, Slice, Target, Totals,
 };
@@ -73,6 +73,7 @@ pub(crate) fn assign_below(
     options: &AssignOptions,
     limit: Option<Bytes>,
 ) -> Result<Option<MemoryPlan>, PlanError> {
+    all_are_bounded(module, facts)?;
     spaces::agree(module, facts, target)?;
     let program = HloProgram::pinned(module, facts, target, &options.scratch, &options.pins)?;
     let placement = place_below(&program, target, &options.place, limit)
@@ -81,6 +82,21 @@ pub(crate) fn assign_below(
         fingerprint: fingerprint(module),
         ..memory_plan(module, facts, target, placement)
     }))
+}
+
+/// Asks that every array has a size.
+fn all_are_bounded(module: &Module, facts: &Facts) -> Result<(), PlanError> {
+    let is_unbounded = |shape: &Shape| {
+        let mut arrays = shape.leaves().into_iter().filter_map(|(_, leaf)| leaf.as_array());
+        arrays.any(|array| array.dimensions.contains(&ArrayShape::UNBOUNDED))
+    };
+    if !module.shapes.iter().any(is_unbounded) {
+        return Ok(());
+    }
+    match facts.line.instructions.iter().find(|&&id| is_unbounded(module.shape(id))) {
+        Some(&id) => Err(PlanError::Unbounded { instruction: module.instructions[id].name.clone() }),
+        None => Ok(()),
+    }
 }
 
 /// What a plan for one memory space says.

@@ -37,6 +37,15 @@ pub enum PlanError {
         /// The constant.
         constant: Box<str>,
     },
+    /// Nobody knows how many bytes a value has.
+    #[error(
+        "a dimension of `{instruction}` has no bound, so that no memory can be planned for it: lower the program with arrays \
+         of known extents, or with bounds (`f32[<=8]`)"
+    )]
+    Unbounded {
+        /// Who makes it.
+        instruction: Box<str>,
+    },
     /// Layouts put one value into two memories.
     #[error(transparent)]
     Space(#[from] SpaceError),
