@@ -6,6 +6,8 @@
 
 mod overlap;
 
+use std::collections::BTreeMap;
+
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap};
 use memplan_memory::{Alignment, AllocationId, Bytes, MemorySpaceId, Slice, Target, Totals};
 use memplan_program::{
@@ -232,14 +234,21 @@ impl<P: Program> Checker<'_, P> {
         Ok(())
     }
 
+    /// The scratch that begins at each instant in each space: when it ends, and how much it is. Of several that an instant
+    /// asks for, the last end and the largest size.
+    fn needed_scratch(&self) -> BTreeMap<(Time, MemorySpaceId), (Time, Bytes)> {
+        let mut needed: BTreeMap<_, (Time, Bytes)> = BTreeMap::new();
+        for Scratch { time, end, space, size } in self.program.scratch().filter(|it| it.size > Bytes::ZERO) {
+            let (last, most) = needed.entry((time, space)).or_default();
+            (*last, *most) = (end.max(*last), size.max(*most));
+        }
+        needed
+    }
+
     /// Whether each instant has the scratch that it asks for, and no other.
     fn check_scratch(&self) -> Result<(), Misplacement> {
-        let mut needed: Vec<(Time, MemorySpaceId, Bytes)> =
-            self.program.scratch().map(|Scratch { time, space, size, .. }| (time, space, size)).collect();
-        needed.retain(|&(_, _, size)| size > Bytes::ZERO);
-        // Of several that one instant asks for in a space, the largest.
-        needed.sort_unstable_by_key(|&(time, space, size)| (time, space, std::cmp::Reverse(size)));
-        needed.dedup_by_key(|&mut (time, space, _)| (time, space));
+        let needed = self.needed_scratch().into_iter();
+        let needed: Vec<_> = needed.map(|((time, space), (_, size))| (time, space, size)).collect();
         let mut found = Vec::with_capacity(self.placement.scratch.len());
         for &(time, slice) in &self.placement.scratch {
             let at = Tenant::Scratch(time);

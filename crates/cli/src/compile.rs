@@ -77,8 +77,6 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
     let original = shows_before.then(|| module.clone());
     let bar = progress::spinner("compiling");
     let reports = args.result.format == Format::Text && !args.frontier;
-    // Before there is anything else to keep in memory.
-    let usual = reports.then(|| Usual::of(&module, &target)).flatten();
     let options = args.effort.of(CompileOptions {
         objective: args.objective,
         memory_limit: args.memory_limit,
@@ -91,6 +89,8 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
         explain_fusion: args.explain_fusion,
         ..CompileOptions::default()
     });
+    // Before there is anything else to keep in memory.
+    let usual = reports.then(|| Usual::of(&module, &target)).flatten();
     if args.frontier {
         let points = frontier(&module, &target, &options).map_err(|error| Failure::input(&error));
         bar.finish_and_clear();

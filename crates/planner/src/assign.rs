@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use cranelift_entity::SecondaryMap;
 use indexmap::IndexMap;
-use memplan_analysis::Facts;
+use memplan_analysis::{Dataflow, Facts};
 use memplan_ir::{ArrayShape, InstructionId, Module, Op, Position, Shape, fingerprint};
 use memplan_memory::{
     Allocation, AllocationId, AllocationKind, Bytes, MemoryPlan, MemorySpaceId, Slice, Target, Totals,
@@ -61,10 +61,11 @@ pub fn assign(
     target: &Target,
     options: &AssignOptions,
 ) -> Result<MemoryPlan, PlanError> {
+    check_values(module, &facts.flow, target)?;
     Ok(assign_below(module, facts, target, options, None)?.expect("there is no limit"))
 }
 
-/// Assigns like [`assign`]; `None` where the total would be a limit or more, which is often clear before anything is
+/// Assigns like [`assign`] what [`check_values`] has accepted; `None` where the total would be a limit or more, which is often clear before anything is
 /// packed.
 pub(crate) fn assign_below(
     module: &Module,
@@ -73,8 +74,6 @@ pub(crate) fn assign_below(
     options: &AssignOptions,
     limit: Option<Bytes>,
 ) -> Result<Option<MemoryPlan>, PlanError> {
-    all_are_bounded(module, facts)?;
-    spaces::agree(module, facts, target)?;
     let program = HloProgram::pinned(module, facts, target, &options.scratch, &options.pins)?;
     let placement = place_below(&program, target, &options.place, limit)
         .map_err(|error| PlanError::of_place(&program, error))?;
@@ -84,19 +83,26 @@ pub(crate) fn assign_below(
     }))
 }
 
-/// Asks that every array has a size.
-fn all_are_bounded(module: &Module, facts: &Facts) -> Result<(), PlanError> {
-    let is_unbounded = |shape: &Shape| {
-        let mut arrays = shape.leaves().into_iter().filter_map(|(_, leaf)| leaf.as_array());
-        arrays.any(|array| array.dimensions.contains(&ArrayShape::UNBOUNDED))
-    };
-    if !module.shapes.iter().any(is_unbounded) {
-        return Ok(());
-    }
-    match facts.line.instructions.iter().find(|&&id| is_unbounded(module.shape(id))) {
-        Some(&id) => Err(PlanError::Unbounded { instruction: module.instructions[id].name.clone() }),
-        None => Ok(()),
-    }
+/// Asks that every value has a size, and one memory. Linear in positions; neither depends on a schedule.
+///
+/// # Errors
+/// The first value that has not.
+pub(crate) fn check_values(module: &Module, flow: &Dataflow, target: &Target) -> Result<(), PlanError> {
+    all_are_bounded(module, flow)?;
+    Ok(spaces::agree(module, flow, target)?)
+}
+
+fn all_are_bounded(module: &Module, flow: &Dataflow) -> Result<(), PlanError> {
+    let is_unbounded =
+        |part: &Shape| part.as_array().is_some_and(|array| array.dimensions.contains(&ArrayShape::UNBOUNDED));
+    let mut definitions = flow.values.values().map(|value| value.definition).filter(|&at| {
+        let shape = module.shape(flow.positions.instruction(at));
+        shape.subshape(flow.positions.shape_index(at)).is_some_and(is_unbounded)
+    });
+    definitions.next().map_or(Ok(()), |at| {
+        let instruction = module.instructions[flow.positions.instruction(at)].name.clone();
+        Err(PlanError::Unbounded { instruction })
+    })
 }
 
 /// What a plan for one memory space says.

@@ -4,7 +4,7 @@ use memplan_analysis::{Aliasing, Facts};
 use memplan_ir::{Module, Schedule, fingerprint};
 use memplan_memory::{MemoryPlan, Target};
 
-use crate::assign::assign_below;
+use crate::assign::{assign_below, check_values};
 use crate::regions::Results;
 use crate::schedule::schedule_with;
 use crate::{AssignOptions, PlanError, ScheduleOptions, ScheduleReport};
@@ -90,6 +90,7 @@ pub fn assign_best(
     schedules: Vec<Schedule>,
     options: &AssignOptions,
 ) -> Result<(usize, Planned), PlanError> {
+    check_values(module, &aliasing.flow, target)?;
     let mut best: Option<(usize, Planned)> = None;
     let aliasing = std::iter::repeat_n(aliasing, schedules.len());
     for (number, (schedule, aliasing)) in schedules.into_iter().zip(aliasing).enumerate() {

@@ -7,7 +7,7 @@
 //!
 //! XLA's verifier does not look at memories, so that such a program gets here; no plan can be right for it.
 
-use memplan_analysis::Facts;
+use memplan_analysis::Dataflow;
 use memplan_ir::{Module, PositionId, Shape};
 use memplan_memory::{MemorySpaceId, Target};
 
@@ -30,27 +30,21 @@ pub struct SpaceError {
 
 /// Asks that each value is in one memory wherever it appears. Linear in positions; a layout may leave it open, where
 /// kernels reach the memory as they reach main memory.
-pub(crate) fn agree(module: &Module, facts: &Facts, target: &Target) -> Result<(), SpaceError> {
-    let is_elsewhere =
-        |shape: &Shape| shape.leaves().iter().any(|(_, leaf)| named(leaf) != MemorySpaceId::MAIN);
-    if !module.shapes.iter().any(is_elsewhere) {
-        return Ok(());
-    }
-    let flow = &facts.flow;
+pub(crate) fn agree(module: &Module, flow: &Dataflow, target: &Target) -> Result<(), SpaceError> {
     let space = |position: PositionId| {
         let shape = module.shape(flow.positions.instruction(position));
         shape.subshape(flow.positions.shape_index(position)).map_or(MemorySpaceId::MAIN, named)
     };
-    for &id in &facts.line.instructions {
-        for position in flow.positions.of(id) {
-            let Some(value) = flow.value_at(position) else { continue };
-            let definition = flow.values[value].definition;
-            let (said, space) = (space(position), space(definition));
-            let is_open = said == MemorySpaceId::MAIN && target.reaches_directly(space);
-            if said != space && !is_open {
-                let [at, value] = [position, definition].map(|position| place(module, facts, position));
-                return Err(SpaceError { at, said, value, space });
-            }
+    for (id, value) in flow.values.iter() {
+        let made = space(value.definition);
+        let is_open = target.reaches_directly(made);
+        let differs = |&&at: &&PositionId| {
+            let said = space(at);
+            said != made && !(is_open && said == MemorySpaceId::MAIN)
+        };
+        if let Some(&at) = flow.positions_of(id).iter().find(differs) {
+            let [at_name, value] = [at, value.definition].map(|position| place(module, flow, position));
+            return Err(SpaceError { at: at_name, said: space(at), value, space: made });
         }
     }
     Ok(())
@@ -62,8 +56,8 @@ fn named(shape: &Shape) -> MemorySpaceId {
     MemorySpaceId(u32::try_from(space).unwrap_or(0))
 }
 
-fn place(module: &Module, facts: &Facts, position: PositionId) -> Box<str> {
-    let positions = &facts.flow.positions;
+fn place(module: &Module, flow: &Dataflow, position: PositionId) -> Box<str> {
+    let positions = &flow.positions;
     let name = &module.instructions[positions.instruction(position)].name;
     let part = positions.shape_index(position);
     if part.is_root() { format!("`{name}`").into() } else { format!("`{name}`{part}").into() }

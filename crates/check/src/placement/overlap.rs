@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 
 use memplan_memory::{AllocationId, Bytes, MemorySpaceId, Slice};
-use memplan_program::{AllocationKind, LiveRange, Origin, Program, Scratch, Time, ValueId};
+use memplan_program::{AllocationKind, LiveRange, Origin, Program, Time, ValueId};
 
 use super::{Checker, Misplacement, Tenant, is_writable};
 
@@ -65,16 +65,10 @@ fn stays<P: Program>(checker: &Checker<'_, P>) -> Vec<Stay> {
         };
         Stay { tenant: Tenant::Value(id), slice, live }
     });
-    let mut ends: BTreeMap<(Time, MemorySpaceId), Time> = BTreeMap::new();
-    for Scratch { time, end, space, size } in checker.program.scratch() {
-        if size > Bytes::ZERO {
-            let last = ends.entry((time, space)).or_default();
-            *last = end.max(*last);
-        }
-    }
+    let needed = checker.needed_scratch();
     let scratch = checker.placement.scratch.iter().map(|&(time, slice)| {
         let space = checker.placement.allocations[slice.allocation].space;
-        let end = ends.get(&(time, space)).copied().unwrap_or(time.saturating_add(1));
+        let end = needed.get(&(time, space)).map_or(time.saturating_add(1), |&(end, _)| end);
         let live = LiveRange { start: time, end };
         Stay { tenant: Tenant::Scratch(time), slice, live }
     });
