@@ -118,9 +118,9 @@ pub fn writes_memory(module: &Module, instruction: InstructionId) -> bool {
 }
 
 /// Bytes of working memory that the kernel of an instruction needs beside operands and result. 0 for instructions that
-/// have no kernel, and for those that cannot be evaluated. Takes time linear in what the instruction calls.
+/// have no kernel, and for those that cannot be evaluated. Takes time linear in the module.
 pub fn scratch_bytes(module: &Module, instruction: InstructionId) -> u64 {
-    if !writes::has_kernel(module, instruction) {
+    if !writes::has_kernel(module, instruction) || first_unbounded(module).is_some() {
         return 0;
     }
     if dynamic::is_dynamic(module, instruction) {
@@ -131,7 +131,11 @@ pub fn scratch_bytes(module: &Module, instruction: InstructionId) -> u64 {
 }
 
 /// The working memory of all instructions that run step by step, those that need any: what a plan accounts for.
+/// None of a program that cannot be evaluated because a dimension has no bound.
 pub fn scratch(module: &Module) -> SecondaryMap<InstructionId, Bytes> {
+    if first_unbounded(module).is_some() {
+        return SecondaryMap::new();
+    }
     let pullable = pull::Pullable::new(module);
     let mut scratch = SecondaryMap::new();
     for &id in called_computations(module).iter().flat_map(|&c| &module.computations[c].instructions) {
@@ -154,10 +158,23 @@ pub fn scratch(module: &Module) -> SecondaryMap<InstructionId, Bytes> {
 /// Checks the inputs, runs the entry computation and folds its leaves into a literal of its shape.
 fn run(executor: &mut Executor<'_>, inputs: &[Literal]) -> Result<Literal, Error> {
     let module = executor.module;
+    if let Some(id) = first_unbounded(module) {
+        return Err(Error::unsupported(module, id, "a dimension has no bound"));
+    }
     let inputs = checked_inputs(module, inputs)?;
     let mut leaves = executor.run(&inputs)?.into_iter();
     let root = module.entry_computation().root;
     Ok(nest(module.shape(root), &mut leaves))
+}
+
+/// The first instruction with an array of which a dimension has no bound: nobody knows how many elements that has.
+fn first_unbounded(module: &Module) -> Option<InstructionId> {
+    let is_unbounded = |shape: &Shape| {
+        let mut found = false;
+        shape.for_each_subshape(|_, part| found |= part.as_array().is_some_and(ArrayShape::is_unbounded));
+        found
+    };
+    module.instructions.keys().find(|&id| is_unbounded(module.shape(id)))
 }
 
 /// The leaves of each input, which have the shapes of the parameters.

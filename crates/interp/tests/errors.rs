@@ -135,3 +135,12 @@ fn single_and_double_precision_do_not_mix() {
     check("f64[2,4]", "reshape(a)");
     check("f64[]", "reduce(a, c), dimensions={0}, to_apply=less");
 }
+
+#[test]
+fn dimensions_without_a_bound_have_no_number_of_elements() {
+    let text = "HloModule m\n\nENTRY e {\n  a = f32[4,1] parameter(0)\n  b = f32[4,?] broadcast(a), dimensions={0,1}\n  \
+                ROOT r = f32[4,?] add(b, b)\n}\n";
+    check(text, "b (broadcast) cannot be evaluated: a dimension has no bound");
+    let module = memplan_hlo::parse(text).expect("the text is a module");
+    assert!(memplan_interp::scratch(&module).values().all(|bytes| bytes.0 == 0));
+}

@@ -79,6 +79,11 @@ impl ArrayShape {
         self.dynamic.iter().any(|&d| d)
     }
 
+    /// Whether any dimension has no bound ([`ArrayShape::UNBOUNDED`]).
+    pub fn is_unbounded(&self) -> bool {
+        self.dimensions.contains(&ArrayShape::UNBOUNDED)
+    }
+
     /// The memory space of the layout; 0 without one.
     pub fn memory_space(&self) -> i64 {
         self.layout.as_ref().map_or(0, |l| l.memory_space)

@@ -27,7 +27,7 @@ pub(crate) fn construct(instance: &Instance, enough: u64, only_best_fit: bool) -
         best.as_ref().is_some_and(|best| best.height <= enough)
     };
     let own: &[Key] = if only_best_fit && first_fit::is_affordable(instance) { &[] } else { &ORDERS };
-    let orders: Vec<Vec<u32>> = own.iter().map(|&key| order(instance, key)).collect();
+    let orders = distinct_orders(instance, own);
     // The rule that is n log n is often enough.
     for order in &orders {
         if consider(niche::pack(instance, &ranks(order), Rule::Best)) {
@@ -42,11 +42,11 @@ pub(crate) fn construct(instance: &Instance, enough: u64, only_best_fit: bool) -
             return best;
         }
     }
-    for key in XLA_ORDERS {
-        if first_fit::is_affordable(instance)
-            && consider(first_fit::pack(instance, &order(instance, key), Fit::Best))
-        {
-            break;
+    if first_fit::is_affordable(instance) {
+        for order in distinct_orders(instance, &XLA_ORDERS) {
+            if consider(first_fit::pack(instance, &order, Fit::Best)) {
+                break;
+            }
         }
     }
     best
@@ -69,6 +69,18 @@ const XLA_ORDERS: [Key; 2] = [
 
 fn length(block: &Block) -> u128 {
     u128::from(block.upper - block.lower)
+}
+
+/// The orders of some keys, each once: where all blocks are of one size, most keys say the same.
+fn distinct_orders(instance: &Instance, keys: &[Key]) -> Vec<Vec<u32>> {
+    let mut orders: Vec<Vec<u32>> = Vec::new();
+    for &key in keys {
+        let order = order(instance, key);
+        if !orders.contains(&order) {
+            orders.push(order);
+        }
+    }
+    orders
 }
 
 /// The blocks by decreasing key, equal ones by index.

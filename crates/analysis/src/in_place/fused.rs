@@ -1,10 +1,10 @@
 //! What a fused computation does to its parameters: which it updates in place, and which it reads element by element.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{ArrayLiteral, ArrayShape, ComputationId, InstructionId, Module, Op, ShapeIndex, Users};
-use rustc_hash::FxHashMap;
 
 use super::lie::{same_order, storage_bits, tiles};
 use super::{InPlace, is_in_step};
@@ -125,11 +125,17 @@ pub(super) fn pointwise_uses(
     module: &Module,
     fused: ComputationId,
     facts: &InPlace,
-    readers: &Readers,
+    readers: &mut Readers,
 ) -> Vec<Option<PointwiseUse>> {
     let leaves = root_leaves(module, fused);
     let parameters = module.computations[fused].parameters.iter();
-    parameters.map(|&parameter| pointwise_use(module, fused, parameter, facts, readers, &leaves)).collect()
+    let uses = parameters.map(|&parameter| {
+        let mut walk = Walk { module, facts, parameter, reaches: &mut readers.reaches, reached: Vec::new() };
+        let found = pointwise_use(&mut walk, fused, &readers.users, &readers.place, &leaves);
+        walk.reached.iter().for_each(|&id| walk.reaches[id] = None);
+        found
+    });
+    uses.collect()
 }
 
 /// Who reads what within computations, and where that stands.
@@ -137,6 +143,8 @@ pub(super) struct Readers {
     users: Users,
     /// The place of each instruction in its computation.
     place: SecondaryMap<InstructionId, u32>,
+    /// Of the walk from one parameter; of none between walks.
+    reaches: SecondaryMap<InstructionId, Option<Reach>>,
 }
 
 impl Readers {
@@ -146,7 +154,9 @@ impl Readers {
         for computation in module.computations.values() {
             (0..).zip(&computation.instructions).for_each(|(i, &id)| place[id] = i);
         }
-        Readers { users: Users::new(module), place }
+        let mut reaches = SecondaryMap::with_capacity(module.instructions.len());
+        reaches.resize(module.instructions.len());
+        Readers { users: Users::new(module), place, reaches }
     }
 }
 
@@ -169,27 +179,28 @@ enum Reach {
 
 /// Follows one parameter to the roots, and stops at the first use that is not fine.
 fn pointwise_use(
-    module: &Module,
+    walk: &mut Walk<'_>,
     fused: ComputationId,
-    parameter: InstructionId,
-    facts: &InPlace,
-    readers: &Readers,
+    users: &Users,
+    place: &SecondaryMap<InstructionId, u32>,
     leaves: &[Leaf],
 ) -> Option<PointwiseUse> {
+    let (module, mut last) = (walk.module, walk.parameter);
     let root = module.computations[fused].root;
     let is_root_tuple = |id: InstructionId| id == root && module.instructions[id].op == Op::Tuple;
-    let mut walk = Walk { module, facts, parameter, reaches: FxHashMap::default() };
-    walk.reaches.insert(parameter, Reach::Point);
+    walk.reach(last, Reach::Point);
     // What is reached is looked at in the order of the computation: after all that it is computed from.
-    let mut next: BTreeSet<u32> = BTreeSet::new();
-    let mut last = parameter;
+    let mut next: BinaryHeap<Reverse<u32>> = BinaryHeap::new();
     loop {
-        let of_last = readers.users.of(last).iter().filter(|&&user| !is_root_tuple(user));
-        next.extend(of_last.map(|&user| readers.place[user]));
-        let Some(place) = next.pop_first() else { break };
-        last = module.computations[fused].instructions[place as usize];
+        let of_last = users.of(last).iter().filter(|&&user| !is_root_tuple(user));
+        next.extend(of_last.map(|&user| Reverse(place[user])));
+        let Some(Reverse(first)) = next.pop() else { break };
+        while next.peek() == Some(&Reverse(first)) {
+            next.pop();
+        }
+        last = module.computations[fused].instructions[first as usize];
         let reach = walk.step(last)?;
-        walk.reaches.insert(last, reach);
+        walk.reach(last, reach);
     }
     let mut found = PointwiseUse::default();
     for (index, leaf, at) in leaves {
@@ -209,12 +220,19 @@ struct Walk<'a> {
     module: &'a Module,
     facts: &'a InPlace,
     parameter: InstructionId,
-    reaches: FxHashMap<InstructionId, Reach>,
+    reaches: &'a mut SecondaryMap<InstructionId, Option<Reach>>,
+    /// Those that have a reach.
+    reached: Vec<InstructionId>,
 }
 
 impl Walk<'_> {
     fn of(&self, id: InstructionId) -> Option<Reach> {
-        self.reaches.get(&id).copied()
+        self.reaches[id]
+    }
+
+    fn reach(&mut self, id: InstructionId, reach: Reach) {
+        self.reaches[id] = Some(reach);
+        self.reached.push(id);
     }
 
     /// The same of one element of a tuple.

@@ -3,8 +3,6 @@
 mod fused;
 mod lie;
 
-use std::cell::LazyCell;
-
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{ComputationId, InstructionId, Module, Op, OutputOperandAlias, Shape, ShapeIndex, UnaryOp};
 use smallvec::SmallVec;
@@ -43,7 +41,7 @@ impl InPlace {
             pointwise: SecondaryMap::new(),
             started: SecondaryMap::new(),
         };
-        let readers = LazyCell::new(|| Readers::new(module));
+        let mut readers = None;
         // Callees precede callers, so a nested fusion is known before the one around it.
         for computation in module.computations.values() {
             for &instruction in &computation.instructions {
@@ -51,7 +49,8 @@ impl InPlace {
                 if let (Op::Fusion(_), &[fused]) = (&instruction.op, instruction.called.as_slice())
                     && facts.pointwise[fused].is_empty()
                 {
-                    let uses = pointwise_uses(module, fused, &facts, &readers);
+                    let readers = readers.get_or_insert_with(|| Readers::new(module));
+                    let uses = pointwise_uses(module, fused, &facts, readers);
                     facts.fused[fused] = updated_in_place(module, fused, &facts, &uses);
                     facts.pointwise[fused] = uses;
                 }

@@ -54,8 +54,7 @@ impl<'a> Inference<'a> {
 
     fn reshape_to(&self, given: &ArrayShape) -> Result<ArrayShape> {
         let operand = self.array(0)?;
-        let unbounded = |a: &ArrayShape| a.dimensions.contains(&ArrayShape::UNBOUNDED);
-        if !unbounded(operand) && !unbounded(given) && operand.element_count() != given.element_count() {
+        if !operand.is_unbounded() && !given.is_unbounded() && operand.element_count() != given.element_count() {
             let expected = format!("of as many elements as {}", brief(&operand.clone().into()));
             return Err(InferError::Given { expected, found: brief(&given.clone().into()) });
         }

@@ -101,7 +101,7 @@ fn check_array(array: &ArrayShape) -> Result<(), ShapeError> {
             return Err(ShapeError::Extent { dimension, extent, shape: shape() });
         }
     }
-    let is_bounded = !array.dimensions.contains(&ArrayShape::UNBOUNDED);
+    let is_bounded = !array.is_unbounded();
     if is_bounded && array.dense_bytes().is_none_or(|bytes| bytes > i64::MAX as u64) {
         return Err(ShapeError::TooLarge { shape: shape() });
     }

@@ -86,8 +86,9 @@ impl Grouper<'_> {
             merged.hero =
                 if is_reduction { kernel.hero.or(merged.hero) } else { merged.hero.or(kernel.hero) };
         }
-        merged.members.sort_unstable_by_key(|&member| std::cmp::Reverse(self.positions[member]));
-        merged.roots.sort_unstable_by_key(|&root| std::cmp::Reverse(self.positions[root]));
+        // Those of each kernel are in order: a stable sort merges them.
+        merged.members.sort_by_key(|&member| std::cmp::Reverse(self.positions[member]));
+        merged.roots.sort_by_key(|&root| std::cmp::Reverse(self.positions[root]));
         merged.operands.retain(|operand| !merged.usages.contains_key(operand));
         merged.roots.retain(|root| self.is_read_outside(*root, kernels));
         merged

@@ -250,6 +250,13 @@ impl Grouper<'_> {
     fn fit_together(&self, kernels: [KernelId; 2]) -> bool {
         let [a, b] = kernels.map(|kernel| &self.grouping.kernels[kernel]);
         let rules = &self.target.fusion;
+        // What they have in common is counted only where it matters.
+        let fits_apart = a.members.len() + b.members.len() <= rules.max_instructions
+            && a.operands.len() + b.operands.len() <= rules.max_operands
+            && a.roots.len() + b.roots.len() <= rules.max_outputs;
+        if fits_apart {
+            return true;
+        }
         let members = b.members.iter().filter(|member| !a.usages.contains_key(*member));
         let of_a = a.operands.iter().filter(|operand| !b.usages.contains_key(*operand));
         let is_of_a =
