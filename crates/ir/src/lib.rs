@@ -47,6 +47,7 @@ mod attributes;
 mod bitcasts;
 mod builder;
 mod compact;
+mod copies;
 mod edit;
 mod element_type;
 mod entities;
@@ -76,6 +77,7 @@ pub use arity::Arity;
 pub use attributes::*;
 pub use bitcasts::expand_bitcasts;
 pub use builder::{BuildError, ComputationBuilder, ModuleBuilder};
+pub use copies::{copied_as, copy_into, other_layout};
 pub use cranelift_entity::{EntityRef, EntitySet, PrimaryMap, SecondaryMap, packed_option::PackedOption};
 pub use element_type::ElementType;
 pub use entities::*;
@@ -83,9 +85,7 @@ pub use fingerprint::fingerprint;
 pub use infer::{InferError, infer_shape, infer_shape_given};
 pub use instruction::{Extras, FrontendAttributes, Instruction, Operands};
 pub use layout::{Dimensions, Layout, RareLayout, SplitConfig, Tile};
-pub use library_calls::{
-    copy_around_library_calls, copy_into, layouts_asked_for, other_layout, results_of_library_calls,
-};
+pub use library_calls::{copy_around_library_calls, layouts_asked_for, results_of_library_calls};
 pub use literal::{ArrayLiteral, Literal, LiteralData};
 pub use metadata::*;
 pub use module::*;

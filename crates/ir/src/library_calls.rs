@@ -9,7 +9,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::{ComputationId, InstructionId, Layout, Module, Names, Op, Shape};
+use crate::{ComputationId, InstructionId, Module, Names, Op, Shape, copied_as, other_layout};
 
 /// The layouts in which a library call takes its operands, if it says so. Those of its results are then its own, too.
 pub fn layouts_asked_for(module: &Module, id: InstructionId) -> Option<&[Shape]> {
@@ -52,7 +52,7 @@ pub fn copy_around_library_calls(
             for (number, mut shape) in asked.into_iter().enumerate() {
                 lie(&mut shape);
                 let operand = module.instructions[id].operands[number];
-                let copy = laid_out_as(module, operand, &shape, names);
+                let copy = copied_as(module, operand, &shape, other_layout, "layout", names);
                 module.instructions[id].operands[number] = copy;
                 changed |= copy != operand;
             }
@@ -61,7 +61,7 @@ pub fn copy_around_library_calls(
                 lie(&mut returned);
                 let chosen = module.shape(id).clone();
                 module.set_shape(id, returned);
-                let copy = laid_out_as(module, id, &chosen, names);
+                let copy = copied_as(module, id, &chosen, other_layout, "layout", names);
                 if copy != id {
                     copies.insert(id, copy);
                     changed = true;
@@ -72,56 +72,4 @@ pub fn copy_around_library_calls(
         *root = copies.get(root).copied().unwrap_or(*root);
     }
     changed
-}
-
-/// A value whose arrays have the layouts of a shape: copies where theirs are others, the instruction itself where none is.
-fn laid_out_as(module: &mut Module, id: InstructionId, asked: &Shape, names: &mut Names) -> InstructionId {
-    if let Some(layout) = other_layout(module.shape(id), asked) {
-        return copy_into(module, id, layout, names);
-    }
-    let Shape::Tuple(elements) = asked else { return id };
-    let found = module.shape(id).leaves();
-    if found.iter().zip(asked.leaves()).all(|((_, found), (_, asked))| other_layout(found, asked).is_none()) {
-        return id;
-    }
-    let name = module.instructions[id].name.clone();
-    let parts = (0..).zip(elements.iter()).map(|(index, asked)| {
-        let element =
-            module.shape(id).as_tuple().expect("it has the structure asked for")[index as usize].clone();
-        let shape = module.intern(element);
-        let name = names.unique(&format!("{name}.element.{}", module.instructions.len()));
-        let part = module.add_beside(id, name, shape, Op::GetTupleElement { index }, [id]);
-        laid_out_as(module, part, asked, names)
-    });
-    let parts: Vec<InstructionId> = parts.collect();
-    let shape = module.instructions[id].shape;
-    let name = names.unique(&format!("{name}.tuple.{}", module.instructions.len()));
-    let tuple = module.add_beside(id, name, shape, Op::Tuple, parts);
-    module.reshape_tuple(tuple);
-    tuple
-}
-
-/// The layout asked for, if it is another one than an array has.
-pub fn other_layout(found: &Shape, asked: &Shape) -> Option<Layout> {
-    match (found, asked) {
-        (Shape::Array(found), Shape::Array(asked)) if found.layout != asked.layout => asked.layout.clone(),
-        _ => None,
-    }
-}
-
-/// A copy of an array in another layout, as the last instruction of its computation.
-///
-/// # Panics
-/// When it is no array.
-pub fn copy_into(
-    module: &mut Module,
-    source: InstructionId,
-    layout: Layout,
-    names: &mut Names,
-) -> InstructionId {
-    let name = format!("{}.layout.{}", module.instructions[source].name, module.instructions.len());
-    let mut shape = module.shape(source).clone();
-    shape.as_array_mut().expect("only arrays are copied").layout = Some(layout);
-    let shape = module.intern(shape);
-    module.add_beside(source, names.unique(&name), shape, Op::Copy, [source])
 }

@@ -46,6 +46,7 @@ mod cse;
 mod dce;
 mod default_layouts;
 mod donation;
+mod dynamic_marks;
 mod flatten_call_graph;
 mod fully_shard;
 mod fusion;
@@ -94,6 +95,7 @@ pub use cse::{CSE, Cse};
 pub use dce::DCE;
 pub use default_layouts::DEFAULT_LAYOUTS;
 pub use donation::DONATION;
+pub use dynamic_marks::DYNAMIC_MARKS;
 pub use flatten_call_graph::FLATTEN_CALL_GRAPH;
 pub use fully_shard::{FullySharded, fully_shard};
 pub use fusion::{
@@ -151,6 +153,7 @@ pub const ALL: &[&dyn Pass] = &[
     &DCE,
     &DEFAULT_LAYOUTS,
     &DONATION,
+    &DYNAMIC_MARKS,
     &FLATTEN_CALL_GRAPH,
     &FOLLOWABLE,
     &FUSION,

@@ -5,8 +5,9 @@ use std::borrow::Cow;
 use crate::AnyPass::{self, Static};
 use crate::{
     ALGEBRAIC_SIMPLIFIER, BITCAST_EXPANDER, CALL_INLINER, CONDITIONAL_SIMPLIFIER, CONSTANT_FOLDING,
-    COPY_INSERTION, CSE, DCE, DEFAULT_LAYOUTS, FLATTEN_CALL_GRAPH, FUSION_INLINER, HOST_OFFLOAD, Pipeline,
-    TELL_APART, TUPLE_CONSTANT_EXPANDER, TUPLE_SIMPLIFIER, WHILE_INVARIANT_CODE_MOTION, WHILE_SIMPLIFIER,
+    COPY_INSERTION, CSE, DCE, DEFAULT_LAYOUTS, DYNAMIC_MARKS, FLATTEN_CALL_GRAPH, FUSION_INLINER,
+    HOST_OFFLOAD, Pipeline, TELL_APART, TUPLE_CONSTANT_EXPANDER, TUPLE_SIMPLIFIER,
+    WHILE_INVARIANT_CODE_MOTION, WHILE_SIMPLIFIER,
 };
 
 /// One round. Inlining comes first, since everything else looks at one computation at a time.
@@ -47,7 +48,7 @@ pub const TAKE_APART: Pipeline = Pipeline {
 };
 
 /// The passes that make the placement, the layouts and the aliasing of a module legal, so that it can be planned. A
-/// module that has a schedule keeps its layouts, and gets no copies.
+/// module that has a schedule keeps its layouts, and gets no copies but of static arrays that meet dynamic ones.
 pub const LEGALIZE: Pipeline = Pipeline {
     name: "legalize",
     description: "make placement, layouts and aliasing legal, so that the module can be planned",
@@ -57,6 +58,7 @@ pub const LEGALIZE: Pipeline = Pipeline {
         Static(&DEFAULT_LAYOUTS),
         Static(&HOST_OFFLOAD),
         Static(&FLATTEN_CALL_GRAPH),
+        Static(&DYNAMIC_MARKS),
         Static(&COPY_INSERTION),
     ]),
     rounds: 1,

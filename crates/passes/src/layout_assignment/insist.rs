@@ -17,8 +17,8 @@ pub(super) fn copy_results(module: &mut Module, result: &Shape, names: &mut Name
     }
     spell_out_tuples(module, entry, true, names);
     let root = module.computations[entry].root;
-    if let Some(layout) = other_layout(module.shape(root), result) {
-        module.computations[entry].root = copy_into(module, root, layout, names);
+    if let Some(shape) = other_layout(module.shape(root), result) {
+        module.computations[entry].root = copy_into(module, root, shape, "layout", names);
         return true;
     }
     let mut tuples: Vec<InstructionId> = Vec::new();
@@ -26,8 +26,8 @@ pub(super) fn copy_results(module: &mut Module, result: &Shape, names: &mut Name
         let leaf = module.instructions[tuple].operands[number];
         let asked = result.subshape(&index).expect("the shape has the structure of the result");
         tuples.push(tuple);
-        if let Some(layout) = other_layout(module.shape(leaf), asked) {
-            module.instructions[tuple].operands[number] = copy_into(module, leaf, layout, names);
+        if let Some(shape) = other_layout(module.shape(leaf), asked) {
+            module.instructions[tuple].operands[number] = copy_into(module, leaf, shape, "layout", names);
         }
     }
     put_last(module, tuples);

@@ -1,0 +1,64 @@
+//! Copies of values, array by array, into other shapes of as many elements.
+
+use crate::{InstructionId, Module, Names, Op, Shape};
+
+/// A value whose arrays are as a shape asks: copies where `other` says, of what an array is and what is asked for, that it
+/// takes one, and of which shape; the instruction itself where nothing does. Copies and tuples come last in the computation,
+/// and are named for their purpose.
+pub fn copied_as(
+    module: &mut Module,
+    id: InstructionId,
+    asked: &Shape,
+    other: impl Fn(&Shape, &Shape) -> Option<Shape> + Copy,
+    purpose: &str,
+    names: &mut Names,
+) -> InstructionId {
+    if let Some(shape) = other(module.shape(id), asked) {
+        return copy_into(module, id, shape, purpose, names);
+    }
+    let Shape::Tuple(elements) = asked else { return id };
+    let found = module.shape(id).leaves();
+    if found.iter().zip(asked.leaves()).all(|((_, found), (_, asked))| other(found, asked).is_none()) {
+        return id;
+    }
+    let name = module.instructions[id].name.clone();
+    let parts = (0..).zip(elements.iter()).map(|(index, asked)| {
+        let element =
+            module.shape(id).as_tuple().expect("it has the structure asked for")[index as usize].clone();
+        let shape = module.intern(element);
+        let name = names.unique(&format!("{name}.element.{}", module.instructions.len()));
+        let part = module.add_beside(id, name, shape, Op::GetTupleElement { index }, [id]);
+        copied_as(module, part, asked, other, purpose, names)
+    });
+    let parts: Vec<InstructionId> = parts.collect();
+    let shape = module.instructions[id].shape;
+    let name = names.unique(&format!("{name}.tuple.{}", module.instructions.len()));
+    let tuple = module.add_beside(id, name, shape, Op::Tuple, parts);
+    module.reshape_tuple(tuple);
+    tuple
+}
+
+/// The shape of an array in the layout asked for, if that is another one than it has.
+pub fn other_layout(found: &Shape, asked: &Shape) -> Option<Shape> {
+    match (found, asked) {
+        (Shape::Array(found), Shape::Array(asked))
+            if found.layout != asked.layout && asked.layout.is_some() =>
+        {
+            Some(Shape::Array(crate::ArrayShape { layout: asked.layout.clone(), ..found.clone() }))
+        }
+        _ => None,
+    }
+}
+
+/// A copy of an array in another shape, as the last instruction of its computation.
+pub fn copy_into(
+    module: &mut Module,
+    source: InstructionId,
+    shape: Shape,
+    purpose: &str,
+    names: &mut Names,
+) -> InstructionId {
+    let name = format!("{}.{purpose}.{}", module.instructions[source].name, module.instructions.len());
+    let shape = module.intern(shape);
+    module.add_beside(source, names.unique(&name), shape, Op::Copy, [source])
+}
