@@ -93,8 +93,7 @@ pub(crate) fn check_values(module: &Module, flow: &Dataflow, target: &Target) ->
 }
 
 fn all_are_bounded(module: &Module, flow: &Dataflow) -> Result<(), PlanError> {
-    let is_unbounded =
-        |part: &Shape| part.as_array().is_some_and(ArrayShape::is_unbounded);
+    let is_unbounded = |part: &Shape| part.as_array().is_some_and(ArrayShape::is_unbounded);
     let mut definitions = flow.values.values().map(|value| value.definition).filter(|&at| {
         let shape = module.shape(flow.positions.instruction(at));
         shape.subshape(flow.positions.shape_index(at)).is_some_and(is_unbounded)

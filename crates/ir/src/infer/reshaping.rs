@@ -54,7 +54,10 @@ impl<'a> Inference<'a> {
 
     fn reshape_to(&self, given: &ArrayShape) -> Result<ArrayShape> {
         let operand = self.array(0)?;
-        if !operand.is_unbounded() && !given.is_unbounded() && operand.element_count() != given.element_count() {
+        if !operand.is_unbounded()
+            && !given.is_unbounded()
+            && operand.element_count() != given.element_count()
+        {
             let expected = format!("of as many elements as {}", brief(&operand.clone().into()));
             return Err(InferError::Given { expected, found: brief(&given.clone().into()) });
         }
