@@ -16,6 +16,12 @@ pub struct MemorySpaceId(pub u32);
 impl MemorySpaceId {
     /// The device's main memory.
     pub const MAIN: MemorySpaceId = MemorySpaceId(0);
+
+    /// The memory that the layout of an array names; the main memory for what is no array, or has no layout.
+    pub fn of(shape: &Shape) -> MemorySpaceId {
+        let space = shape.as_array().map_or(0, |array| array.memory_space());
+        u32::try_from(space).map_or(MemorySpaceId::MAIN, MemorySpaceId)
+    }
 }
 
 impl std::fmt::Display for MemorySpaceId {

@@ -91,9 +91,8 @@ pub(crate) fn spaces(
     for (id, value) in flow.values.iter() {
         let instruction = flow.positions.instruction(value.definition);
         let part = module.shape(instruction).subshape(flow.positions.shape_index(value.definition));
-        let space = part.and_then(Shape::as_array).map_or(0, |array| array.memory_space());
-        spaces[id] = MemorySpaceId(u32::try_from(space).unwrap_or(0));
-        if space != 0
+        spaces[id] = part.map_or(MemorySpaceId::MAIN, MemorySpaceId::of);
+        if spaces[id] != MemorySpaceId::MAIN
             && let Some(why) = written_by(module, facts, id)
             && target.space(spaces[id]).is_some_and(|space| space.read_only)
         {

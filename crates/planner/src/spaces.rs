@@ -8,7 +8,7 @@
 //! XLA's verifier does not look at memories, so that such a program gets here; no plan can be right for it.
 
 use memplan_analysis::Dataflow;
-use memplan_ir::{Module, PositionId, Shape};
+use memplan_ir::{Module, PositionId};
 use memplan_memory::{MemorySpaceId, Target};
 
 /// A value that layouts put into two memories.
@@ -33,7 +33,7 @@ pub struct SpaceError {
 pub(crate) fn agree(module: &Module, flow: &Dataflow, target: &Target) -> Result<(), SpaceError> {
     let space = |position: PositionId| {
         let shape = module.shape(flow.positions.instruction(position));
-        shape.subshape(flow.positions.shape_index(position)).map_or(MemorySpaceId::MAIN, named)
+        shape.subshape(flow.positions.shape_index(position)).map_or(MemorySpaceId::MAIN, MemorySpaceId::of)
     };
     for (id, value) in flow.values.iter() {
         let made = space(value.definition);
@@ -48,12 +48,6 @@ pub(crate) fn agree(module: &Module, flow: &Dataflow, target: &Target) -> Result
         }
     }
     Ok(())
-}
-
-/// The memory that a layout names.
-fn named(shape: &Shape) -> MemorySpaceId {
-    let space = shape.as_array().map_or(0, |array| array.memory_space());
-    MemorySpaceId(u32::try_from(space).unwrap_or(0))
 }
 
 fn place(module: &Module, flow: &Dataflow, position: PositionId) -> Box<str> {

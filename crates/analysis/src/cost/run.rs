@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 
 use cranelift_entity::SecondaryMap;
-use memplan_ir::{ComputationId, InstructionId, Module, Op, Shape, ShapeIndex};
+use memplan_ir::{ComputationId, InstructionId, Module, Op, ShapeIndex};
 use memplan_memory::{MemorySpaceId, Target};
 
 use super::{Costs, Machine};
@@ -319,7 +319,6 @@ impl Follow<'_> {
     }
 
     fn space(&self, id: InstructionId, index: &ShapeIndex) -> MemorySpaceId {
-        let part = self.module.shape(id).subshape(index).and_then(Shape::as_array);
-        MemorySpaceId(part.map_or(0, |array| u32::try_from(array.memory_space()).unwrap_or(0)))
+        self.module.shape(id).subshape(index).map_or(MemorySpaceId::MAIN, MemorySpaceId::of)
     }
 }
