@@ -90,15 +90,11 @@ pub struct Flight {
 
 /// The asynchronous operations of a program that run computations. Linear in instants.
 pub fn flights(module: &Module, line: &Timeline) -> impl Iterator<Item = Flight> {
-    line.instructions.iter().filter(|&&id| matches!(module.instructions[id].op, Op::AsyncDone(_))).map(
-        |&id| {
-            let mut start = module.instructions[id].operands[0];
-            while matches!(module.instructions[start].op, Op::AsyncUpdate(_)) {
-                start = module.instructions[start].operands[0];
-            }
-            Flight { start, inside: line.begin(start)..line.time(start), end: line.time(id) + 1 }
-        },
-    )
+    let ends = line.instructions.iter().filter(|&&id| matches!(module.instructions[id].op, Op::AsyncDone(_)));
+    ends.map(|&id| {
+        let start = module.start_of(id);
+        Flight { start, inside: line.begin(start)..line.time(start), end: line.time(id) + 1 }
+    })
 }
 
 struct Live<'a> {

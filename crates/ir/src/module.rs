@@ -5,8 +5,8 @@ use indexmap::IndexSet;
 use rustc_hash::FxBuildHasher;
 
 use crate::{
-    ComputationId, FrontendAttributes, Instruction, InstructionId, OriginalArray, Shape, ShapeId, ShapeIndex,
-    StackFrames,
+    ComputationId, FrontendAttributes, Instruction, InstructionId, Op, OriginalArray, Shape, ShapeId,
+    ShapeIndex, StackFrames,
 };
 
 /// A program: computations that call each other, one of which is the entry.
@@ -182,6 +182,18 @@ impl Module {
     /// The shape with an id.
     pub fn shape_of(&self, id: ShapeId) -> &Shape {
         self.shapes.get_index(id.index()).expect("shape ids come from this module's interner")
+    }
+
+    /// The instruction that starts the asynchronous operation which `end` ends: its operand, through updates between.
+    ///
+    /// # Panics
+    /// When `end` has no operand, which [`verify`](crate::verify()) refuses.
+    pub fn start_of(&self, end: InstructionId) -> InstructionId {
+        let mut start = self.instructions[end].operands[0];
+        while matches!(self.instructions[start].op, Op::AsyncUpdate(_)) {
+            start = self.instructions[start].operands[0];
+        }
+        start
     }
 
     /// Appends an empty computation. Its root is meaningless until set.

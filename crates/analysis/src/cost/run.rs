@@ -307,10 +307,7 @@ impl Follow<'_> {
 
     /// Waits until a transfer is done, and those before it.
     fn wait(&self, run: &mut Run, flying: &mut VecDeque<Flying>, done: InstructionId) {
-        let mut start = self.module.instructions[done].operands[0];
-        while matches!(self.module.instructions[start].op, Op::AsyncUpdate(_)) {
-            start = self.module.instructions[start].operands[0];
-        }
+        let start = self.module.start_of(done);
         let Some(at) = flying.iter().position(|transfer| transfer.start == start) else { return };
         let waiting: f64 = flying.drain(..=at).map(|transfer| transfer.left).sum();
         run.seconds += waiting;
