@@ -30,7 +30,7 @@ pub(super) struct Uses {
 impl Uses {
     /// Walks over the schedule. Kernels read the operands of `sliced` only by slices that are prefetched.
     pub(super) fn new(context: Context<'_>, sliced: &FxHashSet<Use>) -> Uses {
-        let mut walk = Walk { context, sliced, uses: Uses::default() };
+        let mut walk = Walk { context, sliced, uses: Uses::default(), handed_on: FxHashSet::default() };
         for &(_, input) in &context.facts.flow.phi_inputs {
             walk.uses.is_phi_input.insert(input);
         }
@@ -51,6 +51,8 @@ struct Walk<'a> {
     context: Context<'a>,
     sliced: &'a FxHashSet<Use>,
     uses: Uses,
+    /// Control flow, and values that it hands on as they came in.
+    handed_on: FxHashSet<(InstructionId, ValueId)>,
 }
 
 impl Walk<'_> {
@@ -118,6 +120,7 @@ impl Walk<'_> {
                 });
             }
             let Some(value) = flow.value_of(operand) else { continue };
+            self.see(operand, value);
             let it = Use { user: id, operand: k as u32 };
             let is_sliced = self.sliced.contains(&it);
             let cost = if is_sliced { 0.0 } else { self.context.benefit.of_operand(id, it.operand) };
@@ -163,13 +166,27 @@ impl Walk<'_> {
             let range = LiveRange { start: begin, end: facts.line.time(id) + 1 };
             for (it, element) in edges {
                 let Some(value) = flow.value_of(element) else { continue };
+                self.see(element, value);
                 if self.is_merged_by(id, k, it, value) {
                     self.uses.merging.entry(value).or_default().push(it);
                     self.add(value, id, Event::new(range, 0.0, None, it));
                 } else {
+                    self.handed_on.insert((id, value));
                     self.add(value, id, Event::new(range, 0.0, Some(0.0), it));
                 }
             }
+        }
+    }
+
+    /// An operand that shows a value. Behind control flow that hands the value on, it is where it was given to that: what
+    /// needs it elsewhere has no operand to replace.
+    fn see(&mut self, mut operand: InstructionId, value: ValueId) {
+        let module = self.context.module;
+        while matches!(module.instructions[operand].op, Op::GetTupleElement { .. } | Op::Bitcast) {
+            operand = module.instructions[operand].operands[0];
+        }
+        if self.handed_on.contains(&(operand, value)) {
+            self.uses.unsplittable.insert(value);
         }
     }
 
@@ -221,6 +238,7 @@ impl Walk<'_> {
             let Some(value) = flow.value_at(position) else { continue };
             match *flow.positions.shape_index(position).0.as_slice() {
                 [j] if is_tuple => {
+                    self.see(module.instructions[root].operands[j as usize], value);
                     let it = Use { user: root, operand: j };
                     self.uses.returned.entry(value).or_default().push(it);
                     let event = Event::new(LiveRange { start: time, end }, 0.0, None, it);
