@@ -2,7 +2,6 @@
 
 use memplan_ir::InstructionId;
 use rustc_hash::FxHashSet;
-use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
 use super::{Grouper, Kernel, KernelId};
@@ -157,6 +156,7 @@ impl Grouper<'_> {
         let end = self.spans.end_at(last);
         let mut seen: FxHashSet<InstructionId> = open.iter().copied().collect();
         let mut is_outside: FxHashSet<InstructionId> = FxHashSet::default();
+        let mut left: FxHashSet<KernelId> = FxHashSet::default();
         let mut steps = 0;
         while let Some(id) = open.pop() {
             for &user in self.users.of(id) {
@@ -169,19 +169,21 @@ impl Grouper<'_> {
                 if goes_in && is_outside.contains(&id) {
                     return true;
                 }
-                // A path into a kernel continues at the kernel's roots, any other at the user itself.
-                let exits: SmallVec<[InstructionId; 2]> = match of.is_empty() {
-                    true => SmallVec::from_iter([user]),
-                    false => of
-                        .iter()
-                        .filter(|kernel| !kernels.contains(kernel))
-                        .flat_map(|&kernel| roots(kernel))
-                        .collect(),
+                let mut leave = |exit: InstructionId| {
+                    if self.positions[exit] <= end {
+                        is_outside.insert(exit);
+                        if seen.insert(exit) {
+                            open.push(exit);
+                        }
+                    }
                 };
-                for exit in exits.into_iter().filter(|&exit| self.positions[exit] <= end) {
-                    is_outside.insert(exit);
-                    if seen.insert(exit) {
-                        open.push(exit);
+                // A path into a kernel continues at the kernel's roots, any other at the user itself.
+                if of.is_empty() {
+                    leave(user);
+                }
+                for &kernel in of.iter().filter(|kernel| !kernels.contains(kernel)) {
+                    if left.insert(kernel) {
+                        roots(kernel).for_each(&mut leave);
                     }
                 }
             }
