@@ -323,12 +323,22 @@ impl<'a> Separate<'a> {
         caller.is_some_and(|caller| self.module.instructions[caller].op == Op::While)
     }
 
+    /// What the start of this computation declares, also where it is called in the place of what is started.
     fn promised_by_start(&self) -> Vec<(ValueId, ValueId)> {
-        let start = self.graph.caller(self.computation);
-        let start = start.filter(|&start| matches!(self.module.instructions[start].op, Op::AsyncStart(_)));
-        start.map_or_else(Vec::new, |start| {
-            in_place_values(self.module, self.flow, self.in_place, start).collect()
-        })
+        let mut computation = self.computation;
+        while let Some(caller) = self.graph.caller(computation) {
+            let instruction = &self.module.instructions[caller];
+            match instruction.op {
+                Op::AsyncStart(_) => {
+                    return in_place_values(self.module, self.flow, self.in_place, caller).collect();
+                }
+                Op::Call { .. } if self.module.computations[instruction.parent].root == caller => {
+                    computation = instruction.parent;
+                }
+                _ => break,
+            }
+        }
+        Vec::new()
     }
 
     /// Replaces operand `number` of `user` by a copy of it.

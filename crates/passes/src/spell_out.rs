@@ -63,28 +63,43 @@ pub(crate) fn declare_references(module: &mut Module, computation: ComputationId
         let (Op::AsyncStart(start), &[wrapped]) = (&instruction.op, instruction.called.as_slice()) else {
             continue;
         };
-        let root = &module.instructions[module.computations[wrapped].root];
-        let Op::CustomCall(call) = &root.op else { continue };
-        let declare = |alias: &OutputOperandAlias| {
-            let operand = root.operands[alias.operand as usize];
-            let is_reference = module.shape(operand).subshape(&alias.operand_index);
-            let Op::Parameter { number } = module.instructions[operand].op else { return None };
+        let declare = |alias: OutputOperandAlias| {
             let output_index = ShapeIndex::from([1]).join(&alias.output_index);
             let is_new = start.output_operand_aliasing.iter().all(|known| known.output_index != output_index);
-            (is_new && matches!(is_reference, Some(Shape::Buffer(_)))).then_some(OutputOperandAlias {
-                operand: number,
-                output_index,
-                ..alias.clone()
-            })
+            is_new.then_some(OutputOperandAlias { output_index, ..alias })
         };
-        let declared: Vec<OutputOperandAlias> =
-            call.output_operand_aliasing.iter().filter_map(declare).collect();
+        let declared: Vec<_> =
+            overwritten_references(module, wrapped).into_iter().filter_map(declare).collect();
         changed |= !declared.is_empty();
         if let Op::AsyncStart(start) = &mut module.instructions[id].op {
             start.output_operand_aliasing.extend(declared);
         }
     }
     changed
+}
+
+/// The references among a computation's parameters that the library call at its root overwrites, which may be behind calls:
+/// by the numbers of parameters.
+fn overwritten_references(module: &Module, computation: ComputationId) -> Vec<OutputOperandAlias> {
+    let root_of = |computation: ComputationId| &module.instructions[module.computations[computation].root];
+    let mut roots = vec![root_of(computation)];
+    while let Some(Instruction { op: Op::Call { .. }, called, .. }) = roots.last() {
+        roots.push(root_of(called[0]));
+    }
+    let mut aliases = match &roots[roots.len() - 1].op {
+        Op::CustomCall(call) => call.output_operand_aliasing.clone(),
+        _ => return Vec::new(),
+    };
+    for root in roots.into_iter().rev() {
+        aliases.retain_mut(|alias| {
+            let operand = root.operands[alias.operand as usize];
+            let is_reference = module.shape(operand).subshape(&alias.operand_index);
+            let Op::Parameter { number } = module.instructions[operand].op else { return false };
+            alias.operand = number;
+            matches!(is_reference, Some(Shape::Buffer(_)))
+        });
+    }
+    aliases
 }
 
 fn count_uses(

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use cranelift_entity::SecondaryMap;
+use cranelift_entity::{SecondaryMap, packed_option::PackedOption};
 use indexmap::IndexMap;
-use memplan_analysis::{Dataflow, Facts};
-use memplan_ir::{ArrayShape, InstructionId, Module, Op, Position, Shape, fingerprint};
+use memplan_analysis::{BufferId, Buffers, Dataflow, Facts, Value, ValueKind};
+use memplan_ir::{ArrayShape, InstructionId, Module, Op, Position, PositionId, Shape, fingerprint};
 use memplan_memory::{
     Allocation, AllocationId, AllocationKind, Bytes, MemoryPlan, MemorySpaceId, Slice, Target, Totals,
 };
@@ -61,7 +61,7 @@ pub fn assign(
     target: &Target,
     options: &AssignOptions,
 ) -> Result<MemoryPlan, PlanError> {
-    check_values(module, &facts.flow, target)?;
+    check_values(module, &facts.flow, &facts.buffers, target)?;
     Ok(assign_below(module, facts, target, options, None)?.expect("there is no limit"))
 }
 
@@ -83,13 +83,46 @@ pub(crate) fn assign_below(
     }))
 }
 
-/// Asks that every value has a size, and one memory. Linear in positions; neither depends on a schedule.
+/// Asks that every value has a size, one memory, and a place that no other result of its instruction must have. Linear in
+/// positions; none depends on a schedule.
 ///
 /// # Errors
 /// The first value that has not.
-pub(crate) fn check_values(module: &Module, flow: &Dataflow, target: &Target) -> Result<(), PlanError> {
+pub(crate) fn check_values(
+    module: &Module,
+    flow: &Dataflow,
+    buffers: &Buffers,
+    target: &Target,
+) -> Result<(), PlanError> {
     all_are_bounded(module, flow)?;
+    results_are_apart(module, flow, buffers)?;
     Ok(spaces::agree(module, flow, target)?)
+}
+
+/// Values that one instruction writes are needed together. (Values that meet in a loop or a conditional may be equal.)
+fn results_are_apart(module: &Module, flow: &Dataflow, buffers: &Buffers) -> Result<(), PlanError> {
+    let ids = module.computations.values().flat_map(|computation| &computation.instructions);
+    let mut last_written: SecondaryMap<BufferId, PackedOption<PositionId>> = SecondaryMap::new();
+    for (&id, shape) in ids.map(|id| (id, module.shape(*id))).filter(|(_, shape)| shape.is_tuple()) {
+        for position in flow.positions.of(id) {
+            let Some(value) = flow.value_at(position) else { continue };
+            let index = flow.positions.shape_index(position);
+            let is_written = flow.values[value] == Value { definition: position, kind: ValueKind::Written };
+            if !is_written || !matches!(shape.subshape(index), Some(Shape::Array(_) | Shape::Buffer(_))) {
+                continue;
+            }
+            let last = &mut last_written[buffers.of(value)];
+            if let Some(other) = last.expand().filter(|&at| flow.positions.instruction(at) == id) {
+                return Err(PlanError::SharedResults {
+                    instruction: module.instructions[id].name.clone(),
+                    first: flow.positions.shape_index(other).clone(),
+                    second: index.clone(),
+                });
+            }
+            *last = position.into();
+        }
+    }
+    Ok(())
 }
 
 fn all_are_bounded(module: &Module, flow: &Dataflow) -> Result<(), PlanError> {

@@ -1,6 +1,7 @@
 //! Why no plan was made.
 
 use memplan_analysis::CallGraphError;
+use memplan_ir::ShapeIndex;
 use memplan_memory::MemorySpaceId;
 use memplan_plan::PlaceError;
 
@@ -27,6 +28,19 @@ pub enum PlanError {
         first: Box<str>,
         /// The other.
         second: Box<str>,
+    },
+    /// Two results of an instruction would have to share storage.
+    #[error(
+        "results {first} and {second} of `{instruction}` would have to share storage, because each of them is to replace \
+         one and the same value"
+    )]
+    SharedResults {
+        /// The instruction.
+        instruction: Box<str>,
+        /// One part of its result.
+        first: ShapeIndex,
+        /// The other.
+        second: ShapeIndex,
     },
     /// A constant would be overwritten or handed to the caller.
     #[error(

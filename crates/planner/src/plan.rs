@@ -90,7 +90,7 @@ pub fn assign_best(
     schedules: Vec<Schedule>,
     options: &AssignOptions,
 ) -> Result<(usize, Planned), PlanError> {
-    check_values(module, &aliasing.flow, target)?;
+    check_values(module, &aliasing.flow, &aliasing.buffers, target)?;
     let mut best: Option<(usize, Planned)> = None;
     let aliasing = std::iter::repeat_n(aliasing, schedules.len());
     for (number, (schedule, aliasing)) in schedules.into_iter().zip(aliasing).enumerate() {

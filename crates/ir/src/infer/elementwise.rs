@@ -124,22 +124,12 @@ impl<'a> Inference<'a> {
         array(to, &dims)
     }
 
-    /// The same bytes. Tiles and dynamic arrays have more than their elements.
+    /// The same bytes, part by part. Tiles and dynamic arrays have more than their elements.
     pub(super) fn bitcast(&self) -> Result<&'a Shape> {
         let given = self.given_shape()?;
-        let bits = |shape: &Shape| {
-            let array = shape.as_array().filter(|array| !array.is_dynamic())?;
-            let layout = array.layout.as_ref();
-            let packed = layout.map_or(0, |layout| layout.element_size_in_bits);
-            let width = if packed > 0 { packed } else { i64::from(array.element_type.byte_width()) * 8 };
-            let is_plain = layout.is_none_or(|layout| layout.tiles.is_empty() && layout.rare.is_none());
-            array.element_count().filter(|_| is_plain)?.checked_mul(u64::try_from(width).ok()?)
-        };
-        match (bits(self.operands[0]), bits(given)) {
-            (Some(from), Some(to)) if to != from => {
-                Err(self.operand_error(0, "of as many bytes as the result"))
-            }
-            _ => Ok(given),
+        match may_have_equal_bytes(self.operands[0], given) {
+            true => Ok(given),
+            false => Err(self.operand_error(0, "of as many bytes as the result")),
         }
     }
 
@@ -244,4 +234,23 @@ impl<'a> Inference<'a> {
 /// Bits of an element where its bits are looked at: a `pred` is a byte.
 fn width(t: ElementType) -> u32 {
     if t == ElementType::Pred { 8 } else { t.bits() }
+}
+
+/// Whether two shapes have the same tuples, and arrays of as many bytes as far as their elements tell.
+fn may_have_equal_bytes(a: &Shape, b: &Shape) -> bool {
+    let bits = |shape: &Shape| {
+        let array = shape.as_array().filter(|array| !array.is_dynamic())?;
+        let layout = array.layout.as_ref();
+        let packed = layout.map_or(0, |layout| layout.element_size_in_bits);
+        let width = if packed > 0 { packed } else { i64::from(array.element_type.byte_width()) * 8 };
+        let is_plain = layout.is_none_or(|layout| layout.tiles.is_empty() && layout.rare.is_none());
+        array.element_count().filter(|_| is_plain)?.checked_mul(u64::try_from(width).ok()?)
+    };
+    match (a, b) {
+        (Shape::Tuple(a), Shape::Tuple(b)) => {
+            a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| may_have_equal_bytes(a, b))
+        }
+        (Shape::Tuple(_), _) | (_, Shape::Tuple(_)) => false,
+        _ => bits(a).zip(bits(b)).is_none_or(|(a, b)| a == b),
+    }
 }

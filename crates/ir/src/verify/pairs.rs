@@ -129,7 +129,8 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// What is started asynchronously names the thread of its computation, and fusions, loops and branches run on the thread that calls them.
+    /// What is started asynchronously names the thread of its computation, and fusions, loops and branches run on the thread
+    /// that calls them. What is applied to elements has no thread: XLA's verifier asks for one only as an option.
     fn check_threads(&mut self, id: InstructionId, instruction: &Instruction) {
         let found = main_if_empty(match &instruction.op {
             Op::AsyncStart(start) => &start.execution_thread,

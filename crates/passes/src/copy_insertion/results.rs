@@ -38,18 +38,20 @@ impl Separate<'_> {
             };
             let conflict = conflict.or_else(|| (!claimed.insert(class)).then_some(Conflict::InTwoPlaces));
             if let Some(conflict) = conflict {
-                self.copy_slot(slot, conflict);
+                self.copy_slot(slot, conflict)?;
             }
         }
         for slot in &slots {
             let Some(before) = slot.before else { continue };
             let class = self.class_of_leaf(self.leaf(slot));
             let Err(conflict) = self.join(before, class, None) else { continue };
-            self.copy_slot(slot, conflict);
+            match self.is_reference(slot) {
+                true => self.copy_for_readers(before, &slot.index, conflict),
+                false => self.copy_slot(slot, conflict)?,
+            }
             let class = self.class_of_leaf(self.leaf(slot));
             if self.join(before, class, None).is_err() {
-                let source = Unsupported::Returned(self.name(self.leaf(slot)));
-                return Err(PassError::Unsupported { pass: NAME, source });
+                return Err(self.cannot_be_kept_apart(slot));
             }
         }
         Ok(())
@@ -66,7 +68,16 @@ impl Separate<'_> {
             let leaf = self.module.instructions[tuple].operands[number];
             slots.push(Slot { user: Some((tuple, number)), leaf, index, before: None });
         }
-        slots.retain(|slot| matches!(self.module.shape(slot.leaf), Shape::Array(_)));
+        // References to memory are decided about by loops alone, whose next state is in the memory of this one.
+        let is_body = caller.is_some_and(|caller| {
+            let instruction = &self.module.instructions[caller];
+            instruction.op == Op::While && instruction.called[0] == self.computation
+        });
+        slots.retain(|slot| match self.module.shape(slot.leaf) {
+            Shape::Array(_) => true,
+            Shape::Buffer(_) => is_body,
+            _ => false,
+        });
         let Some(caller) = caller else {
             let aliases = &self.module.config.input_output_alias;
             let aliases: FxHashMap<&ShapeIndex, &InputOutputAlias> =
@@ -81,7 +92,7 @@ impl Separate<'_> {
             return slots;
         };
         match self.module.instructions[caller].op {
-            Op::While if self.module.instructions[caller].called[0] == self.computation => {
+            Op::While if is_body => {
                 let state = self.module.computations[self.computation].parameters[0];
                 slots.retain_mut(|slot| {
                     let value = self.flow.find(state, &slot.index).expect("a body returns what it takes");
@@ -116,8 +127,61 @@ impl Separate<'_> {
         }
     }
 
+    fn is_reference(&self, slot: &Slot) -> bool {
+        matches!(self.module.shape(slot.leaf), Shape::Buffer(_))
+    }
+
+    fn cannot_be_kept_apart(&self, slot: &Slot) -> PassError {
+        PassError::Unsupported { pass: NAME, source: Unsupported::Returned(self.name(self.leaf(slot))) }
+    }
+
+    /// Gives what reads arrays of a class copies of them. A reference that is to be in their memory cannot be a copy.
+    fn copy_for_readers(&mut self, class: Class, index: &ShapeIndex, conflict: Conflict) {
+        let because = Because { sharing: MustShare::Result { index: index.clone() }, conflict };
+        let mut copy_of: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
+        for node in self.classes[self.find(class)].touched_by.clone() {
+            let id = self.nodes[node].id;
+            let read = self.arrays_only_read(id, class);
+            for &(number, source) in &read {
+                let copy = match copy_of.get(&source) {
+                    Some(&copy) => copy,
+                    None => *copy_of.entry(source).or_insert(self.add_copy(source, because.clone())),
+                };
+                self.module.instructions[id].operands[number] = copy;
+                let (from, copied) = (self.node_of[&copy], self.class_of_copy[&copy]);
+                self.nodes[from].successors.push(node);
+                self.classes[copied].touched_by.push(node);
+            }
+            if !read.is_empty() {
+                let class = self.find(class);
+                self.classes[class].touched_by.retain(|&other| other != node);
+            }
+        }
+    }
+
+    /// The operands of an instruction that are arrays of a class, unless it writes the class, too.
+    fn arrays_only_read(&self, id: InstructionId, class: Class) -> Vec<(usize, InstructionId)> {
+        // A copy is made early, and has no positions.
+        if self.class_of_copy.contains_key(&id) {
+            return Vec::new();
+        }
+        let class = self.find(class);
+        let mut written = self.flow.positions.of(id).filter_map(|position| self.flow.value_at(position));
+        if written.any(|value| self.class(value) == class) {
+            return Vec::new();
+        }
+        let operands = self.module.instructions[id].operands.iter().copied().enumerate();
+        let is_read = |&(_, operand): &(usize, InstructionId)| {
+            matches!(self.module.shape(operand), Shape::Array(_)) && self.class_of_leaf(operand) == class
+        };
+        operands.filter(is_read).collect()
+    }
+
     /// Puts a copy of what a slot holds into it.
-    fn copy_slot(&mut self, slot: &Slot, conflict: Conflict) {
+    fn copy_slot(&mut self, slot: &Slot, conflict: Conflict) -> Result<(), PassError> {
+        if self.is_reference(slot) {
+            return Err(self.cannot_be_kept_apart(slot));
+        }
         let because = Because { sharing: MustShare::Result { index: slot.index.clone() }, conflict };
         let leaf = self.leaf(slot);
         let class = self.find(self.class_of_leaf(leaf));
@@ -132,5 +196,6 @@ impl Separate<'_> {
         };
         let class = self.class_of_copy[&copy];
         self.classes[class].returned += 1;
+        Ok(())
     }
 }

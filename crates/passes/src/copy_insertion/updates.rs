@@ -1,6 +1,6 @@
 //! Operations that overwrite an operand: updates in place, and loops.
 
-use memplan_analysis::ValueKind;
+use memplan_analysis::{ValueId, ValueKind};
 use memplan_ir::{InstructionId, Module, Op, Shape, ShapeIndex};
 use rustc_hash::FxHashMap;
 
@@ -16,15 +16,18 @@ impl Separate<'_> {
                 self.enter_loop(node);
                 continue;
             }
+            let mut replaced_by: FxHashMap<(u32, ShapeIndex), ValueId> = FxHashMap::default();
             for pair in self.in_place.must_alias(self.module, id) {
-                let operand = self.module.instructions[id].operands[pair.operand as usize];
-                if self.class_of_copy.contains_key(&operand) {
+                let Some(result) = self.flow.find(id, &pair.output_index) else { continue };
+                let replaced = (pair.operand, pair.operand_index.clone());
+                // What a start says of its operand may be its result once more.
+                if replaced_by.insert(replaced, result).is_some_and(|other| other != result) {
                     let source =
                         Unsupported::SharedOperand { instruction: self.name(id), operand: pair.operand };
                     return Err(PassError::Unsupported { pass: NAME, source });
                 }
+                let operand = self.module.instructions[id].operands[pair.operand as usize];
                 let is_array = matches!(self.module.shape(operand), Shape::Array(_));
-                let Some(result) = self.flow.find(id, &pair.output_index) else { continue };
                 let Some(source) = self.flow.find(operand, &pair.operand_index) else { continue };
                 let (old, new) = (self.class(source), self.class(result));
                 let is_only_use = self.operands_touching(id, old) == 1;
