@@ -4,6 +4,8 @@
 //! element by element where it is used. Those interior values go to scratch, so a fusion of elementwise operations, index
 //! operations and a root reduction has none.
 
+use std::cmp::Reverse;
+
 use memplan_ir::{Access, ArrayShape, ElementType, InstructionId, Module, Op, Shape};
 use rustc_hash::FxHashMap;
 
@@ -404,6 +406,9 @@ impl<'m> Planner<'m> {
     }
 
     /// Loops for the roots that are not results of an earlier stage, those of equal extents together.
+    ///
+    /// An update elsewhere reads all of what it puts there, which another result may then overwrite: so larger results come
+    /// first, and of those that are as large, updates.
     fn root_stages(&mut self, stages: &mut Vec<Stage>) -> Result<(), Error> {
         let root = self.module.computations[self.module.instructions[self.fusion].called[0]].root;
         let mut groups: Vec<Vec<usize>> = Vec::new();
@@ -418,6 +423,13 @@ impl<'m> Planner<'m> {
                 None => groups.push(vec![k]),
             }
         }
+        let is_update = |&k: &usize| match self.roots[k].0 {
+            Leaf::Value(name) => self.module.instructions[name.instruction].op == Op::DynamicUpdateSlice,
+            _ => false,
+        };
+        groups.sort_by_key(|group| {
+            Reverse((self.roots[group[0]].1.element_count(), group.iter().any(is_update)))
+        });
         for group in groups {
             let results: Vec<(Name, usize, &ArrayShape)> = (group.iter().enumerate())
                 .map(|(at, &k)| (Name { scope: 0, instruction: root, leaf: k }, at, self.roots[k].1))
