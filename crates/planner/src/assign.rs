@@ -65,8 +65,8 @@ pub fn assign(
     Ok(assign_below(module, facts, target, options, None)?.expect("there is no limit"))
 }
 
-/// Assigns like [`assign`] what [`check_values`] has accepted; `None` where the total would be a limit or more, which is often clear before anything is
-/// packed.
+/// Assigns like [`assign`] what [`check_values`] has accepted; `None` where the total would be a limit or more, which is
+/// often clear before anything is packed.
 pub(crate) fn assign_below(
     module: &Module,
     facts: &Facts,

@@ -17,6 +17,7 @@
 //! Left alone: modules whose layouts are part of what they say, because they are scheduled or contain bitcasts.
 
 mod insist;
+mod references;
 mod updates;
 mod views;
 
@@ -78,6 +79,7 @@ fn assign_layouts(
     let otherwise = parameters_laid_out_otherwise(module, target, options, &graph, &program);
     updates::copy_parameters(module, &otherwise, &mut names);
     let flow = dataflow(module, &graph);
+    let follows = references::follow_calls(module, &graph, &flow);
     let mut choice = Choice::new(module, target, options, &graph, &flow);
     choice.fix_updates();
     choice.fix_interface(&program);
@@ -86,7 +88,7 @@ fn assign_layouts(
     choice.walk_forward();
     let layouts = choice.layouts;
     let returned = results_of_library_calls(module, graph.sequential());
-    let mut changed = !otherwise.is_empty();
+    let mut changed = !otherwise.is_empty() || follows;
     changed |= apply(module, &graph, &flow, &layouts);
     changed |= release_unequal(module, &program, target);
     let lie = |shape: &mut Shape| as_asked(shape, target);
