@@ -202,7 +202,8 @@ impl Inserter<'_> {
         self.edits.element(id, &index, at)
     }
 
-    /// Where a value is defined in a computation, or comes in: an instruction and a part of its result.
+    /// Where a value is defined in a computation, or comes in, as a parameter or out of a call: an instruction and a part of
+    /// its result.
     fn origin(&self, value: ValueId, computation: ComputationId) -> (InstructionId, ShapeIndex) {
         let flow = &self.facts.flow;
         let positions = &flow.positions;
@@ -211,11 +212,12 @@ impl Inserter<'_> {
         if self.edits.module.instructions[id].parent == computation {
             return (id, positions.shape_index(definition).clone());
         }
-        let parameters = &self.edits.module.computations[computation].parameters;
-        let mut shown = parameters.iter().flat_map(|&p| positions.of(p));
-        let position = shown.find(|&p| flow.value_at(p) == Some(value));
-        let position =
-            position.expect("a computation that reads a value defines it or has it as a parameter");
+        let shown = flow.positions_of(value).iter().copied();
+        let here =
+            shown.filter(|&p| self.edits.module.instructions[positions.instruction(p)].parent == computation);
+        let position = here.min_by_key(|&p| self.facts.line.time(positions.instruction(p))).expect(
+            "a computation that reads a value defines it, has it as a parameter, or gets it from a call",
+        );
         (positions.instruction(position), positions.shape_index(position).clone())
     }
 
