@@ -41,9 +41,7 @@ pub(crate) fn is_dynamic(module: &Module, id: InstructionId) -> bool {
 
 /// Whether an array of a shape has a dynamic dimension.
 pub(crate) fn has_dynamic(shape: &Shape) -> bool {
-    let mut found = false;
-    shape.for_each_subshape(|_, s| found |= s.as_array().is_some_and(ArrayShape::is_dynamic));
-    found
+    shape.any_array(ArrayShape::is_dynamic)
 }
 
 /// Bytes of scratch that an instruction needs at most, whatever its extents.

@@ -169,12 +169,7 @@ fn run(executor: &mut Executor<'_>, inputs: &[Literal]) -> Result<Literal, Error
 
 /// The first instruction with an array of which a dimension has no bound: nobody knows how many elements that has.
 fn first_unbounded(module: &Module) -> Option<InstructionId> {
-    let is_unbounded = |shape: &Shape| {
-        let mut found = false;
-        shape.for_each_subshape(|_, part| found |= part.as_array().is_some_and(ArrayShape::is_unbounded));
-        found
-    };
-    module.instructions.keys().find(|&id| is_unbounded(module.shape(id)))
+    module.instructions.keys().find(|&id| module.shape(id).any_array(ArrayShape::is_unbounded))
 }
 
 /// The leaves of each input, which have the shapes of the parameters.

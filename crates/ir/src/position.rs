@@ -116,6 +116,15 @@ impl Positions {
         &self.tree(self.instructions[position]).parts[self.preorder(position)].index
     }
 
+    /// The part of the module's shapes at a position.
+    ///
+    /// # Panics
+    /// When the instruction has another structure than in the module of these positions.
+    pub fn part<'m>(&self, module: &'m Module, position: PositionId) -> &'m Shape {
+        let shape = module.shape(self.instruction(position));
+        shape.subshape(self.shape_index(position)).expect("positions are parts of shapes")
+    }
+
     /// The position spelled out.
     pub fn position(&self, position: PositionId) -> Position {
         Position { instruction: self.instruction(position), index: self.shape_index(position).clone() }

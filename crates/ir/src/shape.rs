@@ -179,6 +179,14 @@ impl Shape {
         walk(self, &mut ShapeIndex::default(), &mut f);
     }
 
+    /// Whether any array, or buffer, of the shape is as asked.
+    pub fn any_array(&self, is_asked: impl Fn(&ArrayShape) -> bool + Copy) -> bool {
+        match self {
+            Shape::Tuple(elements) => elements.iter().any(|element| element.any_array(is_asked)),
+            other => other.as_array().is_some_and(is_asked),
+        }
+    }
+
     /// Every part that is not a tuple, with its index, depth first from left to right.
     pub fn leaves(&self) -> Vec<(ShapeIndex, &Shape)> {
         let mut leaves = Vec::new();

@@ -36,7 +36,7 @@ const NAME: &str = "dynamic-marks";
 type Marks = SmallVec<[bool; 8]>;
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    if !module.shapes.iter().any(has_dynamic) {
+    if !module.shapes.iter().any(|shape| shape.any_array(ArrayShape::is_dynamic)) {
         return Ok(false);
     }
     let graph = call_graph(module, NAME)?;
@@ -49,13 +49,6 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     copy_where_values_meet(module, &graph, &result);
     module.compact();
     Ok(true)
-}
-
-fn has_dynamic(shape: &Shape) -> bool {
-    match shape {
-        Shape::Tuple(elements) => elements.iter().any(has_dynamic),
-        other => other.as_array().is_some_and(ArrayShape::is_dynamic),
-    }
 }
 
 /// The marks of each value: where it is made, or where one of those that meet is made.
@@ -172,8 +165,7 @@ fn other_marks(found: &Shape, asked: &Shape) -> Option<Shape> {
 }
 
 fn array_at<'m>(module: &'m Module, flow: &Dataflow, position: PositionId) -> Option<&'m ArrayShape> {
-    let shape = module.shape(flow.positions.instruction(position));
-    shape.subshape(flow.positions.shape_index(position))?.as_array()
+    flow.positions.part(module, position).as_array()
 }
 
 /// Dynamic where one of two is.

@@ -126,11 +126,9 @@ fn results_are_apart(module: &Module, flow: &Dataflow, buffers: &Buffers) -> Res
 }
 
 fn all_are_bounded(module: &Module, flow: &Dataflow) -> Result<(), PlanError> {
-    let is_unbounded = |part: &Shape| part.as_array().is_some_and(ArrayShape::is_unbounded);
-    let mut definitions = flow.values.values().map(|value| value.definition).filter(|&at| {
-        let shape = module.shape(flow.positions.instruction(at));
-        shape.subshape(flow.positions.shape_index(at)).is_some_and(is_unbounded)
-    });
+    let is_unbounded =
+        |&at: &PositionId| flow.positions.part(module, at).as_array().is_some_and(ArrayShape::is_unbounded);
+    let mut definitions = flow.values.values().map(|value| value.definition).filter(is_unbounded);
     definitions.next().map_or(Ok(()), |at| {
         let instruction = module.instructions[flow.positions.instruction(at)].name.clone();
         Err(PlanError::Unbounded { instruction })

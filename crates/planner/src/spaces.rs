@@ -31,10 +31,7 @@ pub struct SpaceError {
 /// Asks that each value is in one memory wherever it appears. Linear in positions; a layout may leave it open, where
 /// kernels reach the memory as they reach main memory.
 pub(crate) fn agree(module: &Module, flow: &Dataflow, target: &Target) -> Result<(), SpaceError> {
-    let space = |position: PositionId| {
-        let shape = module.shape(flow.positions.instruction(position));
-        shape.subshape(flow.positions.shape_index(position)).map_or(MemorySpaceId::MAIN, MemorySpaceId::of)
-    };
+    let space = |position: PositionId| MemorySpaceId::of(flow.positions.part(module, position));
     for (id, value) in flow.values.iter() {
         let made = space(value.definition);
         let is_open = target.reaches_directly(made);

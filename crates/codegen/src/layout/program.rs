@@ -174,9 +174,7 @@ impl<'a> Program<'a> {
 
     /// The part of a shape at a position.
     pub(crate) fn part(&self, position: PositionId) -> &'a Shape {
-        let positions = &self.facts.flow.positions;
-        let shape = self.module.shape(positions.instruction(position));
-        shape.subshape(positions.shape_index(position)).expect("positions are parts of shapes")
+        self.facts.flow.positions.part(self.module, position)
     }
 
     /// The shape of a buffer where it is defined.

@@ -78,11 +78,8 @@ pub(super) fn updates_fed_by(
 
 /// The values whose definition has a layout on the host, and the parameters for which the caller asks for one.
 fn said_to_be_on_host(module: &Module, flow: &Dataflow) -> Vec<ValueId> {
-    let part = |position| {
-        let shape = module.shape(flow.positions.instruction(position));
-        shape.subshape(flow.positions.shape_index(position)).expect("positions are parts")
-    };
-    let defined = flow.values.iter().filter(|(_, value)| is_on_host(part(value.definition)));
+    let is_defined_there = |at| is_on_host(flow.positions.part(module, at));
+    let defined = flow.values.iter().filter(|(_, value)| is_defined_there(value.definition));
     let mut values: Vec<ValueId> = defined.map(|(value, _)| value).collect();
     let asked = module.config.entry_computation_layout.iter().flat_map(|asked| &asked.parameters);
     for (&parameter, shape) in module.entry_computation().parameters.iter().zip(asked) {

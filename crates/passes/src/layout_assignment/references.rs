@@ -16,19 +16,21 @@ use rustc_hash::FxHashMap;
 
 use super::sequential_instructions;
 
-/// Gives all references to one memory the layout that the first library call asks for. Returns whether any call did. Close
-/// to linear in the module.
+/// Gives all references to one memory the layout that the first library call asks for. Returns whether any had another, or
+/// any call now declares it. Close to linear in the module.
 pub(super) fn follow_calls(module: &mut Module, graph: &CallGraph, flow: &Dataflow) -> bool {
     if !module.shapes.iter().any(|shape| matches!(shape, Shape::Buffer(_))) {
         return false;
     }
     let asked = layouts_asked_for_references(module, graph, flow);
+    let mut changed = false;
     for (value, layout) in &asked {
         for &position in flow.positions_of(*value) {
             let id = flow.positions.instruction(position);
             let mut shape = module.shape(id).clone();
             if set_layout(&mut shape, flow.positions.shape_index(position), layout) {
                 module.set_shape(id, shape);
+                changed = true;
             }
         }
     }
@@ -41,9 +43,10 @@ pub(super) fn follow_calls(module: &mut Module, graph: &CallGraph, flow: &Datafl
         let is_about = is_asked(&id) || instruction.operands.iter().any(is_asked);
         if is_about && layouts_asked_for(module, id).is_none() {
             declare(module, id);
+            changed = true;
         }
     }
-    !asked.is_empty()
+    changed
 }
 
 /// The layout of each reference to memory for which some call asks for one.
@@ -54,8 +57,7 @@ fn layouts_asked_for_references(
 ) -> Vec<(ValueId, Layout)> {
     let is_reference = |value: ValueId| {
         let at = flow.values[value].definition;
-        let shape = module.shape(flow.positions.instruction(at)).subshape(flow.positions.shape_index(at));
-        matches!(shape, Some(Shape::Buffer(_)))
+        matches!(flow.positions.part(module, at), Shape::Buffer(_))
     };
     let in_place = InPlace::new(module);
     let mut sets: UnionFind<u32> = UnionFind::new(flow.values.len());

@@ -144,9 +144,8 @@ impl<'a> Source<'a> {
     }
 
     fn is_token(&self, value: ValueId) -> bool {
-        let (positions, at) = (&self.flow.positions, self.flow.values[value].definition);
-        let shape = self.module.shape(positions.instruction(at));
-        shape.subshape(positions.shape_index(at)) == Some(&Shape::Token)
+        let definition = self.flow.values[value].definition;
+        *self.flow.positions.part(self.module, definition) == Shape::Token
     }
 
     /// The leaf values of an instruction's result that take bytes, or may in another computation.
