@@ -51,12 +51,16 @@ def processor_time():
     return used.ru_utime + used.ru_stime
 
 
+class Refused(Exception):
+    """memplan did not estimate a module."""
+
+
 def estimate(memplan, module, backend):
     start = processor_time()
     run = subprocess.run([memplan, 'estimate', module, '--compiler', f'xla-{backend}', '--format', 'json'],
                          capture_output=True, text=True)
-    if run.returncode:
-        sys.exit(f'{module}: {run.stderr.strip()}')
+    if run.returncode not in (0, 3):  # 3: it does not fit
+        raise Refused(f'{module}: {run.stderr.strip()}')
     return json.loads(run.stdout)['total'], processor_time() - start
 
 
