@@ -78,7 +78,8 @@ fn ours() -> impl Iterator<Item = Program> {
     corpus().into_iter().filter(|program| program.is_ours)
 }
 
-/// What a program becomes, verified after each pass, and the totals of its plan, which is proved.
+/// What a program becomes, verified after each pass, and the totals of its plan, which is proved. The text of what it
+/// becomes is a program like any other: it is read, verified and planned once more.
 fn compiled(program: &Program, target: &Target) -> (Module, Totals) {
     let mut module = hlo::parse(&program.text("before")).unwrap();
     let options =
@@ -87,6 +88,8 @@ fn compiled(program: &Program, target: &Target) -> (Module, Totals) {
         .unwrap_or_else(|error| panic!("{} for {}: {}", program.name, target.name, explain(&error)));
     prove(&module, &compiled.planned, target)
         .unwrap_or_else(|error| panic!("{} for {}: {error}", program.name, target.name));
+    plan_and_prove(&mut hlo::parse(&hlo::print(&module)).unwrap(), target)
+        .unwrap_or_else(|error| panic!("{} for {}, once more: {error}", program.name, target.name));
     (module, compiled.planned.plan.totals)
 }
 

@@ -1,6 +1,6 @@
 //! Between literals, which are row-major and unpacked, and arrays in memory.
 
-use memplan_ir::{ArrayLiteral, ArrayShape, LiteralData};
+use memplan_ir::{ArrayLiteral, ArrayShape, ElementType, LiteralData};
 
 use crate::element::{At, Class, LANES, Lanes, load, store};
 use crate::memory::{Memory, Place};
@@ -44,6 +44,41 @@ pub(crate) fn read(
         element_type: t,
         dimensions: shape.dimensions.clone(),
         data: LiteralData::Bytes(bytes.into()),
+    }
+}
+
+/// Where the elements of an array, or of a part of one, lie: each at an offset that depends on its index.
+pub(crate) struct Elements<'a, F> {
+    pub(crate) place: Place,
+    pub(crate) addressing: &'a Addressing,
+    pub(crate) offset: F,
+}
+
+/// Copies elements of type `t` with all indices below `extents` from one array to another.
+pub(crate) fn copy(
+    t: ElementType,
+    extents: &[i64],
+    memory: &mut Memory,
+    from: Elements<'_, impl Fn(&[i64]) -> i64>,
+    to: Elements<'_, impl Fn(&[i64]) -> i64>,
+) {
+    let mut lanes = Lanes::new(Class::of(t), LANES);
+    let (mut sources, mut targets) = (Vec::with_capacity(LANES), Vec::with_capacity(LANES));
+    let mut flush = |sources: &mut Vec<i64>, targets: &mut Vec<i64>| {
+        load(t, memory.bytes(from.place), at(from.addressing, sources), sources.len(), &mut lanes);
+        store(t, &lanes, targets.len(), at(to.addressing, targets), memory.bytes_mut(to.place));
+        sources.clear();
+        targets.clear();
+    };
+    for_each_index(extents, |index| {
+        sources.push((from.offset)(index));
+        targets.push((to.offset)(index));
+        if sources.len() == LANES {
+            flush(&mut sources, &mut targets);
+        }
+    });
+    if !sources.is_empty() {
+        flush(&mut sources, &mut targets);
     }
 }
 

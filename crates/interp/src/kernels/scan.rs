@@ -5,7 +5,7 @@ use std::rc::Rc;
 use memplan_ir::{ArrayShape, ComputationId, InstructionId, Module, Scan};
 
 use crate::Error;
-use crate::element::{At, Class, LANES, Lanes, load, store};
+use crate::element::{At, LANES, load, store};
 use crate::frame::Frame;
 use crate::kernels::dense::{Dense, Work};
 use crate::kernels::{Kernel, Operand};
@@ -13,7 +13,7 @@ use crate::lambda::Lambda;
 use crate::lower::addressing;
 use crate::memory::{Memory, Place};
 use crate::pull::array_shape;
-use crate::transfer::{at, for_each_index};
+use crate::transfer::{self, Elements};
 use memplan_memory::Addressing;
 
 /// A map whose function is not one of elements alone. Others are loops.
@@ -85,10 +85,7 @@ pub(crate) struct ScanKernel {
     steps: i64,
     inputs: Vec<Stacked>,
     outputs: Vec<Stacked>,
-    /// For each carry its operand, and its result.
-    carries: Vec<(usize, usize)>,
-    /// Sizes in bytes of the carries.
-    sizes: Vec<usize>,
+    carries: Vec<Carry>,
     frame: Rc<Frame>,
 }
 
@@ -99,6 +96,18 @@ struct Stacked {
     addressing: Addressing,
     /// As the computation sees a slice.
     slice: Addressing,
+}
+
+/// An array that each step hands to the next. The computation may lay it out in another way than the operand and the
+/// result of the scan, since what is inside a kernel has no layout of the machine.
+struct Carry {
+    shape: ArrayShape,
+    operand: (usize, Addressing),
+    result: (usize, Addressing),
+    /// As a step finds it.
+    before: Addressing,
+    /// As a step leaves it.
+    after: Addressing,
 }
 
 impl ScanKernel {
@@ -130,20 +139,23 @@ impl ScanKernel {
             let slice = slice.ok_or_else(|| Error::invalid(module, id, "an output is not an array"))?;
             outputs.push(stacked(number, shape, slice)?);
         }
-        let (mut carries, mut sizes) = (Vec::new(), Vec::new());
-        for (k, operand) in operands.iter().enumerate().skip(n_inputs) {
-            let result = results[n_outputs + k - n_inputs];
-            let at = addressing(&operand.shape)?;
-            // Carries are handed on in their layouts.
-            if addressing(array_shape(module, callee.parameters[k])?)? != at || addressing(result.1)? != at {
-                return Err(Error::unsupported(module, id, "a carry changes its layout"));
-            }
-            carries.push((operand.number, result.0));
-            sizes.push(at.size);
+        let mut carries = Vec::new();
+        let kept = operands.iter().zip(&callee.parameters).skip(n_inputs);
+        let ends = results.iter().zip(&leaves).skip(n_outputs);
+        for ((operand, &parameter), (&(number, result), (_, after))) in kept.zip(ends) {
+            let after = after.as_array();
+            let after = after.ok_or_else(|| Error::invalid(module, id, "a carry is not an array"))?;
+            carries.push(Carry {
+                shape: operand.shape.clone(),
+                operand: (operand.number, addressing(&operand.shape)?),
+                result: (number, addressing(result)?),
+                before: addressing(array_shape(module, parameter)?)?,
+                after: addressing(after)?,
+            });
         }
         let steps = operands[0].shape.dimensions[scan.dimension as usize];
         let frame = Frame::new(module, module.instructions[id].called[0])?;
-        Ok(ScanKernel { scan, steps, inputs, outputs, carries, sizes, frame })
+        Ok(ScanKernel { scan, steps, inputs, outputs, carries, frame })
     }
 }
 
@@ -151,7 +163,7 @@ impl Kernel for ScanKernel {
     /// A slice of each input and output, the carries before and after a step, and what a step needs.
     fn scratch_bytes(&self) -> usize {
         let slices = self.inputs.iter().chain(&self.outputs).map(|s| s.slice.size);
-        let carries = self.sizes.iter().flat_map(|&size| [size, size]);
+        let carries = self.carries.iter().flat_map(|carry| [carry.before.size, carry.after.size]);
         Work::bytes(slices.chain(carries).chain([self.frame.scratch_bytes()]))
     }
 
@@ -166,12 +178,13 @@ impl Kernel for ScanKernel {
         let mut take = |size: usize| work.take::<u8>(size);
         let mut given: Vec<Place> = self.inputs.iter().map(|s| take(s.slice.size)).collect();
         let mut made: Vec<Place> = self.outputs.iter().map(|s| take(s.slice.size)).collect();
-        given.extend(self.sizes.iter().map(|&size| take(size)));
-        made.extend(self.sizes.iter().map(|&size| take(size)));
+        given.extend(self.carries.iter().map(|carry| take(carry.before.size)));
+        made.extend(self.carries.iter().map(|carry| take(carry.after.size)));
         let own = work.rest();
         let (n_inputs, n_outputs) = (self.inputs.len(), self.outputs.len());
-        for (&(operand, _), &carry) in self.carries.iter().zip(&given[n_inputs..]) {
-            memory.copy(operands[operand], carry);
+        for (carry, &before) in self.carries.iter().zip(&given[n_inputs..]) {
+            let (operand, addressing) = &carry.operand;
+            carry.copy(memory, (operands[*operand], addressing), (before, &carry.before));
         }
         for step in 0..self.steps {
             let at = if self.scan.is_reverse { self.steps - 1 - step } else { step };
@@ -182,44 +195,49 @@ impl Kernel for ScanKernel {
             for (output, &slice) in self.outputs.iter().zip(&made) {
                 output.copy(memory, self.scan.dimension, at, results[output.number], slice, false);
             }
-            for (&carry, &next) in given[n_inputs..].iter().zip(&made[n_outputs..]) {
-                memory.copy(next, carry);
+            for ((carry, &before), &after) in
+                self.carries.iter().zip(&given[n_inputs..]).zip(&made[n_outputs..])
+            {
+                carry.copy(memory, (after, &carry.after), (before, &carry.before));
             }
         }
-        for (&(_, result), &carry) in self.carries.iter().zip(&given[n_inputs..]) {
-            memory.copy(carry, results[result]);
+        for (carry, &before) in self.carries.iter().zip(&given[n_inputs..]) {
+            let (result, addressing) = &carry.result;
+            carry.copy(memory, (before, &carry.before), (results[*result], addressing));
         }
         Ok(())
+    }
+}
+
+impl Carry {
+    /// Copies the array from one place and layout to another.
+    fn copy(&self, memory: &mut Memory, from: (Place, &Addressing), to: (Place, &Addressing)) {
+        if from.1 == to.1 {
+            return memory.copy(from.0, to.0);
+        }
+        let [from, to] = [from, to].map(|(place, addressing)| {
+            let offset = |index: &[i64]| addressing.offset(index.iter().copied());
+            Elements { place, addressing, offset }
+        });
+        transfer::copy(self.shape.element_type, &self.shape.dimensions, memory, from, to);
     }
 }
 
 impl Stacked {
     /// Copies slice `step` out of the array, or back into it.
     fn copy(&self, memory: &mut Memory, along: i64, step: i64, array: Place, slice: Place, is_out: bool) {
-        let t = self.shape.element_type;
         let mut extents = self.shape.dimensions.clone();
         extents.remove(along as usize);
-        let mut lanes = Lanes::new(Class::of(t), LANES);
-        let (mut whole, mut within) = (Vec::with_capacity(LANES), Vec::with_capacity(LANES));
-        let mut flush = |whole: &mut Vec<i64>, within: &mut Vec<i64>| {
-            let (array, slice) = ((array, at(&self.addressing, whole)), (slice, at(&self.slice, within)));
-            let (from, to) = if is_out { (array, slice) } else { (slice, array) };
-            load(t, memory.bytes(from.0), from.1, whole.len(), &mut lanes);
-            store(t, &lanes, whole.len(), to.1, memory.bytes_mut(to.0));
-            whole.clear();
-            within.clear();
-        };
-        for_each_index(&extents, |index| {
-            within.push(self.slice.offset(index.iter().copied()));
+        let offset_in_array = |index: &[i64]| {
             let (before, after) = index.split_at(along as usize);
-            let index = before.iter().copied().chain([step]).chain(after.iter().copied());
-            whole.push(self.addressing.offset(index));
-            if whole.len() == LANES {
-                flush(&mut whole, &mut within);
-            }
-        });
-        if !whole.is_empty() {
-            flush(&mut whole, &mut within);
+            self.addressing.offset(before.iter().copied().chain([step]).chain(after.iter().copied()))
+        };
+        let offset_in_slice = |index: &[i64]| self.slice.offset(index.iter().copied());
+        let array = Elements { place: array, addressing: &self.addressing, offset: offset_in_array };
+        let slice = Elements { place: slice, addressing: &self.slice, offset: offset_in_slice };
+        match is_out {
+            true => transfer::copy(self.shape.element_type, &extents, memory, array, slice),
+            false => transfer::copy(self.shape.element_type, &extents, memory, slice, array),
         }
     }
 }

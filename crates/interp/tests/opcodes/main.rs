@@ -137,13 +137,24 @@ fn check(case: &str) -> Result<(), String> {
             compare(&found, &expected).map_err(|reason| format!("o{k} of device {d}: {reason}"))?;
         }
     }
-    let planned = in_arena(&module, devices, &inputs).map_err(|reason| format!("in the arena: {reason}"))?;
-    if planned == found { Ok(()) } else { Err(format!("the arena gives {planned:?} instead of {found:?}")) }
+    for target in ["cpu", "tpu-v5e"] {
+        let planned =
+            in_arena(&module, target, devices, &inputs).map_err(|reason| format!("on {target}: {reason}"))?;
+        if planned != found {
+            return Err(format!("on {target} the arena gives {planned:?} instead of {found:?}"));
+        }
+    }
+    Ok(())
 }
 
-/// What a module computes inside the memory of its plan.
-fn in_arena(module: &Module, devices: Devices, inputs: &[Vec<Literal>]) -> Result<Vec<Literal>, String> {
-    let (module, planned) = support::planned(module, "cpu")?;
+/// What a module computes inside the memory of its plan, arrays laid out as the target likes them.
+fn in_arena(
+    module: &Module,
+    target: &str,
+    devices: Devices,
+    inputs: &[Vec<Literal>],
+) -> Result<Vec<Literal>, String> {
+    let (module, planned) = support::planned(&support::laid_out(module, target)?, target)?;
     run_in_arena_on(&module, &planned.schedule, &planned.plan, devices, inputs, &Options::default())
         .map_err(|e| e.to_string())
 }
