@@ -4,6 +4,9 @@
 //! (unsigned 64-bit ones keep their bits), every float of at most 32 bits is an `f32` that holds a value of the
 //! narrower type exactly, and the rest are themselves. After each operation [`round`] brings a result back into its
 //! type, which is how XLA evaluates the narrow types too.
+//!
+//! [`load`] and [`store`] keep the bits of every NaN, signalling ones too, since moving an element must not change it.
+//! A narrow NaN is the `f32` NaN with the same sign and the same leading mantissa bits. Only `round` makes NaNs quiet.
 
 use memplan_ir::ElementType;
 use num_complex::{Complex32, Complex64};
@@ -147,8 +150,8 @@ pub(crate) fn load(t: ElementType, bytes: &[u8], at: At<'_>, n: usize, out: &mut
         (U32, Lanes::Int(v)) => read(bytes, at, &mut v[..n], |b| u32::from_le_bytes(b) as i64),
         (S64 | U64, Lanes::Int(v)) => read(bytes, at, &mut v[..n], i64::from_le_bytes),
         (F32, Lanes::F32(v)) => read(bytes, at, &mut v[..n], f32::from_le_bytes),
-        (Bf16, Lanes::F32(v)) => read(bytes, at, &mut v[..n], |b| half::bf16::from_le_bytes(b).to_f32()),
-        (F16, Lanes::F32(v)) => read(bytes, at, &mut v[..n], |b| half::f16::from_le_bytes(b).to_f32()),
+        (Bf16, Lanes::F32(v)) => read(bytes, at, &mut v[..n], |b| bf16_to_f32(u16::from_le_bytes(b))),
+        (F16, Lanes::F32(v)) => read(bytes, at, &mut v[..n], |b| f16_to_f32(u16::from_le_bytes(b))),
         (_, Lanes::F32(v)) => {
             let table = minifloat::decoding_table(t);
             read(bytes, at, &mut v[..n], |[b]: [u8; 1]| table[b as usize])
@@ -177,9 +180,9 @@ pub(crate) fn store(t: ElementType, lanes: &Lanes, n: usize, at: At<'_>, bytes: 
         (S32 | U32, Lanes::Int(v)) => write(bytes, at, &v[..n], |x| (x as u32).to_le_bytes()),
         (S64 | U64, Lanes::Int(v)) => write(bytes, at, &v[..n], i64::to_le_bytes),
         (F32, Lanes::F32(v)) => write(bytes, at, &v[..n], f32::to_le_bytes),
-        (Bf16, Lanes::F32(v)) => write(bytes, at, &v[..n], |x| half::bf16::from_f32(x).to_le_bytes()),
-        (F16, Lanes::F32(v)) => write(bytes, at, &v[..n], |x| half::f16::from_f32(x).to_le_bytes()),
-        (_, Lanes::F32(v)) => write(bytes, at, &v[..n], |x| [minifloat::encode(t, x as f64)]),
+        (Bf16, Lanes::F32(v)) => write(bytes, at, &v[..n], |x| bf16_from_f32(x).to_le_bytes()),
+        (F16, Lanes::F32(v)) => write(bytes, at, &v[..n], |x| f16_from_f32(x).to_le_bytes()),
+        (_, Lanes::F32(v)) => write(bytes, at, &v[..n], |x| [minifloat::code_of(t, x)]),
         (F64, Lanes::F64(v)) => write(bytes, at, &v[..n], f64::to_le_bytes),
         (C64, Lanes::C64(v)) => write(bytes, at, &v[..n], complex32_to_bytes),
         (C128, Lanes::C128(v)) => write(bytes, at, &v[..n], complex64_to_bytes),
@@ -188,7 +191,7 @@ pub(crate) fn store(t: ElementType, lanes: &Lanes, n: usize, at: At<'_>, bytes: 
 }
 
 /// Brings the first `n` lanes back into type `t`: integers wrap, predicates become 0 or 1, floats round to nearest
-/// even.
+/// even, NaNs of narrow floats become quiet.
 pub(crate) fn round(t: ElementType, lanes: &mut Lanes, n: usize) {
     use ElementType::*;
     match (t, lanes) {
@@ -265,6 +268,46 @@ fn store_packed(t: ElementType, lanes: &Lanes, n: usize, positions: &[i64], bits
         let byte = &mut bytes[bit / 8];
         *byte = *byte & !(mask << (bit % 8)) | (x & mask) << (bit % 8);
     }
+}
+
+/// The `f32` of a bfloat16, given by its bits. A NaN keeps its bits.
+fn bf16_to_f32(bits: u16) -> f32 {
+    f32::from_bits((bits as u32) << 16)
+}
+
+/// The bits of the bfloat16 nearest to `x`. A NaN keeps its leading bits.
+fn bf16_from_f32(x: f32) -> u16 {
+    if x.is_nan() {
+        return leading_bits_of_nan(x, 7);
+    }
+    half::bf16::from_f32(x).to_bits()
+}
+
+/// The `f32` of a half-precision number, given by its bits. A NaN keeps its bits.
+fn f16_to_f32(bits: u16) -> f32 {
+    const INFINITY: u16 = 0x7c00;
+    if bits & 0x7fff > INFINITY {
+        let (sign, mantissa) = ((bits & 0x8000) as u32, (bits & 0x3ff) as u32);
+        return f32::from_bits(sign << 16 | f32::INFINITY.to_bits() | mantissa << 13);
+    }
+    half::f16::from_bits(bits).to_f32()
+}
+
+/// The bits of the half-precision number nearest to `x`. A NaN keeps its leading bits.
+fn f16_from_f32(x: f32) -> u16 {
+    if x.is_nan() {
+        return leading_bits_of_nan(x, 10);
+    }
+    half::f16::from_f32(x).to_bits()
+}
+
+/// The NaN of `mantissa_bits` in 16 bits with the sign and the leading mantissa bits of `x`; the quiet NaN where those
+/// bits are all 0.
+fn leading_bits_of_nan(x: f32, mantissa_bits: u32) -> u16 {
+    let sign = (x.to_bits() >> 16) as u16 & 0x8000;
+    let mantissa = (x.to_bits() & 0x7f_ffff) >> (23 - mantissa_bits);
+    let mantissa = if mantissa == 0 { 1 << (mantissa_bits - 1) } else { mantissa };
+    sign | 0x7fff & !((1 << mantissa_bits) - 1) | mantissa as u16
 }
 
 fn complex32_from_bytes(b: [u8; 8]) -> Complex32 {

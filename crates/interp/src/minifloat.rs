@@ -63,7 +63,22 @@ pub(crate) fn decoding_table(t: ElementType) -> &'static [f32; 256] {
     tables!(F8e5m2 F8e4m3 F8e3m4 F8e4m3fn F8e4m3b11fnuz F8e5m2fnuz F8e4m3fnuz F8e8m0fnu F4e2m1fn F6e3m2fn F6e2m3fn)
 }
 
-/// The code nearest to a number, ties to even.
+/// The code of a number of the format, or the nearest code. A NaN keeps its sign and its leading mantissa bits where the
+/// format has several NaNs.
+pub(crate) fn code_of(t: ElementType, x: f32) -> u8 {
+    let f = format(t);
+    if !x.is_nan() || f.special != Special::Ieee {
+        return encode(t, x as f64);
+    }
+    let mantissa = (x.to_bits() & 0x7f_ffff) >> (23 - f.mantissa_bits);
+    match mantissa {
+        // The bits that made it a NaN are not among those that fit.
+        0 => encode(t, x as f64),
+        _ => encode(t, f64::INFINITY.copysign(x as f64)) | mantissa as u8,
+    }
+}
+
+/// The code nearest to a number, ties to even. NaNs become quiet.
 pub(crate) fn encode(t: ElementType, x: f64) -> u8 {
     let f = format(t);
     let (m, sign_bit) = (f.mantissa_bits, f.exponent_bits + f.mantissa_bits);
@@ -134,7 +149,9 @@ fn decode(f: &Format, code: u32) -> f32 {
     let all_ones = exponent == (1 << f.exponent_bits) - 1;
     match f.special {
         Special::Ieee if all_ones && mantissa == 0 => return sign_factor * f32::INFINITY,
-        Special::Ieee if all_ones => return f32::NAN.copysign(sign_factor),
+        Special::Ieee if all_ones => {
+            return f32::from_bits(sign << 31 | f32::INFINITY.to_bits() | mantissa << (23 - m));
+        }
         Special::Fn if magnitude == (1 << sign_bit) - 1 => return f32::NAN.copysign(sign_factor),
         Special::Fnuz if code == 1 << sign_bit => return f32::NAN,
         _ => {}

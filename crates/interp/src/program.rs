@@ -12,7 +12,7 @@ use std::sync::Arc;
 use memplan_ir::{BinaryOp, ComparisonDirection, ComparisonType, ElementType, UnaryOp};
 use smallvec::SmallVec;
 
-use crate::element::{At, Class, LANES, Lanes, load, round};
+use crate::element::{At, Class, LANES, Lanes, load};
 use crate::memory::{Memory, Place};
 use crate::{Error, math};
 
@@ -254,7 +254,6 @@ impl Machine {
                 let mut bytes = [0u8; LANES * 16];
                 crate::element::store(*from, x(0), n, At::Consecutive(0), &mut bytes);
                 load(*to, &bytes, At::Consecutive(0), n, out);
-                round(*to, out, n);
             }
             StepOp::ReducePrecision { element_type, exponent_bits, mantissa_bits } => {
                 math::reduce_precision(*element_type, *exponent_bits, *mantissa_bits, x(0), out, n);

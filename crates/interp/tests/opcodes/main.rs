@@ -2,6 +2,7 @@
 
 #[path = "../support/mod.rs"]
 mod support;
+mod moves;
 mod traits;
 
 use std::collections::{BTreeMap, BTreeSet};
