@@ -178,9 +178,12 @@ impl Device<'_> {
         };
         let Some(exchange) = self.exchange else { return collective::results(module, id, &[operands], 0) };
         let group = self.group(module, id, collective)?;
-        let own = group.iter().position(|&d| d == self.number);
-        let own =
-            own.ok_or_else(|| Error::unsupported(module, id, "this device is in none of its groups"))?;
+        let Some(own) = group.iter().position(|&d| d == self.number) else {
+            return match op {
+                Op::CollectiveBroadcast(_) => Ok(collective::zeros(&operands)),
+                _ => Err(Error::unsupported(module, id, "this device is in none of its groups")),
+            };
+        };
         let round = self.rounds.entry(id).or_default();
         *round += 1;
         let meeting = MeetingKey { instruction: id.index(), round: *round, first: group[0] };
@@ -201,7 +204,7 @@ impl Device<'_> {
         })
     }
 
-    /// The devices that this one exchanges with, in the order of the group.
+    /// The devices that this one exchanges with, in the order of the group; none where no group has it.
     fn group(&self, module: &Module, id: InstructionId, c: &Collective) -> Result<Vec<usize>, Error> {
         use CollectiveGroupMode::*;
         let Devices { replicas, partitions } = self.devices;
@@ -212,8 +215,12 @@ impl Device<'_> {
             FlattenedId => (self.number, self.devices.count()),
         };
         let group = listed_group(&c.replica_groups, own as i64)
-            .ok_or_else(|| Error::unsupported(module, id, "its groups are not understood"))?
-            .unwrap_or_else(|| (0..n as i64).collect());
+            .ok_or_else(|| Error::unsupported(module, id, "its groups are not understood"))?;
+        let group = match group {
+            Group::Everyone => (0..n as i64).collect(),
+            Group::Listed(members) => members,
+            Group::Nobody => Vec::new(),
+        };
         let mut members = Vec::new();
         for member in group {
             let member = usize::try_from(member).ok().filter(|&m| m < n);
@@ -230,19 +237,34 @@ impl Device<'_> {
     }
 }
 
-/// The group that has an id: `Some(None)` where all are one group, `None` where the groups cannot be read.
-fn listed_group(groups: &ReplicaGroups, own: i64) -> Option<Option<Vec<i64>>> {
+/// Whom a device meets at a collective.
+pub(crate) enum Group {
+    /// All devices: no groups are listed.
+    Everyone,
+    /// The members of its group, in order.
+    Listed(Vec<i64>),
+    /// It is in no group.
+    Nobody,
+}
+
+/// The group that has an id; `None` where the groups cannot be read.
+pub(crate) fn listed_group(groups: &ReplicaGroups, own: i64) -> Option<Group> {
+    let among = |ids: &[i64], members: i64| -> Option<Group> {
+        let mut groups = ids.chunks(usize::try_from(members).ok()?.max(1));
+        Some(groups.find(|group| group.contains(&own)).map_or(Group::Nobody, |it| Group::Listed(it.to_vec())))
+    };
     match groups {
-        ReplicaGroups::List(groups) if groups.is_empty() => Some(None),
-        ReplicaGroups::List(groups) => Some(Some(groups.iter().find(|g| g.contains(&own))?.clone())),
+        ReplicaGroups::List(groups) if groups.is_empty() => Some(Group::Everyone),
+        ReplicaGroups::List(groups) => {
+            let group = groups.iter().find(|group| group.contains(&own));
+            Some(group.map_or(Group::Nobody, |group| Group::Listed(group.clone())))
+        }
         ReplicaGroups::Iota { dimensions: [_, members], reshape, transpose } => {
             let order: Vec<usize> = match transpose.is_empty() {
                 true => (0..reshape.len()).collect(),
                 false => transpose.iter().map(|&d| d as usize).collect(),
             };
-            let ids = transposed_iota(reshape, &order);
-            let group = ids.chunks(usize::try_from(*members).ok()?.max(1)).find(|g| g.contains(&own))?;
-            Some(Some(group.to_vec()))
+            among(&transposed_iota(reshape, &order), *members)
         }
         ReplicaGroups::Mesh { mesh, axes } => {
             if mesh.devices.is_some() || axes.iter().any(|a| a.sub_axis.is_some()) {
@@ -252,10 +274,7 @@ fn listed_group(groups: &ReplicaGroups, own: i64) -> Option<Option<Vec<i64>>> {
             let within: Vec<usize> = axes.iter().map(|a| a.axis as usize).collect();
             let across = (0..extents.len()).filter(|d| !within.contains(d));
             let order: Vec<usize> = across.chain(within.iter().copied()).collect();
-            let members: i64 = within.iter().map(|&d| extents[d]).product();
-            let ids = transposed_iota(&extents, &order);
-            let group = ids.chunks(usize::try_from(members).ok()?.max(1)).find(|g| g.contains(&own))?;
-            Some(Some(group.to_vec()))
+            among(&transposed_iota(&extents, &order), within.iter().map(|&d| extents[d]).product())
         }
     }
 }

@@ -45,6 +45,15 @@ fn a_reduction_adds_up_each_group() {
 }
 
 #[test]
+fn who_is_in_no_group_of_a_broadcast_gets_zeros() {
+    let body = "ROOT r = s32[2] collective-broadcast(p), replica_groups={{2,1}}";
+    assert_eq!(run(body, "replica_count=4", 2), [[0, 0], [20, 21], [20, 21], [0, 0]]);
+    assert_eq!(run(body, "replica_count=1", 2), [[0, 0]]);
+    let body = "ROOT r = s32[1] collective-broadcast(p), replica_groups={{1},{3,0}}";
+    assert_eq!(run(body, "replica_count=4", 1), [[30], [10], [0], [30]]);
+}
+
+#[test]
 fn groups_may_be_an_iota() {
     let body = "ROOT r = s32[2] all-reduce(p), channel_id=1, use_global_device_ids=true, \
                 replica_groups=[2,2]<=[2,2]T(1,0), to_apply=add";

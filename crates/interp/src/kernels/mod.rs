@@ -24,6 +24,7 @@ mod sort;
 use memplan_ir::{ArrayShape, ElementType, EntityRef, InstructionId, Module, Op};
 
 use crate::Error;
+use crate::devices::{Group, listed_group};
 use crate::lambda::Lambda;
 use crate::memory::{Memory, Place};
 
@@ -113,6 +114,10 @@ pub(crate) fn whole_array_kernel(
             Box::new(bytes::BitcastConvertKernel::new(&operands[0], result(0))?)
         }
         Op::Bitcast => Box::new(bytes::CopyKernel { pairs: vec![(operands[0].number, 0)] }),
+        // Who is in no group receives from no one.
+        Op::CollectiveBroadcast(c) if matches!(listed_group(&c.replica_groups, 0), Some(Group::Nobody)) => {
+            Box::new(bytes::ZeroKernel)
+        }
         // One device: what is gathered, reduced or exchanged is its own.
         Op::AllReduce(_)
         | Op::AllReduceStart(_)

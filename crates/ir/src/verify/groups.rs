@@ -1,6 +1,6 @@
-//! Groups of devices: each device in one group, none left out.
+//! Groups of devices: each device in one group, none left out. Only a broadcast may leave devices out; they get zeros.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{Collective, Op, ReplicaGroups};
 
@@ -18,10 +18,14 @@ impl Verifier<'_> {
             if let Err(error) = check_ids(collective) {
                 self.report(id, error);
             }
-            // Only a reduction can do with groups of several sizes.
-            let is_even =
-                !matches!(instruction.op, Op::AllReduce(_) | Op::AllReduceStart(_) | Op::AllReduceDone(_));
-            if let Err(error) = check_replica_groups(&collective.replica_groups, is_even) {
+            let rule = match instruction.op {
+                Op::CollectiveBroadcast(_) => GroupRule { is_even: false, is_complete: false },
+                Op::AllReduce(_) | Op::AllReduceStart(_) | Op::AllReduceDone(_) => {
+                    GroupRule { is_even: false, is_complete: true }
+                }
+                _ => GroupRule { is_even: true, is_complete: true },
+            };
+            if let Err(error) = check_replica_groups(&collective.replica_groups, rule) {
                 self.report(id, error);
             }
             if let Err(error) = check_pairs(collective) {
@@ -34,6 +38,15 @@ impl Verifier<'_> {
     }
 }
 
+/// What must hold of the groups of an operation.
+#[derive(Clone, Copy)]
+struct GroupRule {
+    /// All groups have as many members.
+    is_even: bool,
+    /// The members of all groups are the numbers from 0 on.
+    is_complete: bool,
+}
+
 /// Global ids mean something across a channel only, and then every device is named.
 fn check_ids(collective: &Collective) -> Result<(), GroupError> {
     let is_empty = matches!(&collective.replica_groups, ReplicaGroups::List(groups) if groups.is_empty());
@@ -44,9 +57,9 @@ fn check_ids(collective: &Collective) -> Result<(), GroupError> {
     }
 }
 
-fn check_replica_groups(groups: &ReplicaGroups, is_even: bool) -> Result<(), GroupError> {
+fn check_replica_groups(groups: &ReplicaGroups, rule: GroupRule) -> Result<(), GroupError> {
     match groups {
-        ReplicaGroups::List(groups) => check_listed(groups, is_even),
+        ReplicaGroups::List(groups) => check_listed(groups, rule),
         ReplicaGroups::Iota { dimensions: [groups, members], reshape, transpose } => {
             let product = |extents: &[i64]| extents.iter().try_fold(1i64, |n, &d| n.checked_mul(d));
             let fills = product(reshape).is_some_and(|n| n > 0 && product(&[*groups, *members]) == Some(n));
@@ -67,21 +80,23 @@ fn check_replica_groups(groups: &ReplicaGroups, is_even: bool) -> Result<(), Gro
     }
 }
 
-fn check_listed(groups: &[Vec<i64>], is_even: bool) -> Result<(), GroupError> {
+fn check_listed(groups: &[Vec<i64>], rule: GroupRule) -> Result<(), GroupError> {
     let count = groups.iter().map(Vec::len).sum();
-    let mut seen = vec![false; count];
+    let mut seen = FxHashSet::default();
     for group in groups {
         if group.is_empty() {
             return Err(GroupError::Empty);
         }
-        if is_even && group.len() != groups[0].len() {
+        if rule.is_even && group.len() != groups[0].len() {
             return Err(GroupError::Uneven(groups[0].len(), group.len()));
         }
         for &device in group {
-            match usize::try_from(device).ok().and_then(|d| seen.get_mut(d)) {
-                None => return Err(GroupError::Gap { device, count }),
-                Some(seen) if *seen => return Err(GroupError::Repeated(device)),
-                Some(seen) => *seen = true,
+            let is_one = |device| !rule.is_complete || device < count;
+            if !usize::try_from(device).is_ok_and(is_one) {
+                return Err(GroupError::Gap { device, count });
+            }
+            if !seen.insert(device) {
+                return Err(GroupError::Repeated(device));
             }
         }
     }

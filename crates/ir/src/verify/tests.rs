@@ -395,12 +395,29 @@ fn groups() {
         ReplicaGroups::Mesh { mesh: Mesh { axes: vec![("x".into(), 2)], devices: None }, axes },
         "axis 1 is not one of the mesh",
     );
-    let gather = |i: &mut Instruction| {
+    let permute = |i: &mut Instruction| {
         let replica_groups = list(&[&[0, 1], &[2]]);
         i.called.clear();
-        i.op = Op::CollectiveBroadcast(Box::new(Collective { replica_groups, ..Collective::default() }));
+        i.op = Op::CollectivePermute(Box::new(Collective { replica_groups, ..Collective::default() }));
     };
-    check_instruction("all-reduce", gather, "replica_groups are invalid: groups have 2 and 1 members");
+    check_instruction("all-reduce", permute, "replica_groups are invalid: groups have 2 and 1 members");
+    let broadcast = |groups: &'static [&'static [i64]]| {
+        move |i: &mut Instruction| {
+            let replica_groups = list(groups);
+            i.called.clear();
+            i.op = Op::CollectiveBroadcast(Box::new(Collective { replica_groups, ..Collective::default() }));
+        }
+    };
+    let twice = broadcast(&[&[5, 2], &[2]]);
+    check_instruction(
+        "all-reduce",
+        twice,
+        "replica_groups are invalid: device 2 is in two groups, or twice in one",
+    );
+    let mut module = sample();
+    let id = find(&module, "all-reduce");
+    broadcast(&[&[5, 2], &[1]])(&mut module.instructions[id]);
+    assert!(verify(&module).is_ok(), "a broadcast may leave devices out");
     let check_pairs = |pairs: &[(i64, i64)], expected: &str| {
         let change = |i: &mut Instruction| {
             i.called.clear();
