@@ -505,7 +505,25 @@ body {
     f.add("collective_permute_nothing", "ROOT r = f32[3] collective-permute(p0), source_target_pairs={}", [some("f32", (3,))])
 
 
-FAMILIES = [unary, binary, convert, movement, reduce, products, indexing, sorting, numeric, random, control]
+def complex_order(f):
+    """Complex numbers with infinities and NaNs in either part, as far as XLA orders them."""
+    parts = [np.nan, 0.0, -0.0, 1.0, np.inf]
+    for t in ["c64", "c128"]:
+        d = DTYPES[t]
+        x = np.array([complex(a, b) for a in parts for b in parts], d)
+        f.add(f"sign_{t}_special", f"ROOT r = {shape_of(x)} sign(p0)", [x])
+        few = np.array([complex(a, b) for a in [np.nan, -0.0, 1.0] for b in [np.nan, -0.0, 2.0]], d)
+        a, b = np.repeat(few, len(few)), np.tile(few, len(few))
+        for op in ["maximum", "minimum"]:
+            f.add(f"{op}_{t}", f"ROOT r = {shape_of(a)} {op}(p0, p1)", [a, b])
+        for direction in ["EQ", "NE", "LT", "LE", "GT", "GE"]:
+            body = f"ROOT r = pred[{a.size}] compare(p0, p1), direction={direction}"
+            f.add(f"compare_{direction}_{t}", body, [a, b])
+        low, high = np.full_like(x, -1 + 3j), np.full_like(x, 2 - 1j)
+        f.add(f"clamp_{t}", f"ROOT r = {shape_of(x)} clamp(p0, p1, p2)", [low, x, high])
+
+
+FAMILIES = [unary, binary, convert, movement, reduce, products, indexing, sorting, numeric, random, control, complex_order]
 
 def main(families):
     out, wanted = sys.argv[1], sys.argv[2:]

@@ -24,7 +24,8 @@ pub(crate) fn unary(op: UnaryOp, t: ElementType, x: &Lanes, out: &mut Lanes, n: 
         (Lanes::C128(x), Lanes::F64(out)) => map1(x, out, n, complex_to_real(op)?),
         _ => return None,
     }
-    if op != UnaryOp::IsFinite {
+    // The real part is the number itself, and predicates need no rounding.
+    if !matches!(op, UnaryOp::IsFinite | UnaryOp::Real) {
         round(t.component(), out, n);
     }
     Some(())
@@ -83,13 +84,8 @@ pub(crate) fn compare(
             order(direction, x, y, out, n, |x, y| Some(x.total_cmp(&y)));
         }
         (Lanes::F64(x), Lanes::F64(y)) => order(direction, x, y, out, n, |x, y| x.partial_cmp(&y)),
-        // Complex numbers are equal or not; nothing else is defined for them.
-        (Lanes::C64(x), Lanes::C64(y)) => {
-            map2(x, y, out, n, |x, y| ((x == y) == (direction == ComparisonDirection::Eq)) as i64)
-        }
-        (Lanes::C128(x), Lanes::C128(y)) => {
-            map2(x, y, out, n, |x, y| ((x == y) == (direction == ComparisonDirection::Eq)) as i64)
-        }
+        (Lanes::C64(x), Lanes::C64(y)) => complex_order(direction, x, y, out, n),
+        (Lanes::C128(x), Lanes::C128(y)) => complex_order(direction, x, y, out, n),
         _ => unreachable!("both sides of a comparison have one class"),
     }
 }
@@ -291,6 +287,26 @@ fn order<T: Copy>(
     }
 }
 
+/// Compares complex numbers as XLA's CPU compiler does: two are in an order if their real parts are, or if those are equal
+/// and the imaginary parts are in the order. So `<=` and `>=` ask for the real parts alone.
+fn complex_order<T: Real>(
+    direction: ComparisonDirection,
+    x: &[Complex<T>],
+    y: &[Complex<T>],
+    out: &mut [i64],
+    n: usize,
+) {
+    use ComparisonDirection::*;
+    match direction {
+        Eq => map2(x, y, out, n, |x, y| (x == y) as i64),
+        Ne => map2(x, y, out, n, |x, y| (x != y) as i64),
+        Ge => map2(x, y, out, n, |x, y| (x.re >= y.re) as i64),
+        Le => map2(x, y, out, n, |x, y| (x.re <= y.re) as i64),
+        Gt => map2(x, y, out, n, |x, y| (x.re > y.re || x.re == y.re && x.im > y.im) as i64),
+        Lt => map2(x, y, out, n, |x, y| (x.re < y.re || x.re == y.re && x.im < y.im) as i64),
+    }
+}
+
 /// The instance of a function for integers of so many bits.
 macro_rules! of_width {
     ($bits:expr, $function:ident) => {
@@ -409,11 +425,7 @@ where
         UnaryOp::Rsqrt => |z| Complex::new(T::ONE, T::ZERO) / ComplexFloat::sqrt(z),
         UnaryOp::Sign => |z| {
             let magnitude = z.re.hypot(z.im);
-            if magnitude == T::ZERO || z.is_nan() {
-                z
-            } else {
-                Complex::new(z.re / magnitude, z.im / magnitude)
-            }
+            if magnitude == T::ZERO { z } else { Complex::new(z.re / magnitude, z.im / magnitude) }
         },
         UnaryOp::Sine => ComplexFloat::sin,
         UnaryOp::Sinh => ComplexFloat::sinh,
@@ -532,6 +544,9 @@ where
         BinaryOp::Subtract => |x, y| x - y,
         BinaryOp::Multiply => |x, y| x * y,
         BinaryOp::Divide => |x, y| x / y,
+        // As `>=` and `<=` of complex numbers, which ask for the real parts.
+        BinaryOp::Maximum => |x, y| if x.re >= y.re { x } else { y },
+        BinaryOp::Minimum => |x, y| if x.re <= y.re { x } else { y },
         BinaryOp::Power => |x, y| {
             let zero = Complex::new(T::ZERO, T::ZERO);
             if x == zero {

@@ -152,7 +152,7 @@ impl Lower<'_> {
                 let [low, x, high] =
                     self.all([(operand(0), low), (operand(1), domain), (operand(2), high)])?;
                 let raised = self.step(StepOp::Binary(BinaryOp::Maximum, t), class, [low, x]);
-                Ok(self.step(StepOp::Binary(BinaryOp::Minimum, t), class, [high, raised]))
+                Ok(self.step(StepOp::Binary(BinaryOp::Minimum, t), class, [raised, high]))
             }
             Op::Convert => {
                 let from = operand_type(0)?;
@@ -540,12 +540,12 @@ impl Lower<'_> {
         use BinaryOp::*;
         let is_int = t.is_integral() || t == ElementType::Pred;
         let is_fine = match op {
-            Add | Subtract | Multiply => true,
+            Add | Subtract | Multiply | Maximum | Minimum => true,
             Divide | Power => t != ElementType::Pred,
             And | Or | Xor => is_int,
             ShiftLeft | ShiftRightArithmetic | ShiftRightLogical => is_int,
             Mulhi => t.is_integral(),
-            Maximum | Minimum | Remainder => !t.is_complex(),
+            Remainder => !t.is_complex(),
             Atan2 => t.is_floating() || t.is_complex(),
             Complex => matches!(t, ElementType::F32 | ElementType::F64),
         };
