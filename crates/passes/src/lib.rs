@@ -66,6 +66,7 @@ mod report;
 mod resize;
 mod rewrite;
 mod row_blocks;
+mod rows;
 mod scalar;
 mod scatter_to_select;
 mod sharding_annotations;

@@ -18,7 +18,7 @@ use memplan_ir::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::region::{Region, Stage, is_inner_edge};
-use super::rows::{Outcome, Rows, on_block};
+use crate::rows::{Outcome, Rows, block_of, carried_type, neutral, on_block};
 use crate::scalar::Scalar;
 
 /// The attribute of a loop over blocks that says how many there are.
@@ -133,10 +133,8 @@ impl LoopBuilder<'_> {
     /// they are rounded once.
     fn carried_shape(&self, result: InstructionId) -> ArrayShape {
         let mut shape = self.module.shape(result).as_array().expect("results of loops are arrays").clone();
-        let t = shape.element_type;
-        let is_sum = matches!(self.region.treatments[&result].outcome, Outcome::Sum(BinaryOp::Add));
-        if is_sum && t.is_floating() && t.bits() < 32 {
-            shape.element_type = ElementType::F32;
+        if let Outcome::Sum(op) = self.region.treatments[&result].outcome {
+            shape.element_type = carried_type(op, shape.element_type);
         }
         shape
     }
@@ -223,9 +221,12 @@ impl LoopBuilder<'_> {
         let shape = match treatment.outcome {
             Outcome::Rows(rows) => block_of(self.module.shape(id), rows),
             Outcome::Sum(op) => {
-                if let (Op::Reduce { .. }, BinaryOp::Add) = (&copy.op, op) {
+                if let (Op::Reduce { .. }, Some(neutral)) = (&copy.op, neutral(op)) {
                     // What the sum starts with is there before the first block.
-                    copy.operands[1] = self.constant_like(body.computation, copy.operands[1], &copy.metadata);
+                    let array = self.module.shape(copy.operands[1]).as_array();
+                    let element_type = array.expect("a reduction starts with a scalar").element_type;
+                    let value = Scalar::integer(element_type, neutral);
+                    copy.operands[1] = self.constant(body.computation, value, &copy.metadata);
                 }
                 match &copy.op {
                     Op::Dot(_) => Shape::Array(self.carried_shape(id)),
@@ -244,17 +245,6 @@ impl LoopBuilder<'_> {
             _ => new,
         };
         body.copies.insert(id, new);
-    }
-
-    /// The zero of a scalar's type.
-    fn constant_like(
-        &mut self,
-        computation: ComputationId,
-        like: InstructionId,
-        note: &Note,
-    ) -> InstructionId {
-        let array = self.module.shape(like).as_array().expect("a reduction starts with a scalar");
-        self.constant(computation, Scalar::integer(array.element_type, 0), note)
     }
 
     /// Lets an iota count from the first element of the block.
@@ -392,21 +382,6 @@ impl LoopBuilder<'_> {
 
 /// Where a new instruction says that it comes from.
 type Note = Option<Arc<Metadata>>;
-
-/// The shape of a block.
-fn block_of(shape: &Shape, rows: Rows) -> Shape {
-    match shape {
-        Shape::Tuple(elements) => {
-            Shape::Tuple(elements.iter().map(|element| block_of(element, rows)).collect())
-        }
-        Shape::Array(array) => {
-            let mut array = array.clone();
-            array.dimensions[rows.dimension] = rows.unit;
-            Shape::Array(array)
-        }
-        other => other.clone(),
-    }
-}
 
 /// Lets a computation use what replaces some of its instructions, and lists what it needs in an order in which operands
 /// precede users: that of the text, and what is new right before its first user. Linear.

@@ -8,9 +8,9 @@ use rustc_hash::FxHashSet;
 use super::RowBlocks;
 use super::build::ATTRIBUTE;
 use super::region::{Program, Region, Stage, is_materialized, region};
-use super::rows::{Outcome, Rows};
 use crate::cost;
 use crate::remat;
+use crate::rows::{Outcome, Rows};
 
 /// The fewest bytes of an array that it is worth cutting.
 pub(super) fn smallest_worthwhile(

@@ -12,7 +12,7 @@
 //!                                               o[i] = dot(p, v[i])
 //! ```
 //!
-//! - [`rows`] says how each operation treats rows.
+//! - [`rows`](crate::rows) says how each operation treats rows.
 //! - [`region`] grows a region from one wide array, and divides it among loops.
 //! - [`choose`] says which regions pay, along which dimension, and in how many blocks.
 //! - [`build`] writes the loops.
@@ -28,7 +28,6 @@
 mod build;
 mod choose;
 mod region;
-mod rows;
 
 use memplan_ir::{InstructionId, Module, Names};
 use memplan_memory::{Bytes, Target};

@@ -23,9 +23,9 @@ use memplan_memory::Target;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::RowBlocks;
-use super::rows::{Outcome, Rows, Treatment, by_operand, by_result, first_array};
 use crate::cost::{self, CostClass, Hero};
 use crate::remat::is_recomputable;
+use crate::rows::{Outcome, Rows, Treatment, by_operand, by_result, first_array, is_repetition};
 
 /// Instructions that are computed block by block.
 #[derive(Clone, Debug)]
@@ -146,11 +146,6 @@ pub(super) fn is_materialized(program: Program<'_>, id: InstructionId) -> bool {
         ) && !matches!(program.module.instructions[id].op, Op::Gather(_))
     };
     !is_fused(id) || program.places.users.of(id).iter().any(|&user| !is_fused(user))
-}
-
-/// Whether an instruction makes a wide array of narrow ones by repeating elements, or of nothing.
-fn is_repetition(op: &Op) -> bool {
-    matches!(op, Op::Broadcast { .. } | Op::Iota { .. })
 }
 
 /// A region while it grows.

@@ -11,24 +11,26 @@
 //!   s = f32[768,768]           dot(z, y): a sum over rows
 //! ```
 //!
-//! What is not said here is left alone: convolutions along what is convolved, sorts along what is sorted, control flow.
+//! What is left alone, operation by operation, stands at the end of the list in [`parts_of_operands`]; of the others, what
+//! mixes rows: convolutions along what is convolved, sorts along what is sorted, reverses along what is reversed. Kernels
+//! ask (`fusion`: may a kernel hold a few rows at a time?), and so do loops over blocks of rows (`row_blocks`).
 
 use memplan_ir::{
-    ArrayShape, BinaryOp, ComputationId, Dimensions, Dot, GatherDimensions, InstructionId, Module, Op,
-    ScatterDimensions, Shape,
+    ArrayShape, BinaryOp, ComputationId, Dimensions, Dot, ElementType, GatherDimensions, InstructionId,
+    Module, Op, ScatterDimensions, Shape,
 };
 use smallvec::SmallVec;
 
 /// Where the rows of an array are: `n` rows in a dimension of `n * unit` elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Rows {
-    pub(super) dimension: usize,
-    pub(super) unit: i64,
+pub(crate) struct Rows {
+    pub(crate) dimension: usize,
+    pub(crate) unit: i64,
 }
 
 /// What becomes of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     /// The result has rows, too. Those of a tuple are along the same dimension of each element.
     Rows(Rows),
     /// The result is made of all rows by an operation whose order may change.
@@ -37,15 +39,15 @@ pub(super) enum Outcome {
 
 /// What an instruction makes of which parts of its operands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Treatment {
-    pub(super) outcome: Outcome,
+pub(crate) struct Treatment {
+    pub(crate) outcome: Outcome,
     /// For each operand its rows; `None` where each row takes the whole operand.
-    pub(super) operands: SmallVec<[Option<Rows>; 4]>,
+    pub(crate) operands: SmallVec<[Option<Rows>; 4]>,
 }
 
 impl Treatment {
     /// The rows of the result.
-    pub(super) fn rows(&self) -> Option<Rows> {
+    pub(crate) fn rows(&self) -> Option<Rows> {
         match self.outcome {
             Outcome::Rows(rows) => Some(rows),
             Outcome::Sum(_) => None,
@@ -54,14 +56,14 @@ impl Treatment {
 }
 
 /// What `n` rows of a result take; `None` where they cannot be computed one by one.
-pub(super) fn by_result(module: &Module, id: InstructionId, n: i64, rows: Rows) -> Option<Treatment> {
+pub(crate) fn by_result(module: &Module, id: InstructionId, n: i64, rows: Rows) -> Option<Treatment> {
     let operands = parts_of_operands(module, id, n, rows)?;
     let treatment = Treatment { outcome: Outcome::Rows(rows), operands };
     fits(module, id, n, &treatment).then_some(treatment)
 }
 
 /// What becomes of `n` rows of operand `number`.
-pub(super) fn by_operand(
+pub(crate) fn by_operand(
     module: &Module,
     id: InstructionId,
     n: i64,
@@ -78,7 +80,7 @@ pub(super) fn by_operand(
 
 /// An operation on a block of rows, which has `extent` elements where the whole has the rows' dimension. Its shape apart,
 /// that is the operation on the whole but for attributes that repeat extents.
-pub(super) fn on_block(op: &Op, treatment: &Treatment, extent: i64) -> Op {
+pub(crate) fn on_block(op: &Op, treatment: &Treatment, extent: i64) -> Op {
     let mut op = op.clone();
     let Some(rows) = treatment.rows() else { return op };
     match &mut op {
@@ -95,8 +97,49 @@ pub(super) fn on_block(op: &Op, treatment: &Treatment, extent: i64) -> Op {
     op
 }
 
+/// The shape of a block of rows.
+pub(crate) fn block_of(shape: &Shape, rows: Rows) -> Shape {
+    match shape {
+        Shape::Tuple(elements) => {
+            Shape::Tuple(elements.iter().map(|element| block_of(element, rows)).collect())
+        }
+        Shape::Array(array) => {
+            let mut array = array.clone();
+            array.dimensions[rows.dimension] = rows.unit;
+            Shape::Array(array)
+        }
+        other => other.clone(),
+    }
+}
+
+/// What a sum over a block begins with, as a whole number, where the sum over all blocks has its own beginning. `None` where
+/// it may begin with that as well, since it does not matter how often a value is taken.
+pub(crate) fn neutral(op: BinaryOp) -> Option<i64> {
+    match op {
+        BinaryOp::Add => Some(0),
+        BinaryOp::Multiply => Some(1),
+        _ => None,
+    }
+}
+
+/// The type in which sums over blocks are carried from block to block: narrow floating-point numbers in `f32`, so that they
+/// are rounded once.
+pub(crate) fn carried_type(op: BinaryOp, element_type: ElementType) -> ElementType {
+    match op {
+        BinaryOp::Add | BinaryOp::Multiply if element_type.is_floating() && element_type.bits() < 32 => {
+            ElementType::F32
+        }
+        _ => element_type,
+    }
+}
+
+/// Whether an instruction makes a wide array of narrow ones by repeating elements, or of nothing.
+pub(crate) fn is_repetition(op: &Op) -> bool {
+    matches!(op, Op::Broadcast { .. } | Op::Iota { .. })
+}
+
 /// The array in a shape; the first one of a tuple.
-pub(super) fn first_array(shape: &Shape) -> Option<&ArrayShape> {
+pub(crate) fn first_array(shape: &Shape) -> Option<&ArrayShape> {
     match shape {
         Shape::Tuple(elements) => first_array(elements.first()?),
         Shape::Array(array) => Some(array),
@@ -128,6 +171,7 @@ fn fits(module: &Module, id: InstructionId, n: i64, treatment: &Treatment) -> bo
             .all(|(&operand, &rows)| shape_has_rows(module.shape(operand), rows))
 }
 
+/// The rows that each operand gives for rows of the result; `None` where the result is not computed row by row.
 fn parts_of_operands(
     module: &Module,
     id: InstructionId,
@@ -143,25 +187,38 @@ fn parts_of_operands(
         (0..count).map(|number| if number < n_first { part } else { None }).collect::<SmallVec<_>>()
     };
     Some(match &instruction.op {
-        op if op.is_elementwise() => {
+        Op::Unary(_)
+        | Op::Binary(_)
+        | Op::Compare { .. }
+        | Op::Select
+        | Op::Clamp
+        | Op::Convert
+        | Op::StochasticConvert
+        | Op::Copy
+        | Op::ReducePrecision { .. } => {
             let is_array = |number: usize| array(number).is_some_and(|array| array.rank() > 0);
             (0..count).map(|number| is_array(number).then_some(rows)).collect()
         }
-        Op::BitcastConvert if d < array(0)?.rank() => all,
+        Op::Map { .. } | Op::GetTupleElement { .. } => all,
+        Op::BitcastConvert => (d < array(0)?.rank()).then_some(all)?,
         Op::Broadcast { dimensions } => first(1, place_of(dimensions, d).and_then(at)),
         Op::Reshape { .. } => {
             first(1, Some(through_reshape(module.shape(id).as_array()?, array(0)?, n, rows)?))
         }
         Op::Transpose { dimensions } => first(1, at(dimensions[d] as usize)),
-        Op::Reverse { dimensions } if place_of(dimensions, d).is_none() => all,
+        Op::Reverse { dimensions } => place_of(dimensions, d).is_none().then_some(all)?,
         Op::Slice { dimensions } => {
             let slice = dimensions[d];
             let is_whole = slice.start == 0 && slice.stride == 1 && slice.limit == array(0)?.dimensions[d];
             is_whole.then_some(all)?
         }
-        Op::DynamicSlice { slice_sizes } if slice_sizes[d] == array(0)?.dimensions[d] => first(1, Some(rows)),
-        Op::DynamicUpdateSlice if array(1)?.dimensions[d] == array(0)?.dimensions[d] => first(2, Some(rows)),
-        Op::Concatenate { dimension } if *dimension != d as i64 => all,
+        Op::DynamicSlice { slice_sizes } => {
+            (slice_sizes[d] == array(0)?.dimensions[d]).then(|| first(1, Some(rows)))?
+        }
+        Op::DynamicUpdateSlice => {
+            (array(1)?.dimensions[d] == array(0)?.dimensions[d]).then(|| first(2, Some(rows)))?
+        }
+        Op::Concatenate { dimension } => (*dimension != d as i64).then_some(all)?,
         Op::Pad { dimensions } => {
             let padding = dimensions[d];
             let is_none = padding.low == 0 && padding.high == 0 && padding.interior == 0;
@@ -175,12 +232,16 @@ fn parts_of_operands(
             let is_trivial = window.dimensions[d] == Default::default();
             is_trivial.then_some(first(count / 2, Some(rows)))?
         }
-        Op::Sort { dimension, .. } if *dimension != d as i64 => all,
+        Op::SelectAndScatter(window) => {
+            let is_trivial = window.dimensions[d] == Default::default();
+            is_trivial.then_some(first(2, Some(rows)))?
+        }
+        Op::Sort { dimension, .. } => (*dimension != d as i64).then_some(all)?,
+        Op::TopK { .. } => (d + 1 < array(0)?.rank()).then_some(all)?,
         Op::Iota { dimension } => {
             let is_exact = module.shape(id).as_array()?.element_type.is_integral();
             (*dimension != d as i64 || is_exact).then_some(all)?
         }
-        Op::GetTupleElement { .. } => all,
         Op::Dot(dot) => SmallVec::from_slice(&parts_of_dot(dot, array(0)?, array(1)?, rows)?),
         Op::Gather(gather) => SmallVec::from_slice(&parts_of_gather(gather, array(0)?, array(1)?, rows)?),
         Op::Scatter(scatter) if count == 3 => {
@@ -191,7 +252,65 @@ fn parts_of_operands(
             let is_batch = is_batch && dimensions.output_batch == d as i64;
             is_batch.then_some(first(1, at(dimensions.input_batch as usize)))?
         }
-        _ => return None,
+        Op::Fft { lengths, .. } => (d + lengths.len() < array(0)?.rank()).then_some(all)?,
+        Op::Cholesky { .. } | Op::TriangularSolve(_) => (d + 2 < array(0)?.rank()).then_some(all)?,
+        // Several arrays at a time, scales of blocks and groups of unequal size; statistics over all rows.
+        Op::Scatter(_)
+        | Op::ScaledDot(_)
+        | Op::RaggedDot(_)
+        | Op::Scan(_)
+        | Op::BatchNormTraining { .. }
+        | Op::BatchNormInference { .. }
+        | Op::BatchNormGrad { .. }
+        // Extents and places that only a run knows, or that a layout decides.
+        | Op::DynamicReshape
+        | Op::GetDimensionSize { .. }
+        | Op::SetDimensionSize { .. }
+        | Op::Bitcast
+        // Numbers that come in an order.
+        | Op::Rng { .. }
+        | Op::RngBitGenerator { .. }
+        | Op::RngGetAndUpdateState { .. }
+        // What is given, named, handed on as a whole, or decided elsewhere.
+        | Op::Parameter { .. }
+        | Op::Constant(_)
+        | Op::Tuple
+        | Op::AddDependency
+        | Op::AfterAll
+        | Op::OptimizationBarrier
+        | Op::Domain(_)
+        | Op::ReplicaId
+        | Op::PartitionId
+        | Op::While
+        | Op::Conditional
+        | Op::Call { .. }
+        | Op::Fusion(_)
+        | Op::CustomCall(_)
+        // Memory, devices and hosts.
+        | Op::CopyStart { .. }
+        | Op::CopyDone
+        | Op::AsyncStart(_)
+        | Op::AsyncUpdate(_)
+        | Op::AsyncDone(_)
+        | Op::Infeed(_)
+        | Op::Outfeed(_)
+        | Op::Send(_)
+        | Op::SendDone(_)
+        | Op::Recv(_)
+        | Op::RecvDone(_)
+        | Op::AllGather(_)
+        | Op::AllGatherStart(_)
+        | Op::AllGatherDone(_)
+        | Op::AllReduce(_)
+        | Op::AllReduceStart(_)
+        | Op::AllReduceDone(_)
+        | Op::ReduceScatter(_)
+        | Op::AllToAll(_)
+        | Op::RaggedAllToAll(_)
+        | Op::CollectiveBroadcast(_)
+        | Op::CollectivePermute(_)
+        | Op::CollectivePermuteStart(_)
+        | Op::CollectivePermuteDone(_) => return None,
     })
 }
 
@@ -270,7 +389,12 @@ fn plain_combiner(module: &Module, reducer: ComputationId) -> Option<BinaryOp> {
     parameters.sort_unstable();
     match root.op {
         Op::Binary(
-            op @ (BinaryOp::Add | BinaryOp::Maximum | BinaryOp::Minimum | BinaryOp::And | BinaryOp::Or),
+            op @ (BinaryOp::Add
+            | BinaryOp::Multiply
+            | BinaryOp::Maximum
+            | BinaryOp::Minimum
+            | BinaryOp::And
+            | BinaryOp::Or),
         ) if operands[..] == parameters[..] => Some(op),
         _ => None,
     }
@@ -368,3 +492,6 @@ fn parts_of_scatter(
 fn place_of(dimensions: &[i64], dimension: usize) -> Option<usize> {
     dimensions.iter().position(|&d| d == dimension as i64)
 }
+
+#[cfg(test)]
+mod tests;
