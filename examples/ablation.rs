@@ -113,6 +113,10 @@ impl Technique {
 const TECHNIQUES: &[Technique] = &[
     Technique { name: "algebra", turn_off: |options| drop_pass(options, "algebraic-simplifier") },
     Technique { name: "recomputation", turn_off: |options| drop_pass(options, "remat") },
+    Technique {
+        name: "sums and invariants within loops",
+        turn_off: |options| drop_pass(options, "keep-within-loops"),
+    },
     Technique { name: "recomputed rows of loops", turn_off: |options| drop_pass(options, "loop-residuals") },
     Technique { name: "loop state in place", turn_off: |options| drop_pass(options, "loop-state-in-place") },
     Technique { name: "gradients of gathers", turn_off: |options| drop_pass(options, "scatter-to-select") },

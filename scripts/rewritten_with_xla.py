@@ -132,7 +132,12 @@ def report(rows):
     text += "`scripts/rewritten_with_xla.py` made this. Bytes are XLA's own figures (argument + output - alias + temp),\n"
     text += "of its compilers in jaxlib, for an H100, a v5e and the CPU; MB are 10^6 bytes. *Expected* is the same ratio by\n"
     text += "`memplan estimate`; *time* is the ratio of the cost model's seconds, which is a model; *cycles* is the ratio of\n"
-    text += "libtpu's own estimated cycles.\n"
+    text += "libtpu's own estimated cycles.\n\n"
+    text += "Rewrites leave numbers as they are, up to what XLA's compilers change themselves: the algebra of constants, and the order\n"
+    text += "in which a reduction combines its elements, which HLO leaves open. What a loop stacks and a reduction sums up after it is summed up row by row, in the order of the steps;\n"
+    text += "blocks of rows are summed block by block. Sums narrower than f32 are carried in f32 from step to step, so that they are\n"
+    text += "rounded no more often than XLA rounds them. A value that is computed again, or once for all steps, is computed by the\n"
+    text += "same operations.\n"
     for compiler in dict.fromkeys(row["compiler"] for row in rows):
         mine = [row for row in rows if row["compiler"] == compiler]
         whole = [row for row in mine if isinstance(row.get("before"), int)]

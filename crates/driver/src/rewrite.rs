@@ -162,8 +162,13 @@ pub fn rewrite(
 }
 
 /// The body of every function in its place, and shardings on what they are about.
-const FLAT: &[&dyn Pass] =
-    &[&passes::CALL_INLINER, &passes::SHARDING_FOLDING, &passes::TUPLE_SIMPLIFIER, &passes::DCE];
+const FLAT: &[&dyn Pass] = &[
+    &passes::CALL_INLINER,
+    &passes::FLAT_LOOP_STATE,
+    &passes::SHARDING_FOLDING,
+    &passes::TUPLE_SIMPLIFIER,
+    &passes::DCE,
+];
 
 /// What to rewrite for.
 struct Search<'a> {

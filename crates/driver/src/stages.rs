@@ -2,8 +2,8 @@
 
 use memplan_passes::AnyPass::{self, Static};
 use memplan_passes::{
-    DCE, DONATION, FUSION, FUSION_OF_UPDATES, Fusion, HOST_OFFLOAD, LAYOUT_ASSIGNMENT, LEGALIZE,
-    LOOP_RESIDUALS, LOOP_STATE_IN_PLACE, OPTIMIZATION_BARRIER_EXPANDER, Pass, Pipeline, REMAT,
+    DCE, DONATION, FUSION, FUSION_OF_UPDATES, Fusion, HOST_OFFLOAD, KEEP_WITHIN_LOOPS, LAYOUT_ASSIGNMENT,
+    LEGALIZE, LOOP_RESIDUALS, LOOP_STATE_IN_PLACE, OPTIMIZATION_BARRIER_EXPANDER, Pass, Pipeline, REMAT,
     SCATTER_TO_SELECT, SIMPLIFY, TAKE_APART, UNINITIALIZED_RESULTS,
 };
 
@@ -63,8 +63,14 @@ impl Default for Stages {
                 ),
                 Pipeline::new(
                     "recompute rows",
-                    "compute rows again that one loop keeps for another, and write rows where others were read",
-                    [Static(&LOOP_RESIDUALS), Static(&LOOP_STATE_IN_PLACE), Static(&SIMPLIFY)],
+                    "keep nothing that stays the same or is summed, compute rows again that one loop keeps for another, \
+                     and write rows where others were read",
+                    [
+                        Static(&KEEP_WITHIN_LOOPS),
+                        Static(&LOOP_RESIDUALS),
+                        Static(&LOOP_STATE_IN_PLACE),
+                        Static(&SIMPLIFY),
+                    ],
                 ),
                 Pipeline::new(
                     "lay out",

@@ -107,7 +107,10 @@ pub use fusion_inliner::FUSION_INLINER;
 pub use host_offload::HOST_OFFLOAD;
 pub use layout_assignment::{LAYOUT_ASSIGNMENT, LayoutAssignment};
 pub use loop_residuals::{LOOP_RESIDUALS, LoopResiduals, ResidualPair, ResidualsReport};
-pub use loop_state::{LOOP_STATE_IN_PLACE, LoopStateInPlace, UNINITIALIZED_RESULTS};
+pub use loop_state::{
+    FLAT_LOOP_STATE, KEEP_WITHIN_LOOPS, KeepWithinLoops, LOOP_STATE_IN_PLACE, LoopStateInPlace,
+    UNINITIALIZED_RESULTS,
+};
 pub use one_in::OneIn;
 pub use optimization_barrier_expander::OPTIMIZATION_BARRIER_EXPANDER;
 pub use pass::{
@@ -155,12 +158,14 @@ pub const ALL: &[&dyn Pass] = &[
     &DEFAULT_LAYOUTS,
     &DONATION,
     &DYNAMIC_MARKS,
+    &FLAT_LOOP_STATE,
     &FLATTEN_CALL_GRAPH,
     &FOLLOWABLE,
     &FUSION,
     &FUSION_INLINER,
     &FUSION_OF_UPDATES,
     &HOST_OFFLOAD,
+    &KEEP_WITHIN_LOOPS,
     &LAYOUT_ASSIGNMENT,
     &LEGALIZE,
     &LOOP_RESIDUALS,

@@ -46,6 +46,12 @@ impl Loop {
         [self.id, self.init, self.state, self.next, self.condition_state(module)]
     }
 
+    /// Whether the program says how elements of the state are spread over devices.
+    pub(crate) fn is_sharded(&self, module: &Module) -> bool {
+        let extras = self.tuples(module).map(|id| module.instructions[id].extras.as_ref());
+        extras.into_iter().flatten().any(|extras| extras.sharding.is_some())
+    }
+
     /// Whether each step hands an element on as it is.
     pub(crate) fn passes_on(&self, module: &Module, element: u32) -> bool {
         let next = module.instructions[self.next].operands[element as usize];

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use crate::AnyPass::{self, Static};
 use crate::{
     ALGEBRAIC_SIMPLIFIER, BITCAST_EXPANDER, CALL_INLINER, CONDITIONAL_SIMPLIFIER, CONSTANT_FOLDING,
-    COPY_INSERTION, CSE, DCE, DEFAULT_LAYOUTS, DYNAMIC_MARKS, FLATTEN_CALL_GRAPH, FUSION_INLINER,
-    HOST_OFFLOAD, Pipeline, TELL_APART, TUPLE_CONSTANT_EXPANDER, TUPLE_SIMPLIFIER,
+    COPY_INSERTION, CSE, DCE, DEFAULT_LAYOUTS, DYNAMIC_MARKS, FLAT_LOOP_STATE, FLATTEN_CALL_GRAPH,
+    FUSION_INLINER, HOST_OFFLOAD, Pipeline, TELL_APART, TUPLE_CONSTANT_EXPANDER, TUPLE_SIMPLIFIER,
     WHILE_INVARIANT_CODE_MOTION, WHILE_SIMPLIFIER,
 };
 
@@ -38,11 +38,12 @@ pub const SIMPLIFY: Pipeline = Pipeline {
 /// Takes apart what comes in whole and is put together anew.
 pub const TAKE_APART: Pipeline = Pipeline {
     name: "take-apart",
-    description: "take fusions, bitcasts and constant tuples apart, since what is worth having together is decided anew",
+    description: "take fusions, bitcasts, and tuples in constants and loops apart: what is worth having together is decided anew",
     passes: Cow::Borrowed(&[
         Static(&BITCAST_EXPANDER),
         Static(&TUPLE_CONSTANT_EXPANDER),
         Static(&FUSION_INLINER),
+        Static(&FLAT_LOOP_STATE),
     ]),
     rounds: 1,
 };

@@ -4,7 +4,7 @@ use memplan_ir::{Module, Op};
 use memplan_memory::{Compiler, Target};
 use memplan_passes as passes;
 use memplan_passes::AnyPass::{self, Static};
-use memplan_passes::{LoopResiduals, OneIn, Pipeline, Products, Remat, RowBlocks, Tie};
+use memplan_passes::{KeepWithinLoops, LoopResiduals, OneIn, Pipeline, Products, Remat, RowBlocks, Tie};
 
 use crate::FirstGuess;
 
@@ -56,6 +56,11 @@ impl Rewrite {
             replaces: None,
         };
         vec![
+            rewrite(
+                "within loops",
+                "a loop sums up what it would stack to be summed, and stacks nothing that stays the same",
+                within_loops,
+            ),
             Rewrite {
                 cleanup: after_loops.clone(),
                 takes_products: true,
@@ -103,6 +108,13 @@ impl Rewrite {
             },
         ]
     }
+}
+
+/// Simplified first, since what never changes may only then be seen not to; which could lose what a program says of how it is
+/// spread over devices.
+fn within_loops(now: &Situation<'_>) -> Vec<AnyPass> {
+    let way = KeepWithinLoops { simplifies_first: true, ..passes::KEEP_WITHIN_LOOPS };
+    if now.is_partitioned { Vec::new() } else { vec![way.into()] }
 }
 
 /// Blocks of small arrays, too, or only of the widest, as every loop costs time.

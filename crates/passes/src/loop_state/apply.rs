@@ -1,6 +1,7 @@
 //! Two elements of a loop's state become one.
 
 use memplan_ir::{InstructionId, Module, Names, Op, Shape, Sharding, SliceDimension};
+use rustc_hash::FxHashMap;
 
 use super::find::Match;
 use super::site::Site;
@@ -94,6 +95,41 @@ fn drop_elements(module: &mut Module, of: &Loop, is_gone: &[bool]) {
                 leaves.retain(|_| i.next().is_some_and(|i| !is_gone[i]));
             }
         }
+    }
+}
+
+/// Adds an element to the state, which begins as `init` and becomes `next` in each step. Returns its number.
+/// [`set_shapes`] is to be called when all are added.
+pub(super) fn add_element(module: &mut Module, of: &Loop, init: InstructionId, next: InstructionId) -> u32 {
+    let element = module.instructions[of.init].operands.len() as u32;
+    module.instructions[of.init].operands.push(init);
+    module.instructions[of.next].operands.push(next);
+    for id in of.tuples(module) {
+        if let Some(extras) = &mut module.instructions[id].extras {
+            // It says where all of the state comes from, which this no longer is.
+            extras.origin = None;
+        }
+    }
+    element
+}
+
+/// Lets everybody use what stands for an instruction, which is listed in time for that. Linear in the computations concerned.
+pub(super) fn use_instead(module: &mut Module, stands_for: &FxHashMap<InstructionId, InstructionId>) {
+    let mut computations: Vec<_> = stands_for.keys().map(|&id| module.instructions[id].parent).collect();
+    computations.sort_unstable();
+    computations.dedup();
+    for computation in computations {
+        for id in module.computations[computation].instructions.clone() {
+            for operand in &mut module.instructions[id].operands {
+                *operand = stands_for.get(operand).copied().unwrap_or(*operand);
+            }
+        }
+        let root = module.computations[computation].root;
+        if let Some(&new) = stands_for.get(&root) {
+            module.computations[computation].root = new;
+            module.list(new);
+        }
+        module.put_operands_first(computation);
     }
 }
 

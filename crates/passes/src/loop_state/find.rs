@@ -22,18 +22,40 @@ pub(super) struct Match {
 
 /// Which rows of an array a step touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Rows {
-    dimension: usize,
+pub(super) struct Rows {
+    pub(super) dimension: usize,
     /// How many in one step.
-    count: i128,
-    first: Line,
+    pub(super) count: i128,
+    pub(super) first: Line,
 }
 
 /// An element of the state that does nothing but have rows read, or rows written.
-pub(super) struct Candidate {
-    pub(super) element: u32,
+struct Candidate {
+    element: u32,
     shape: ShapeId,
     rows: Vec<Rows>,
+}
+
+/// An element of the state of which the loop writes every row once, and reads none.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Made {
+    pub(super) element: u32,
+    pub(super) shape: ShapeId,
+    pub(super) rows: Rows,
+    /// How often the loop runs.
+    pub(super) n_steps: i64,
+}
+
+impl Made {
+    /// The instruction that writes the rows of a step.
+    pub(super) fn update(&self, module: &Module, of: &Loop) -> InstructionId {
+        module.instructions[of.next].operands[self.element as usize]
+    }
+
+    /// The rows of a step.
+    pub(super) fn row(&self, module: &Module, of: &Loop) -> InstructionId {
+        module.instructions[self.update(module, of)].operands[1]
+    }
 }
 
 /// The pairs that one array each can be. Every element is in one pair at most. Linear in the loop, but for elements of
@@ -76,18 +98,20 @@ pub(super) fn matches(module: &Module, users: &Users, homes: &Homes<'_>, of: &Lo
 }
 
 /// The elements of which the loop writes every row, and reads none.
-pub(super) fn made_row_by_row(module: &Module, users: &Users, of: &Loop) -> Vec<Candidate> {
+pub(super) fn made_row_by_row(module: &Module, users: &Users, of: &Loop) -> Vec<Made> {
     let Some(n_steps) = trip_count(module, of.id).filter(|&n| n > 0) else { return Vec::new() };
     let mut lines = Lines::new(module, of, n_steps);
     let n_elements = module.instructions[of.init].operands.len() as u32;
-    let is_written_whole = |lines: &Lines<'_>, made: &Candidate| {
-        let &[Rows { dimension, count, first }] = made.rows.as_slice() else { return false };
-        let n_rows = module.shape_of(made.shape).as_array().map(|array| array.dimensions[dimension]);
-        first.step.abs() == count && n_rows.is_some_and(|n| count * lines.n_steps == i128::from(n))
+    let made_whole = |written: Candidate, n_steps: i128| {
+        let &[rows] = written.rows.as_slice() else { return None };
+        let n_rows = module.shape_of(written.shape).as_array()?.dimensions[rows.dimension];
+        let is_whole = rows.first.step.abs() == rows.count && rows.count * n_steps == i128::from(n_rows);
+        let n_steps = i64::try_from(n_steps).ok()?;
+        is_whole.then_some(Made { element: written.element, shape: written.shape, rows, n_steps })
     };
     (0..n_elements)
         .filter_map(|element| {
-            written(module, users, of, &mut lines, element).filter(|made| is_written_whole(&lines, made))
+            made_whole(written(module, users, of, &mut lines, element)?, i128::from(n_steps))
         })
         .collect()
 }

@@ -29,14 +29,20 @@
 mod accumulate;
 mod apply;
 mod find;
+mod flat;
 mod line;
 mod part_of_row;
 mod site;
+mod summed;
+mod unchanging;
 mod uninitialized;
+mod within;
 
 use memplan_ir::{Module, Names, Users};
 
+pub use flat::FLAT_LOOP_STATE;
 pub use uninitialized::UNINITIALIZED_RESULTS;
+pub use within::{KEEP_WITHIN_LOOPS, KeepWithinLoops};
 
 use crate::homes::Homes;
 use crate::loops::loops;

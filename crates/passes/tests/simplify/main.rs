@@ -6,4 +6,5 @@ mod filetests;
 mod random;
 mod random_loops;
 mod random_scans;
+mod random_stacks;
 mod scaling;
