@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use memplan::analysis::Sources;
 use memplan::driver::exceeded;
 use memplan::memory::{AllocationKind, Bytes, Compiler, MemoryPlan, PlanFile, Target, Totals};
 use memplan::plan::{KeptBy, Lifetime, PeakReport, PlanOptions, lifetimes, peak_report};
@@ -60,7 +61,12 @@ impl Planned {
     }
 
     /// What people want to know of the value at a position.
-    fn describe<'py>(&self, py: Python<'py>, position: &ir::Position) -> PyResult<Bound<'py, PyDict>> {
+    fn describe<'py>(
+        &self,
+        py: Python<'py>,
+        sources: &Sources<'_>,
+        position: &ir::Position,
+    ) -> PyResult<Bound<'py, PyDict>> {
         let row = PyDict::new(py);
         let instruction = &self.module.instructions[position.instruction];
         row.set_item("instruction", &*instruction.name)?;
@@ -69,10 +75,7 @@ impl Planned {
         row.set_item("opcode", instruction.op.opcode().to_string())?;
         row.set_item("shape", memplan::advice::shape_at(&self.module, position))?;
         row.set_item("operation", memplan::analysis::operation(&self.module, position.instruction))?;
-        row.set_item(
-            "source",
-            memplan::analysis::user_frame(&self.module, position.instruction).map(|frame| frame.to_string()),
-        )?;
+        row.set_item("source", sources.user(position.instruction).map(|frame| frame.to_string()))?;
         Ok(row)
     }
 
@@ -166,11 +169,12 @@ impl Planned {
     /// What is live at the peak, the largest first.
     fn holders<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let name = |id: ir::InstructionId| self.module.instructions[id].name.to_string();
+        let sources = Sources::new(&self.module);
         self.peak
             .buffers
             .iter()
             .map(|buffer| {
-                let row = self.describe(py, &buffer.position)?;
+                let row = self.describe(py, &sources, &buffer.position)?;
                 row.set_item("bytes", buffer.slice.size.0)?;
                 row.set_item("kind", self.kind(buffer.slice))?;
                 row.set_item("offset", buffer.slice.offset.0)?;
@@ -205,10 +209,12 @@ impl Planned {
     /// The table of buffers row by row, with the value that each begins with.
     fn records<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let flow = &self.planned.facts.flow;
+        let sources = Sources::new(&self.module);
         self.lifetimes
             .iter()
             .map(|l| {
-                let row = self.describe(py, &flow.positions.position(flow.values[l.value].definition))?;
+                let row =
+                    self.describe(py, &sources, &flow.positions.position(flow.values[l.value].definition))?;
                 row.set_item("kind", self.kind(l.slice))?;
                 row.set_item("allocation", l.slice.allocation.as_u32())?;
                 row.set_item("offset", l.slice.offset.0)?;

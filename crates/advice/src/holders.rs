@@ -2,7 +2,7 @@
 //! keeps them.
 
 use indexmap::IndexMap;
-use memplan_analysis::{Time, ValueClass, ValueId, folded_operation, innermost_frame, operation, user_frame};
+use memplan_analysis::{Time, ValueClass, ValueId, folded_operation, operation};
 use memplan_ir::{ArrayShape, Module, Position, Shape};
 use memplan_memory::{Bytes, HeldEntry, HolderEntry, MemorySpaceId, PeakEntry, PlanFile};
 use memplan_planner::{PeakBuffer, PeakReport, Planned, peak_report_in, report_at};
@@ -210,8 +210,8 @@ impl Holder {
             name => folded_operation(name),
         };
         let text = |frame: memplan_analysis::SourceFrame<'_>| frame.to_string();
-        let source = user_frame(module, maker);
-        let library_source = innermost_frame(module, maker).filter(|frame| Some(*frame) != source);
+        let source = words.sources.user(maker);
+        let library_source = words.sources.innermost(maker).filter(|frame| Some(*frame) != source);
         Holder {
             bytes,
             operation: name,

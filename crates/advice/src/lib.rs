@@ -11,7 +11,6 @@ mod words;
 
 pub use holders::{Group, GroupBy, Holder, Peak, note_peaks, peak_entries, peaks, shape_at};
 pub use memplan_analysis::{
-    Phase, Phases, SourceFrame, ValueClass, ValueClasses, folded_operation, innermost_frame, operation,
-    user_frame,
+    Phase, Phases, SourceFrame, Sources, ValueClass, ValueClasses, folded_operation, operation,
 };
 pub use words::Words;

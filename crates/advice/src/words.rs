@@ -1,7 +1,7 @@
 //! Instructions and values in words: what made a value, and what it is kept for.
 
 use memplan_analysis::{
-    Facts, Phase, ValueClasses, ValueId, ValueKind, folded_operation, operation, user_frame,
+    Facts, Phase, Sources, ValueClasses, ValueId, ValueKind, folded_operation, operation,
 };
 use memplan_ir::{InstructionId, Module, Op, Users};
 use memplan_planner::{KeptBy, kept_by};
@@ -15,13 +15,21 @@ pub struct Words<'a> {
     pub facts: &'a Facts,
     /// What each value is.
     pub classes: ValueClasses,
+    /// Which lines of the user's program they come from.
+    pub sources: Sources<'a>,
     users: Users,
 }
 
 impl<'a> Words<'a> {
     /// Takes time close to linear in the module.
     pub fn new(module: &'a Module, facts: &'a Facts) -> Words<'a> {
-        Words { module, facts, classes: ValueClasses::new(module, facts), users: Users::new(module) }
+        Words {
+            module,
+            facts,
+            classes: ValueClasses::new(module, facts),
+            sources: Sources::new(module),
+            users: Users::new(module),
+        }
     }
 
     /// The instruction whose name and line say best where a value comes from: for state of a loop what the loop writes
@@ -123,7 +131,7 @@ impl<'a> Words<'a> {
             Op::Conditional => "conditional",
             _ => return self.does(id),
         };
-        let at = user_frame(self.module, id).map_or_else(
+        let at = self.sources.user(id).map_or_else(
             || format!(", {}", self.module.instructions[id].name),
             |frame| format!(" at {frame}"),
         );

@@ -1,85 +1,11 @@
-//! Where an instruction comes from, in the words of the framework: the operation, the line of the user's program, and the
-//! operation with the numbers of layers left out, by which like things are grouped.
+//! Where an instruction comes from, in the words of the framework: the operation, and the operation with the numbers of
+//! layers left out, by which like things are grouped.
 
 use memplan_ir::{InstructionId, Module};
 
 /// The framework's name of the operation that an instruction comes from; empty where it says nothing.
 pub fn operation(module: &Module, instruction: InstructionId) -> &str {
     module.instructions[instruction].metadata.as_ref().map_or("", |metadata| &metadata.op_name)
-}
-
-/// A line of source code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SourceFrame<'m> {
-    /// The file, as the framework names it.
-    pub file: &'m str,
-    /// The line, from 1.
-    pub line: i32,
-    /// The function; empty where nothing is said.
-    pub function: &'m str,
-}
-
-/// `file:line`.
-impl std::fmt::Display for SourceFrame<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}:{}", self.file, self.line)
-    }
-}
-
-impl SourceFrame<'_> {
-    /// Whether the file belongs to an installed package or to Python itself, and not to the user.
-    pub fn is_installed(&self) -> bool {
-        /// Folders that installers use, and the library of Python.
-        const INSTALLED: [&str; 4] = ["site-packages/", "dist-packages/", "/lib/python", "<frozen "];
-        INSTALLED.iter().any(|folder| self.file.contains(folder))
-    }
-}
-
-/// The line of the user's program that an instruction comes from: the innermost one that is not in an installed package,
-/// or else the innermost one. Takes time linear in the depth of the call stack.
-pub fn user_frame(module: &Module, instruction: InstructionId) -> Option<SourceFrame<'_>> {
-    let user = frames(module, instruction).find(|frame| !frame.is_installed());
-    user.or_else(|| innermost_frame(module, instruction))
-}
-
-/// The line that made an instruction, which may be in a library.
-pub fn innermost_frame(module: &Module, instruction: InstructionId) -> Option<SourceFrame<'_>> {
-    frames(module, instruction).next()
-}
-
-/// The call stack of an instruction, innermost first: from the module's table, else what its metadata says itself.
-pub fn frames(module: &Module, instruction: InstructionId) -> impl Iterator<Item = SourceFrame<'_>> {
-    let metadata = module.instructions[instruction].metadata.as_ref();
-    let tables = &module.config.stack_frames;
-    let mut next = metadata.map_or(0, |metadata| metadata.stack_frame_id);
-    // A table that leads in circles ends here, too.
-    let stack = (0..tables.frames.len()).map_while(move |_| {
-        let frame = tables.frames.get(from_one(next)?)?;
-        let location = tables.file_locations.get(from_one(frame.file_location_id)?)?;
-        next = frame.parent_frame_id;
-        Some(SourceFrame {
-            file: name_of(&tables.file_names, location.file_name_id)?,
-            line: location.line,
-            function: name_of(&tables.function_names, location.function_name_id).unwrap_or_default(),
-        })
-    });
-    let mut stack = stack.peekable();
-    let written = metadata.filter(|metadata| stack.peek().is_none() && !metadata.source_file.is_empty());
-    let written = written.map(|metadata| SourceFrame {
-        file: &metadata.source_file,
-        line: metadata.source_line,
-        function: "",
-    });
-    stack.chain(written)
-}
-
-fn name_of(names: &[Box<str>], id: i32) -> Option<&str> {
-    Some(names.get(from_one(id)?)?)
-}
-
-/// An index from an id that counts from 1.
-fn from_one(id: i32) -> Option<usize> {
-    usize::try_from(id).ok()?.checked_sub(1)
 }
 
 /// An operation as people read it, with numbers of layers as `*`: what JAX's transformations add is left out, and what is

@@ -16,6 +16,7 @@ use crate::frontier;
 use crate::holders::PeakOptions;
 use crate::input::{Form, read_module, target};
 use crate::ipu_report;
+use crate::needless::{given, refuse};
 use crate::options::{Format, PackOptions, ResultArgs, parse_bytes};
 use crate::pin::PinOptions;
 use crate::plan::plan_module;
@@ -69,8 +70,8 @@ pub(crate) struct CompileArgs {
 }
 
 pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
-    args.result.check()?;
     let target = target(&args.target)?;
+    args.check(&target)?;
     let mut module = read_module(&args.module, Form::Given)?;
     let per_device = report::per_device(&module, &target);
     let shows_before = args.result.emit.shows_before();
@@ -143,6 +144,32 @@ fn effort() -> impl TypedValueParser<Value = Effort> {
 
 fn objective() -> impl TypedValueParser<Value = Objective> {
     PossibleValuesParser::new(Objective::ALL.map(<&str>::from)).try_map(|name| name.parse::<Objective>())
+}
+
+impl CompileArgs {
+    /// Refuses flags that mean nothing, before any work is done.
+    fn check(&self, target: &Target) -> Result<(), Failure> {
+        self.result.check(target)?;
+        self.pool.check(target)?;
+        self.ipu.check(target)?;
+        self.peak.check(self.result.format)?;
+        let about_one_program = given([
+            ("--timings", self.timings),
+            ("--explain-fusion", self.explain_fusion),
+            ("--explain-stages", self.explain_stages),
+        ]);
+        if self.result.format == Format::Json {
+            refuse(&about_one_program, "it adds to the text, and `--format json` is the plan file alone")?;
+        }
+        if self.frontier {
+            let because = "`--frontier` lists programs instead of showing one";
+            refuse(&about_one_program, because)?;
+            refuse(&self.pool.given(), because)?;
+            refuse(&self.ipu.given(), because)?;
+            refuse(&self.peak.given(), because)?;
+        }
+        Ok(())
+    }
 }
 
 /// Lists the frontier instead of a program.

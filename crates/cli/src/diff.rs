@@ -9,7 +9,7 @@ use memplan::advice::diff::Diff;
 use serde::Serialize;
 
 use crate::emit::{PageArgs, json};
-use crate::estimate::compiler;
+use crate::estimate::{compiler, machine_of};
 use crate::failure::Failure;
 use crate::input::target;
 use crate::options::parse_bytes;
@@ -113,11 +113,10 @@ pub(crate) fn run(args: &DiffArgs) -> Result<(), Failure> {
 impl DiffArgs {
     fn setting(&self) -> Result<Setting, Failure> {
         let way = self.compiler.clone().unwrap_or_default();
-        let usual = match &way {
-            Way::Estimated(compiler) => &compiler.target,
-            Way::Planned | Way::Compiled => "cpu",
+        let target = match &way {
+            Way::Estimated(compiler) => machine_of(compiler, self.target.as_deref())?,
+            Way::Planned | Way::Compiled => target(self.target.as_deref().unwrap_or("cpu"))?,
         };
-        let target = target(self.target.as_deref().unwrap_or(usual))?;
         Ok(Setting { way, target, keeps_modules: self.page.is_asked_for() })
     }
 

@@ -42,9 +42,10 @@ struct EstimateFile<'a> {
 }
 
 pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
-    args.result.check()?;
     let compiler = &args.compiler;
-    let target = target(args.target.as_ref().unwrap_or(&compiler.target))?;
+    let target = machine_of(compiler, args.target.as_deref())?;
+    args.result.check(&target)?;
+    args.peak.check(args.result.format)?;
     let module = read_module(&args.module, Form::Given)?;
     let per_device = report::per_device(&module, &target);
     let found = estimate(&module, compiler, &target).map_err(|error| Failure::input(&error))?;
@@ -82,7 +83,7 @@ pub(crate) struct Usual {
 impl Usual {
     /// Asks the compiler that people have for that kind of machine; `None` where none is known.
     pub(crate) fn of(module: &Module, target: &Target) -> Option<Usual> {
-        let compiler = compiler_of(target)?;
+        let compiler = Compiler::usual_for(target)?;
         let found = estimate(module, &compiler, target);
         Some(Usual { needs: found.map(|found| found.total).map_err(|error| error.to_string()), compiler })
     }
@@ -101,11 +102,24 @@ pub(crate) fn beside(usual: Option<&Usual>, target: &Target, compiled: &Totals) 
     format!("\nthis is with the kernels that {}'s file promises{}\n", target.name, other.unwrap_or_default())
 }
 
-/// The compiler that people have for machines like this one.
-pub(crate) fn compiler_of(target: &Target) -> Option<Compiler> {
-    let is_for =
-        |compiler: &Compiler| Target::find(&compiler.target).is_ok_and(|usual| usual.family == target.family);
-    Compiler::built_in().into_iter().find(is_for)
+/// The machine that a compiler compiles for: the one with a name, or its usual one.
+///
+/// # Errors
+/// There is no such machine, or the compiler does not compile for it.
+pub(crate) fn machine_of(compiler: &Compiler, name: Option<&str>) -> Result<Target, Failure> {
+    let target = target(name.unwrap_or(&compiler.target))?;
+    check_pair(compiler, &target)?;
+    Ok(target)
+}
+
+/// Refuses a compiler for a machine that it does not compile for.
+pub(crate) fn check_pair(compiler: &Compiler, target: &Target) -> Result<(), Failure> {
+    if compiler.compiles_for(target) {
+        return Ok(());
+    }
+    let other = Compiler::usual_for(target);
+    let help = other.map(|other| format!("\n  help: `--compiler {}` does", other.name)).unwrap_or_default();
+    Err(Failure::Usage(format!("error: {} does not compile for {}{help}", compiler.name, target.name)))
 }
 
 /// The compiler with a name.

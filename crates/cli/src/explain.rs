@@ -5,13 +5,15 @@ mod whole;
 
 use clap::Args;
 use comfy_table::{CellAlignment, Table};
-use memplan::advice::explain::Subject;
+use memplan::advice::explain::{Expected, Subject};
 use memplan::plan::PlanOptions;
 
+use crate::as_written::as_written;
 use crate::emit::json;
 use crate::failure::Failure;
 use crate::holders::PeakOptions;
 use crate::input::{Form, read_module, target};
+use crate::needless::refuse;
 use crate::options::{Format, OutputArgs};
 use crate::plan::plan_with_copies;
 use crate::report;
@@ -39,19 +41,30 @@ pub(crate) struct ExplainArgs {
 const MOST_LINES: usize = 10;
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
+    args.peak.check(args.result.format)?;
+    if args.value.is_some() {
+        refuse(&args.peak.given(), "it is about the peak of the whole program, and one value is explained")?;
+    }
     let target = target(&args.target)?;
     let original = read_module(&args.module, Form::Compiled)?;
     let per_device = report::per_device(&original, &target);
+    let expected = match &args.value {
+        None => Expected::new(&original, &target),
+        Some(_) => None,
+    };
     let mut module = original.clone();
     let (planned, _, inserted) = plan_with_copies(&mut module, &target, true, &PlanOptions::default())?;
     let subject = Subject::new(&module, &target, &planned, &inserted);
     let screen = args.result.screen();
     let text = match &args.value {
         None => {
-            let overview = subject.overview();
+            let overview = subject.overview(expected.as_ref());
             match args.result.format {
                 Format::Json => json(&overview),
-                Format::Text => screen.wrap(&whole(&subject, &overview, &args.peak, screen)),
+                Format::Text => {
+                    let note = as_written(&original, &target, expected.as_ref());
+                    screen.wrap(&whole(&subject, &overview, &note, &args.peak, screen))
+                }
             }
         }
         Some(name) => {

@@ -10,9 +10,10 @@ use memplan::memory::{Bytes, Compiler, MemorySpaceId, RemedyKind, Target};
 
 use crate::argument_dimension::ArgumentDimension;
 use crate::emit::{PageArgs, Shown, page_of_two};
-use crate::estimate::{compiler, compiler_of};
+use crate::estimate::{check_pair, compiler};
 use crate::failure::Failure;
 use crate::input::{Form, read_module, target};
+use crate::needless::refuse;
 use crate::options::{Format, parse_bytes};
 use crate::output::write_result;
 use crate::pool::PoolOptions;
@@ -59,12 +60,13 @@ pub(crate) struct FitArgs {
 pub(crate) fn run(args: &FitArgs) -> Result<(), Failure> {
     args.page.check(args.output.as_deref())?;
     let target = target(&args.target)?;
-    let compiler = args.compiler.clone().or_else(|| compiler_of(&target)).ok_or_else(|| {
+    let compiler = args.compiler.clone().or_else(|| Compiler::usual_for(&target)).ok_or_else(|| {
         Failure::Usage(format!("error: no compiler is known for {}; `--compiler` names one", target.name))
     })?;
-    if args.memory_limit.is_some() && args.pool.is_asked() {
-        let why = "error: `--memory-limit` says what there is: flags of the process would say it once more";
-        return Err(Failure::Usage(why.into()));
+    check_pair(&compiler, &target)?;
+    args.pool.check(&target)?;
+    if args.memory_limit.is_some() {
+        refuse(&args.pool.given(), "`--memory-limit` says how much memory there is")?;
     }
     let pool = args.pool.settings(&target).filter(|_| args.memory_limit.is_none());
     let space = target.space(MemorySpaceId::MAIN);

@@ -7,6 +7,9 @@ use memplan::advice::{Group, GroupBy, Peak};
 use memplan::ir::Module;
 use memplan::memory::{Bytes, MemoryPlan, MemorySpaceId};
 
+use crate::failure::Failure;
+use crate::needless::{given, refuse};
+use crate::options::Format;
 use crate::picture;
 use crate::report::{count, name_at};
 use crate::screen::Screen;
@@ -18,23 +21,47 @@ const SOURCE: usize = 4;
 const NOTEWORTHY: u64 = 10_000;
 
 /// How the holders of the peak are listed.
-#[derive(Args)]
+#[derive(Args, Default)]
 pub struct PeakOptions {
-    /// Lines about who holds the peak; those after them are summed up
-    #[arg(long, value_name = "N", default_value_t = 12)]
-    top: usize,
-    /// What is one line: `kind` is one operation in all layers, of one shape, class and source line; `none` is every
+    /// Lines about who holds the peak; those after them are summed up (default: 12)
+    #[arg(long, value_name = "N")]
+    top: Option<usize>,
+    /// What is one line: `kind` (the default) is one operation in all layers, of one shape, class and source line; `none` is every
     /// value
-    #[arg(long, value_name = "BY", default_value = "kind", value_parser = group_by())]
-    group: GroupBy,
+    #[arg(long, value_name = "BY", value_parser = group_by())]
+    group: Option<GroupBy>,
     /// Also show the line within a library that made a value, beside the line of your program that called it
     #[arg(long)]
     library_frames: bool,
 }
 
-impl Default for PeakOptions {
-    fn default() -> PeakOptions {
-        PeakOptions { top: 12, group: GroupBy::Kind, library_frames: false }
+/// Lines that are shown where nobody says how many.
+const USUAL_LINES: usize = 12;
+
+impl PeakOptions {
+    /// The flags that were given.
+    pub(crate) fn given(&self) -> Vec<&'static str> {
+        given([
+            ("--top", self.top.is_some()),
+            ("--group", self.group.is_some()),
+            ("--library-frames", self.library_frames),
+        ])
+    }
+
+    /// Refuses the flags where the peak is not shown as a table.
+    pub(crate) fn check(&self, format: Format) -> Result<(), Failure> {
+        match format {
+            Format::Text => Ok(()),
+            Format::Json => refuse(&self.given(), "`--format json` has every value that is live at the peak"),
+        }
+    }
+
+    fn top(&self) -> usize {
+        self.top.unwrap_or(USUAL_LINES)
+    }
+
+    fn group(&self) -> GroupBy {
+        self.group.unwrap_or_default()
     }
 }
 
@@ -117,10 +144,10 @@ fn plural(class: &str, group: &Group) -> String {
 }
 
 fn table(module: &Module, peak: &Peak, options: &PeakOptions, screen: Screen) -> String {
-    let groups = peak.groups(options.group);
+    let groups = peak.groups(options.group());
     let mut rows = vec![["bytes", "sum", "what", "class", "source", "kept by"].map(str::to_string).to_vec()];
     let mut sum = Bytes::ZERO;
-    for group in groups.iter().take(options.top) {
+    for group in groups.iter().take(options.top()) {
         sum = sum.saturating_add(group.bytes);
         let share = 100.0 * sum.0 as f64 / report_bytes(peak) as f64;
         rows.push(vec![
@@ -144,7 +171,7 @@ fn table(module: &Module, peak: &Peak, options: &PeakOptions, screen: Screen) ->
         table.column_mut(column).expect("they are figures").set_cell_alignment(CellAlignment::Right);
     }
     let mut text = table.trim_fmt() + "\n";
-    let rest = groups.get(options.top..).unwrap_or_default();
+    let rest = groups.get(options.top()..).unwrap_or_default();
     if !rest.is_empty() {
         let bytes = rest.iter().map(|group| group.bytes).fold(Bytes::ZERO, Bytes::saturating_add);
         let values: usize = rest.iter().map(|group| group.members.len()).sum();
@@ -164,7 +191,7 @@ fn report_bytes(peak: &Peak) -> u64 {
 
 /// How many, made by what, of which shape.
 fn what(module: &Module, peak: &Peak, group: &Group, options: &PeakOptions) -> String {
-    if options.group == GroupBy::None {
+    if options.group() == GroupBy::None {
         let buffer = &peak.report.buffers[group.members[0]];
         let shape = group.shape.as_deref().unwrap_or_default();
         return format!("{} {shape}", name_at(module, &buffer.position));

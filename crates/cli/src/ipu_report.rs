@@ -14,6 +14,7 @@ use memplan::memory::{Bytes, Target, TileReport, TileStage, Tiles};
 
 use crate::failure::Failure;
 use crate::input::read_text;
+use crate::needless::{given, refuse};
 
 /// Bars of the histogram.
 const N_BARS: u64 = 10;
@@ -45,6 +46,26 @@ pub(crate) struct TileOptions {
     recompute: bool,
 }
 
+impl TileOptions {
+    /// Refuses the flags for machines without tiles.
+    pub(crate) fn check(&self, target: &Target) -> Result<(), Failure> {
+        match &target.tiles {
+            Some(_) => Ok(()),
+            None => refuse(&self.given(), &format!("{} has no tiles", target.name)),
+        }
+    }
+
+    /// The flags that were given.
+    pub(crate) fn given(&self) -> Vec<&'static str> {
+        given([
+            ("--placement", self.placement.is_some()),
+            ("--streaming", self.streaming),
+            ("--ipus", self.ipus > 1),
+            ("--recompute", self.recompute),
+        ])
+    }
+}
+
 /// What lies on every tile of every chip, and what the user wanted where.
 pub(crate) struct Chips {
     pub(crate) plans: Vec<TilePlan>,
@@ -60,12 +81,7 @@ pub(crate) fn plan(
 ) -> Result<Option<Chips>, Failure> {
     let file = options.placement.as_deref();
     if target.tiles.is_none() {
-        return match file.is_some() || options.streaming || options.ipus > 1 {
-            true => {
-                Err(Failure::Usage(format!("target `{}` has no tiles to place anything on", target.name)))
-            }
-            false => Ok(None),
-        };
+        return Ok(None);
     }
     let text = file.map(read_text).transpose()?.unwrap_or_default();
     let show = |error: &PlacementError| {

@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, reason = "this is the one crate whose results go to standard output")]
 
 mod argument_dimension;
+mod as_written;
 mod check;
 mod columns;
 mod compile;
@@ -19,6 +20,7 @@ mod frontier;
 mod holders;
 mod input;
 mod ipu_report;
+mod needless;
 mod opt;
 mod options;
 mod output;

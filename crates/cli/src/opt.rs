@@ -5,7 +5,7 @@ use std::str::FromStr;
 use clap::Args;
 use memplan::analysis::Dimensions;
 use memplan::ir::Module;
-use memplan::memory::Target;
+use memplan::memory::{Target, did_you_mean};
 use memplan::{hlo, passes};
 
 use crate::argument_dimension::ArgumentDimension;
@@ -21,7 +21,7 @@ pub(crate) struct OptArgs {
     #[arg(long, value_delimiter = ',')]
     passes: Vec<String>,
     /// Run only the first N passes
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", requires = "passes")]
     stop_after: Option<usize>,
     /// Give a dimension of the arguments another extent, before all passes, and let the program follow: `batch=16`, or
     /// `2:0=16` for dimension 0 of parameter 2. What scalars say of extents stays
@@ -90,6 +90,10 @@ impl Resize {
 fn find(name: &str) -> Result<&'static dyn passes::Pass, Failure> {
     passes::find(name).ok_or_else(|| {
         let known: Vec<&str> = passes::ALL.iter().map(|pass| pass.name()).collect();
-        Failure::Usage(format!("error: there is no pass `{name}`; the passes are {}", known.join(", ")))
+        let meant = did_you_mean(name, known.iter().copied());
+        Failure::Usage(format!(
+            "error: there is no pass `{name}`{meant}\n  the passes are {}",
+            known.join(", ")
+        ))
     })
 }

@@ -19,7 +19,7 @@ pub(crate) struct PackArgs {
     /// CSV with `id,lower,upper,size` and optionally `alignment` and `offset` (fixed); `-` is standard input
     problem: String,
     /// Ask whether everything fits this many bytes, instead of for the lowest height
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, allow_negative_numbers = true)]
+    #[arg(long, value_name = "BYTES", value_parser = parse_capacity, allow_negative_numbers = true)]
     capacity: Option<Bytes>,
     /// Stop improving after this long
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
@@ -70,6 +70,11 @@ pub(crate) fn run(args: &PackArgs) -> Result<(), Failure> {
         Some(capacity) if !is_packed => Err(Failure::DoesNotFit(shortage(&table, &packing, capacity))),
         _ => Ok(()),
     }
+}
+
+/// A number of bytes. A packing problem says nothing of units, so a plain number is in its own.
+fn parse_capacity(text: &str) -> Result<Bytes, String> {
+    text.trim().parse().map(Bytes).or_else(|_| parse_bytes(text))
 }
 
 /// By how much it does not fit, and what holds the peak.

@@ -5,10 +5,11 @@ use std::str::FromStr;
 use clap::Args;
 use memplan::analysis::operation;
 use memplan::ir::{InstructionId, Module};
-use memplan::memory::{MemorySpaceId, Target};
+use memplan::memory::{MemorySpaceId, Target, did_you_mean};
 use memplan::plan::{Pin, Pinned};
 
 use crate::failure::Failure;
+use crate::needless::given;
 
 #[derive(Args)]
 pub(crate) struct PinOptions {
@@ -43,6 +44,11 @@ impl FromStr for PinArg {
 }
 
 impl PinOptions {
+    /// The flags that were given.
+    pub(crate) fn given(&self) -> Vec<&'static str> {
+        given([("--pin", !self.pins.is_empty())])
+    }
+
     /// The pins of a program; names of instructions are looked for when the program is planned.
     ///
     /// # Errors
@@ -79,8 +85,9 @@ fn space(name: &str, target: &Target) -> Result<MemorySpaceId, Failure> {
     let found = target.spaces.iter().find(|space| is_meant(space.id, &space.name));
     found.map(|space| space.id).ok_or_else(|| {
         let known: Vec<&str> = target.spaces.iter().map(|space| space.name.as_str()).collect();
+        let meant = did_you_mean(name, known.iter().copied());
         let known = known.join(", ");
-        Failure::Input(format!("error: {} has no memory `{name}`; it has {known}", target.name))
+        Failure::Usage(format!("error: {} has no memory `{name}`{meant}; it has {known}", target.name))
     })
 }
 

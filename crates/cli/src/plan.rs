@@ -1,12 +1,14 @@
 //! `memplan plan`
 
 use clap::{Args, ValueEnum};
+use memplan::advice::explain::Expected;
 use memplan::ir::Module;
 use memplan::memory::Target;
 use memplan::passes::{InsertedCopy, Report};
 use memplan::plan::{PlanOptions, Planned, plan};
 use memplan::{LEGALIZE, check, passes};
 
+use crate::as_written::as_written;
 use crate::check::{list, proof_line};
 use crate::emit::Program;
 use crate::failure::Failure;
@@ -52,8 +54,10 @@ enum ScheduleChoice {
 }
 
 pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
-    args.result.check()?;
     let target = target(&args.target)?;
+    args.result.check(&target)?;
+    args.pool.check(&target)?;
+    args.peak.check(args.result.format)?;
     let mut options = PlanOptions { assign: args.pack.assign_options(), ..PlanOptions::default() };
     let keep_schedule = args.schedule == ScheduleChoice::Keep;
     let found = find(&args.module, Form::Compiled)?;
@@ -63,6 +67,10 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     let mut module = found[chosen].module()?;
     options.assign.pins = args.pin.find(&module, &target)?;
     let per_device = report::per_device(&module, &target);
+    let note = match args.result.format {
+        Format::Json => String::new(),
+        Format::Text => as_written(&module, &target, Expected::new(&module, &target).as_ref()),
+    };
     let (planned, proof) = plan_module(&mut module, &target, keep_schedule, &options)?;
     let mut program = Program::new(&module, &target, &planned);
     program.resident = resident.as_ref();
@@ -74,6 +82,9 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
             let screen = args.result.screen();
             let list = resident.as_ref().map(|resident| programs::render(resident, screen) + "\n");
             let mut text = list.unwrap_or_default();
+            if !note.is_empty() {
+                text.push_str(&screen.wrap(&(note + "\n")));
+            }
             text.push_str(&report::render(&module, &target, &planned, per_device, &args.peak, screen));
             text.extend(placement.iter().map(|placement| paragraph(placement, screen)));
             text + "\n" + &screen.wrap(&proof_line(&proof))

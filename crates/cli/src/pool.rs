@@ -1,10 +1,11 @@
 //! Flags that say how a GPU process gets its memory, and the paragraph that says what a program takes of it.
 
 use clap::Args;
-use memplan::memory::{Bytes, Family, MemoryPlan, Target};
+use memplan::memory::{Bytes, Family, MemoryPlan, Target, did_you_mean};
 use memplan::pool::process::{AllocatorKind, MemoryFraction, Placement, Settings, place};
 
 use crate::failure::Failure;
+use crate::needless::{given, refuse};
 use crate::options::parse_bytes;
 use crate::screen::Screen;
 
@@ -25,6 +26,25 @@ pub(crate) struct PoolOptions {
 }
 
 impl PoolOptions {
+    /// Refuses the flags for machines whose processes have no pool of device memory.
+    pub(crate) fn check(&self, target: &Target) -> Result<(), Failure> {
+        if matches!(target.family, Family::Gpu | Family::Other) {
+            return Ok(());
+        }
+        let because = format!("processes on {} take no pool of memory, as those on GPUs do", target.name);
+        refuse(&self.given(), &because)
+    }
+
+    /// The flags that were given.
+    pub(crate) fn given(&self) -> Vec<&'static str> {
+        given([
+            ("--allocator", self.allocator.is_some()),
+            ("--memory-fraction", self.memory_fraction.is_some()),
+            ("--no-preallocate", self.no_preallocate),
+            ("--collective-memory", self.collective_memory.is_some()),
+        ])
+    }
+
     /// What a plan takes of a process: on GPUs, or wherever the flags ask for it.
     pub(crate) fn placement(&self, target: &Target, plan: &MemoryPlan) -> Option<Placement> {
         place(target, plan, &self.settings(target)?)
@@ -53,16 +73,16 @@ impl PoolOptions {
     }
 
     pub(crate) fn is_asked(&self) -> bool {
-        self.allocator.is_some()
-            || self.memory_fraction.is_some()
-            || self.no_preallocate
-            || self.collective_memory.is_some()
+        !self.given().is_empty()
     }
 }
 
 fn parse_allocator(text: &str) -> Result<AllocatorKind, String> {
-    let kinds = AllocatorKind::names().join(", ");
-    text.parse().map_err(|_| format!("there is no allocator `{text}`; there are {kinds}"))
+    let names = AllocatorKind::names();
+    text.parse().map_err(|_| {
+        let meant = did_you_mean(text, names.iter().copied());
+        format!("there is no allocator `{text}`{meant}; there are {}", names.join(", "))
+    })
 }
 
 /// What the pool of a process makes of a program, as a paragraph.

@@ -15,6 +15,7 @@ use serde_json::json;
 use crate::defragment::{Wish, defragment};
 use crate::failure::Failure;
 use crate::input::{Form, read, read_module, render_at, target};
+use crate::needless::{given, refuse};
 use crate::options::{Format, PackOptions, parse_bytes, parse_fraction};
 use crate::output::{distinct, write_result};
 use crate::picture;
@@ -34,9 +35,9 @@ pub(crate) struct ReplayArgs {
     /// Size of the pool; without it, a share of the target's memory
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, allow_negative_numbers = true)]
     limit: Option<Bytes>,
-    /// Share of the target's memory that the pool may have
-    #[arg(long, value_name = "FRACTION", default_value_t, allow_negative_numbers = true)]
-    memory_fraction: MemoryFraction,
+    /// Share of the target's memory that the pool may have (default 0.75)
+    #[arg(long, value_name = "FRACTION", allow_negative_numbers = true)]
+    memory_fraction: Option<MemoryFraction>,
     /// Take memory as it is needed, in regions of doubling sizes, instead of all at once
     #[arg(long)]
     growth: bool,
@@ -54,8 +55,8 @@ pub(crate) struct ReplayArgs {
     #[arg(long)]
     timestamps: bool,
     /// Split off a rest of this share of the pool however large the request was (default: of 128 MiB)
-    #[arg(long, value_name = "FRACTION", default_value = "0", value_parser = parse_fraction)]
-    fragmentation_fraction: f64,
+    #[arg(long, value_name = "FRACTION", value_parser = parse_fraction)]
+    fragmentation_fraction: Option<f64>,
     /// After this event, counted from 0, list the moves that make what is free one hole
     #[arg(long, value_name = "EVENT", conflicts_with_all = ["growth", "two_ended"])]
     defragment_at: Option<usize>,
@@ -95,7 +96,34 @@ struct Subject {
     planned: Option<Bytes>,
 }
 
+impl ReplayArgs {
+    /// Refuses flags that mean nothing for what is replayed, or for what serves it.
+    fn check(&self) -> Result<(), Failure> {
+        let fraction = given([("--memory-fraction", self.memory_fraction.is_some())]);
+        if self.limit.is_some() {
+            refuse(&fraction, "`--limit` says how large the pool is")?;
+        }
+        if self.target.is_none() {
+            refuse(&fraction, "without `--target` there is no memory to have a share of")?;
+            refuse(&self.pack.given(), "a trace is not planned; `--target` makes the input a module")?;
+        }
+        if self.allocator == AllocatorChoice::Platform {
+            let of_pools = given([
+                ("--growth", self.growth),
+                ("--two-ended", self.two_ended),
+                ("--release-regions", self.release_regions),
+                ("--timestamps", self.timestamps),
+                ("--fragmentation-fraction", self.fragmentation_fraction.is_some()),
+                ("--defragment-at", self.defragment_at.is_some()),
+            ]);
+            refuse(&of_pools, "it is about a pool, and `--allocator platform` has none")?;
+        }
+        Ok(())
+    }
+}
+
 pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
+    args.check()?;
     if let Some(path) = &args.trace {
         distinct([Some(path.as_str()), args.output.as_deref()])?;
     }
@@ -106,11 +134,6 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     };
     if let Some(path) = &args.trace {
         write_result(Some(path), subject.trace.to_csv())?;
-    }
-    if args.defragment_at.is_some() && args.allocator != AllocatorChoice::Bfc {
-        return Err(Failure::Usage(
-            "only a pool is defragmented, not what the platform allocates".to_string(),
-        ));
     }
     let options = options(args, target.as_ref())?;
     let patience = args.retry.then_some(RETRY_TIME);
@@ -166,7 +189,8 @@ fn of_module(args: &ReplayArgs, target: &Target) -> Result<Subject, Failure> {
 }
 
 fn options(args: &ReplayArgs, target: Option<&Target>) -> Result<Options, Failure> {
-    let share = |target: &Target| Some(args.memory_fraction.of(target.spaces[0].capacity?));
+    let share =
+        |target: &Target| Some(args.memory_fraction.unwrap_or_default().of(target.spaces[0].capacity?));
     let limit = args.limit.or_else(|| target.and_then(share)).ok_or_else(|| {
         Failure::Usage("how large is the pool? --limit says it, or --target with a capacity".to_string())
     })?;
@@ -175,7 +199,7 @@ fn options(args: &ReplayArgs, target: Option<&Target>) -> Result<Options, Failur
         two_ended: args.two_ended,
         release_regions: args.release_regions,
         timestamps: args.timestamps,
-        fragmentation_fraction: args.fragmentation_fraction,
+        fragmentation_fraction: args.fragmentation_fraction.unwrap_or_default(),
         ..Options::preallocated(limit)
     })
 }

@@ -2,7 +2,7 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 use memplan::advice::{Words, peaks};
-use memplan::analysis::{Facts, user_frame};
+use memplan::analysis::{Facts, Sources};
 use memplan::codegen;
 use memplan::codegen::layout::Padding;
 use memplan::ir::{Module, Position};
@@ -149,7 +149,8 @@ pub(crate) fn count(n: usize, what: &str) -> String {
 
 /// Where no operation says from which line of the program it comes: how to get a module that does.
 fn without_lines(module: &Module) -> String {
-    match module.instructions.keys().any(|id| user_frame(module, id).is_some()) {
+    let sources = Sources::new(module);
+    match module.instructions.keys().any(|id| sources.innermost(id).is_some()) {
         true => String::new(),
         false => {
             format!("\nno operation of this module says where in the program it comes from: {JAX_RECIPE}\n")

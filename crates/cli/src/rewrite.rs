@@ -8,9 +8,9 @@ use memplan::memory::{Bytes, Compiler, Target};
 use memplan::{Price, RewriteOptions, Rewritten, estimate, hlo, rewrite};
 
 use crate::emit::{PageArgs, Shown, page_of_two};
-use crate::estimate::compiler;
+use crate::estimate::{compiler, machine_of};
 use crate::failure::Failure;
-use crate::input::{Form, read_module, target};
+use crate::input::{Form, read_module};
 use crate::options::parse_bytes;
 use crate::output::{say, write_result};
 use crate::progress;
@@ -40,7 +40,7 @@ pub(crate) struct RewriteArgs {
 
 pub(crate) fn run(args: &RewriteArgs) -> Result<(), Failure> {
     args.page.check(args.output.as_deref())?;
-    let target = target(args.target.as_ref().unwrap_or(&args.compiler.target))?;
+    let target = machine_of(&args.compiler, args.target.as_deref())?;
     let module = read_module(&args.module, Form::Given)?;
     let bar = progress::spinner("rewriting");
     let given = args.page.is_asked_for().then(|| module.clone());

@@ -12,6 +12,7 @@ use memplan::{CompileOptions, LEGALIZE, compile, passes};
 
 use crate::failure::Failure;
 use crate::input::{Form, read_module, target};
+use crate::needless::{given, refuse};
 use crate::output::{say, write_result};
 use crate::pin::PinOptions;
 use crate::verdict::verdict;
@@ -35,9 +36,9 @@ pub(crate) struct RunArgs {
     /// Also run inside the memory of a plan, every byte watched, and compare bit for bit
     #[arg(long)]
     arena: bool,
-    /// Machine to plan for: a name from `memplan targets`, or a TOML file
-    #[arg(long, default_value = "cpu")]
-    target: String,
+    /// Machine to plan for: a name from `memplan targets`, or a TOML file (default: cpu)
+    #[arg(long)]
+    target: Option<String>,
     /// Optimize first
     #[arg(long)]
     optimize: bool,
@@ -48,8 +49,25 @@ pub(crate) struct RunArgs {
     seed: u64,
 }
 
+impl RunArgs {
+    /// Refuses flags about a plan where there is none.
+    fn check(&self) -> Result<(), Failure> {
+        if !self.arena && !self.optimize {
+            refuse(
+                &given([("--target", self.target.is_some())]),
+                "only `--arena` and `--optimize` are for a machine",
+            )?;
+        }
+        if !self.arena {
+            refuse(&self.pin.given(), "only `--arena` gives values memory of a plan")?;
+        }
+        Ok(())
+    }
+}
+
 pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
-    let target = target(&args.target)?;
+    args.check()?;
+    let target = target(args.target.as_deref().unwrap_or("cpu"))?;
     let module = read_module(&args.module, Form::Given)?;
     let file = File::open(&args.inputs)
         .map_err(|error| Failure::Input(format!("error: cannot read `{}`: {error}", args.inputs)))?;

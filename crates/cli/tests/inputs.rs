@@ -134,12 +134,75 @@ fn what_is_no_hlo_is_named() {
         (b"BufferAssignment:\nallocation 0: size 4:", "buffer assignment", "beside it"),
         (b"{\n  \"format\": \"memplan.plan\"", "a plan file", "memplan diff"),
         (b"PK\x03\x04", "an archive", "unpack"),
+        (b"\x28\xb5\x2f\xfd\x04", "compressed with zstd", "`zstd -d FILE`"),
+        (b"\xfd7zXZ\x00\x00", "compressed with xz", "`xz -d FILE`"),
+        (b"BZh91AY&SY", "compressed with bzip2", "`bzip2 -d FILE`"),
+        (&tar(), "a tar archive", "`tar -xf FILE`"),
+        (b"\x1c\x00\x00\x00TFL3\x14", "a TFLite model", "converted from"),
+        (b"\x1c\x00\x00\x00ET12\x14", "an ExecuTorch program", "made from"),
+        (b"\x08\x08\x12\x07pytorch\x1a\x05", "an ONNX model", "exported from"),
+        (b"\xff\xfeH\x00l\x00o\x00", "text in UTF-16", "UTF-8"),
+        (b"import jax\n\n@jax.jit\ndef f(x):\n    return x\n", "a Python program", "debug_info=True"),
+        (b"2026-11-23 20:05:01.123: I compiler.cc] compiling\n", "a log", "--xla_dump_to"),
+        (b"E1123 20:05:01.123456 71 x.cc:1] no\n", "a log", "--xla_dump_to"),
+        (
+            b"I0 compiling\nHloModule f\n\nENTRY m {\n  ROOT p = f32[] parameter(0)\n}\n",
+            "with a module in it",
+            "cut out",
+        ),
     ] {
         fs::write(folder.path().join("given"), contents).unwrap();
         let (message, status) = failure(folder.path(), &["plan", "given"]);
         assert_eq!(status, 1);
         assert!(message.contains(name) && message.contains(help), "{message}");
     }
+}
+
+/// An archive with an empty file in it.
+fn tar() -> Vec<u8> {
+    let mut header = vec![0; 512];
+    header[..5].copy_from_slice(b"a.hlo");
+    header[257..265].copy_from_slice(b"ustar\x0000");
+    header
+}
+
+/// A mistake in HLO is shown with its line, whatever else the text reminds of.
+#[test]
+fn hlo_with_a_mistake_is_still_hlo() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "// made by\n// import jax\nHloModule m\n\nENTRY e {\n  ROOT p = f32[] parameter(), \
+                metadata={op_name=\"stablehlo.add\"}\n}\n";
+    fs::write(folder.path().join("m.hlo"), text).unwrap();
+    let (message, status) = failure(folder.path(), &["plan", "m.hlo"]);
+    assert!(status == 1 && message.contains("m.hlo:6:"), "{message}");
+}
+
+#[test]
+fn a_mark_before_the_text_is_skipped() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "HloModule m\n\nENTRY e {\n  ROOT p = f32[] parameter(0)\n}\n";
+    fs::write(folder.path().join("m.hlo"), format!("\u{feff}{text}")).unwrap();
+    assert!(shown(folder.path(), &["plan", "m.hlo"]).contains("m on cpu"));
+    let toy = fs::read_to_string(repository("crates/memory/targets/toy.toml")).unwrap();
+    fs::write(folder.path().join("t.toml"), format!("\u{feff}{toy}")).unwrap();
+    assert!(shown(folder.path(), &["plan", "m.hlo", "--target", "t.toml"]).contains("m on toy"));
+}
+
+/// The assignment is a part of the protobuf that XLA dumps.
+#[test]
+fn assignments_within_protobufs_are_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "HloModule m, is_scheduled=true\n\nENTRY e {\n  p = f32[8] parameter(0)\n  ROOT n = f32[8] negate(p)\n}\n";
+    let module = memplan::hlo::parse(text).unwrap();
+    // Allocations of 32 bytes for the argument, 32 for the result, 100 of scratch.
+    let assignment =
+        b"\x1a\x06\x08\x00\x10\x20\x28\x01\x1a\x06\x08\x01\x10\x20\x38\x01\x1a\x04\x08\x02\x10\x64";
+    let file = memplan::hlo::proto::write(&module, Some(assignment)).unwrap();
+    fs::write(folder.path().join("module_0001.m.cpu_after_optimizations.hlo.pb"), file).unwrap();
+    let text = shown(folder.path(), &["plan", ".", "--format", "json"]);
+    let plan: Value =
+        serde_json::from_str(text.split_once("\nnote:").map_or(&*text, |(json, _)| json)).unwrap();
+    assert_eq!(plan["resident"]["programs"][0]["assigned"], serde_json::json!({ "total": 164, "temp": 100 }));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The command from outside: what it writes, where, and how it fails.
 
+mod as_written;
 mod completions;
 mod diff;
 mod emit;
@@ -7,6 +8,7 @@ mod estimate;
 mod inputs;
 #[cfg(unix)]
 mod interrupted;
+mod needless;
 mod outputs;
 mod questions;
 mod rewrite;

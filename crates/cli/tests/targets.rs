@@ -15,7 +15,8 @@ fn wrong_target_files() {
         ("family = \"toy\"\n", ""),
         ("capacity = 1024", "capacity = -1024"),
         ("capacity = 1024", "capacty = 1024"),
-        ("capacity = 1024", "capacity = \"1 KiB\""),
+        ("capacity = 1024", "capacity = \"1 QiB\""),
+        ("capacity = 1024", "capacity = \"1024\""),
         ("capacity = 1024", "capacity = 99999999999999999999"),
         ("id = 1", "id = 0"),
         ("argument_alignment = 1", "argument_alignment = 12"),
@@ -74,6 +75,22 @@ fn wrong_target_files() {
     }, {
         insta::assert_snapshot!("wrong_target_files", text);
     });
+}
+
+/// Bytes may be written with a unit.
+#[test]
+fn target_files_have_units() {
+    let folder = tempfile::tempdir().unwrap();
+    let toy = std::fs::read_to_string(repository("crates/memory/targets/toy.toml")).unwrap();
+    std::fs::write(
+        folder.path().join("mine.toml"),
+        toy.replacen("capacity = 1024", "capacity = \"8 MiB\"", 1),
+    )
+    .unwrap();
+    let shown = memplan(folder.path(), &["targets", "mine.toml", "--format", "json"]).stdout;
+    let shown: serde_json::Value = serde_json::from_slice(&shown).unwrap();
+    let spaces = shown[0]["spaces"].as_array().unwrap();
+    assert!(spaces.iter().any(|space| space["capacity"] == 8 << 20), "{shown}");
 }
 
 /// What is shown of a built-in target is a file that makes the same target.

@@ -11,7 +11,7 @@ use memplan_ir::{Module, Op, Role};
 use memplan_memory::{Bytes, Compiler, Scheduler, Target, Totals};
 use memplan_pack as pack;
 use memplan_passes as passes;
-use memplan_passes::{Context, PassError, Pipeline, RunOptions};
+use memplan_passes::{Context, InsertedCopy, PassError, Pipeline, Report, RunOptions};
 use memplan_planner as plan;
 use memplan_planner::{
     AssignOptions, Method, PeakReport, PlaceOptions, PlanError, PlanOptions, Planned, ProgramCost,
@@ -33,6 +33,8 @@ pub struct Estimate {
     pub module: Module,
     /// The expected plan.
     pub planned: Planned,
+    /// The copies that it will have beside those of the program, and why.
+    pub copies: Vec<InsertedCopy>,
 }
 
 /// Why there is no estimate.
@@ -68,8 +70,8 @@ pub fn estimate(module: &Module, compiler: &Compiler, target: &Target) -> Result
     let expected = Expected::new(module.clone(), compiler, &machine)?;
     let peak = plan::peak_report(&expected.module, &expected.planned.facts, &expected.planned.plan);
     let total = expected.total();
-    let Expected { module, planned, totals, run } = expected;
-    Ok(Estimate { totals, total, peak, run, module, planned })
+    let Expected { module, planned, totals, run, copies } = expected;
+    Ok(Estimate { totals, total, peak, run, module, planned, copies })
 }
 
 /// What a compiler is expected to make of a valid module, and what that needs.
@@ -80,6 +82,8 @@ pub(crate) struct Expected {
     pub(crate) totals: Totals,
     /// What one run costs.
     pub(crate) run: RunEstimate,
+    /// Copies that it inserts.
+    copies: Vec<InsertedCopy>,
 }
 
 impl Expected {
@@ -91,7 +95,12 @@ impl Expected {
     ) -> Result<Expected, EstimateError> {
         module.is_scheduled = false;
         let context = Context { target: machine };
-        passes::run(&mut module, &[&passes_of(compiler)?], &context, RunOptions::default())?;
+        let runs = passes::run(&mut module, &[&passes_of(compiler)?], &context, RunOptions::default())?;
+        let copies = runs.into_iter().filter_map(|run| match run.report {
+            Some(Report::Copies(report)) => Some(report.copies),
+            _ => None,
+        });
+        let copies = copies.flatten().collect();
         let options = plan_options(compiler);
         let mut planned = plan::plan(&module, machine, &options)?;
         planned.apply(&mut module);
@@ -103,7 +112,7 @@ impl Expected {
         let totals =
             with_code(planned.plan.totals, compiler.code.of(n_kernels(&module, &planned.facts.graph)));
         let run = ProgramCost::new(&module, &planned.facts, machine).run;
-        Ok(Expected { module, planned, totals, run })
+        Ok(Expected { module, planned, totals, run, copies })
     }
 
     /// Arguments, outputs that are not aliased, and temporaries.

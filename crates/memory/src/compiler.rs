@@ -5,7 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, FusionRules, Target};
+use crate::closest::did_you_mean;
+use crate::{Bytes, Family, FusionRules, Target};
 
 /// A compiler whose memory can be estimated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -135,11 +136,13 @@ pub enum Scheduler {
 pub enum CompilerError {
     /// No built-in compiler has the name.
     #[error(
-        "there is no compiler `{name}`; the built-in ones are {known}, and a FILE.toml describes your own"
+        "there is no compiler `{name}`{meant}\n  the built-in ones are {known}, and a FILE.toml describes your own"
     )]
     Unknown {
         /// The name asked for.
         name: String,
+        /// The name that was likely meant, as the end of a sentence; or nothing.
+        meant: String,
         /// The names there are.
         known: String,
     },
@@ -190,10 +193,24 @@ impl Compiler {
         match all.iter().position(|compiler| compiler.name == name) {
             Some(i) => Ok(all.swap_remove(i)),
             None => {
-                let known = all.iter().map(|compiler| compiler.name.as_str()).collect::<Vec<_>>().join(", ");
-                Err(CompilerError::Unknown { name: name.to_string(), known })
+                let known: Vec<&str> = all.iter().map(|compiler| compiler.name.as_str()).collect();
+                let meant = did_you_mean(name, known.iter().copied());
+                Err(CompilerError::Unknown { name: name.to_string(), meant, known: known.join(", ") })
             }
         }
+    }
+
+    /// Whether this compiler makes code for a machine: for those of the family of its usual one, and for machines of no
+    /// family that is known.
+    pub fn compiles_for(&self, target: &Target) -> bool {
+        let is_open = matches!(target.family, Family::Other | Family::Toy);
+        is_open || Target::find(&self.target).is_ok_and(|usual| usual.family == target.family)
+    }
+
+    /// The compiler that people have for machines like this one; `None` where none is known.
+    pub fn usual_for(target: &Target) -> Option<Compiler> {
+        let is_known = !matches!(target.family, Family::Other | Family::Toy);
+        Compiler::built_in().into_iter().find(|compiler| is_known && compiler.compiles_for(target))
     }
 
     /// A machine, with the kernels that this compiler makes for it.
@@ -216,9 +233,22 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_told_the_known_ones() {
-        let error = Compiler::find("gcc").map(|_| ()).map_err(|error| error.to_string());
-        let known = "there is no compiler `gcc`; the built-in ones are xla-gpu, xla-cpu, xla-tpu, and a FILE.toml describes \
-                     your own";
-        assert_eq!(error, Err(known.to_string()));
+        let error = |name| Compiler::find(name).map(|_| ()).unwrap_err().to_string();
+        let known = "\n  the built-in ones are xla-gpu, xla-cpu, xla-tpu, and a FILE.toml describes your own";
+        assert_eq!(error("gcc"), format!("there is no compiler `gcc`{known}"));
+        assert_eq!(
+            error("xla_gpu"),
+            format!("there is no compiler `xla_gpu`; did you mean `xla-gpu`?{known}")
+        );
+    }
+
+    #[test]
+    fn compilers_are_for_machines_of_one_family() {
+        let [gpu, cpu, tpu] = ["xla-gpu", "xla-cpu", "xla-tpu"].map(|name| Compiler::find(name).unwrap());
+        let target = |name| Target::find(name).unwrap();
+        assert!(gpu.compiles_for(&target("gpu-a100")) && !gpu.compiles_for(&target("tpu-v5e")));
+        assert!(tpu.compiles_for(&target("tpu-v6e")) && !tpu.compiles_for(&target("cpu")));
+        // Nobody knows what compiles for a machine that is described as another one.
+        assert!(cpu.compiles_for(&Target { family: Family::Other, ..target("cpu") }));
     }
 }

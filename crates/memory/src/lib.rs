@@ -19,6 +19,7 @@
 
 mod addressing;
 mod by_name;
+mod closest;
 mod compiler;
 mod fast_memory;
 mod fusion_rules;
@@ -41,6 +42,7 @@ mod tpu_layout;
 mod units;
 
 pub use addressing::{Addressing, Digit, is_view};
+pub use closest::{closest, did_you_mean};
 pub use compiler::{
     CodeSize, Compiler, CompilerError, InstructionFusionRules, LibraryRules, Scheduler, SplitkRules,
 };
@@ -60,4 +62,4 @@ pub use target_file::TargetError;
 pub use tile_report::{TileCategories, TileReport, TileStage};
 pub use tiles::{TileCosts, Tiles};
 pub use tpu_layout::{NoTiledLayout, TileRule};
-pub use units::{Alignment, Bytes, NotAPowerOfTwo};
+pub use units::{Alignment, Bytes, NotAPowerOfTwo, NotBytes};

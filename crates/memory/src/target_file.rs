@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use crate::Target;
+use crate::closest::did_you_mean;
 use crate::target_spans::{leaves, span_of};
 
 /// What is wrong with a target description.
@@ -11,10 +12,12 @@ use crate::target_spans::{leaves, span_of};
 #[non_exhaustive]
 pub enum TargetError {
     /// No built-in target has this name.
-    #[error("there is no target `{name}`; the built-in ones are {known}")]
+    #[error("there is no target `{name}`{meant}\n  the built-in ones are {known}")]
     Unknown {
         /// The name asked for.
         name: String,
+        /// The name that was likely meant, as the end of a sentence; or nothing.
+        meant: String,
         /// The names there are.
         known: String,
     },
@@ -107,8 +110,9 @@ impl Target {
         match all.iter().position(|target| target.name == name) {
             Some(i) => Ok(all.swap_remove(i)),
             None => {
-                let known = all.iter().map(|target| target.name.as_str()).collect::<Vec<_>>().join(", ");
-                Err(TargetError::Unknown { name: name.to_string(), known })
+                let known: Vec<&str> = all.iter().map(|target| target.name.as_str()).collect();
+                let meant = did_you_mean(name, known.iter().copied());
+                Err(TargetError::Unknown { name: name.to_string(), meant, known: known.join(", ") })
             }
         }
     }

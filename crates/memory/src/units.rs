@@ -3,11 +3,15 @@
 use std::fmt;
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Sub};
+use std::str::FromStr;
 
+use serde::de::{Deserializer, Error, Visitor};
 use serde::{Deserialize, Serialize};
 
 /// A number of bytes: a size, or an offset from the start of an allocation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+///
+/// As text it has a unit (`16 GiB`, `64MB`, `512B`); files that people write may have that text instead of a number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Bytes(pub u64);
@@ -15,13 +19,95 @@ pub struct Bytes(pub u64);
 /// An alignment in bytes: a power of two by construction.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(try_from = "u64", into = "u64")]
+#[serde(try_from = "Bytes", into = "u64")]
 pub struct Alignment(u8);
 
 /// An alignment that is not a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an alignment is a power of two, not {0}")]
 pub struct NotAPowerOfTwo(pub u64);
+
+/// Why a text is not a number of bytes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotBytes {
+    /// There is no number in front.
+    #[error("`{0}` is not a number of bytes; write it as `16GiB` or `512B`")]
+    NotANumber(String),
+    /// Nothing says what is counted. Zero needs no unit.
+    #[error("`{0}` has no unit; write `{0}GiB`, `{0}MiB` or `{0}B`")]
+    NoUnit(String),
+    /// Nobody counts in this unit.
+    #[error("`{0}` is not a unit of bytes; the units are B, KiB, MiB, GiB, TiB, kB, MB, GB and TB")]
+    UnknownUnit(String),
+    /// The number is too large.
+    #[error("`{0}` is beyond 64 bits")]
+    TooLarge(String),
+}
+
+impl FromStr for Bytes {
+    type Err = NotBytes;
+
+    /// Reads a number with a binary or decimal unit: `16GiB`, `16GB`, `1.5 MiB`. Only zero needs no unit.
+    fn from_str(text: &str) -> Result<Bytes, NotBytes> {
+        let text = text.trim();
+        let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (number, unit) = (&text[..split], text[split..].trim());
+        let value: f64 = number.parse().map_err(|_| NotBytes::NotANumber(text.to_string()))?;
+        let factor: u64 = match unit.to_ascii_lowercase().as_str() {
+            "" if value == 0.0 => 1,
+            "" => return Err(NotBytes::NoUnit(text.to_string())),
+            "b" => 1,
+            "kib" | "k" => 1 << 10,
+            "mib" | "m" => 1 << 20,
+            "gib" | "g" => 1 << 30,
+            "tib" | "t" => 1 << 40,
+            "kb" => 1_000,
+            "mb" => 1_000_000,
+            "gb" => 1_000_000_000,
+            "tb" => 1_000_000_000_000,
+            _ => return Err(NotBytes::UnknownUnit(unit.to_string())),
+        };
+        let too_large = || NotBytes::TooLarge(text.to_string());
+        if !number.contains('.') {
+            let whole = number.parse::<u64>().ok().and_then(|whole| whole.checked_mul(factor));
+            return whole.map(Bytes).ok_or_else(too_large);
+        }
+        let bytes = value * factor as f64;
+        if bytes < u64::MAX as f64 { Ok(Bytes(bytes as u64)) } else { Err(too_large()) }
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
+        struct NumberOrText;
+
+        impl Visitor<'_> for NumberOrText {
+            type Value = Bytes;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number of bytes, or text such as \"8 MiB\"")
+            }
+
+            fn visit_u64<E: Error>(self, bytes: u64) -> Result<Bytes, E> {
+                Ok(Bytes(bytes))
+            }
+
+            fn visit_i64<E: Error>(self, bytes: i64) -> Result<Bytes, E> {
+                let not_negative = u64::try_from(bytes);
+                not_negative
+                    .map(Bytes)
+                    .map_err(|_| E::invalid_value(serde::de::Unexpected::Signed(bytes), &self))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Bytes, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+
+        deserializer.deserialize_any(NumberOrText)
+    }
+}
 
 impl Bytes {
     /// No bytes.
@@ -148,6 +234,14 @@ impl TryFrom<u64> for Alignment {
     }
 }
 
+impl TryFrom<Bytes> for Alignment {
+    type Error = NotAPowerOfTwo;
+
+    fn try_from(bytes: Bytes) -> Result<Alignment, NotAPowerOfTwo> {
+        Alignment::new(bytes.0)
+    }
+}
+
 impl From<Alignment> for u64 {
     fn from(alignment: Alignment) -> u64 {
         alignment.bytes()
@@ -163,5 +257,39 @@ impl fmt::Debug for Alignment {
 impl fmt::Display for Alignment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_bytes_has_a_unit() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("16GiB", 16 << 30),
+            ("1.5 kB", 1500),
+            ("64 MiB", 64 << 20),
+            ("7b", 7),
+            ("4096B", 4096),
+        ] {
+            assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
+        }
+        assert_eq!("16".parse::<Bytes>(), Err(NotBytes::NoUnit("16".into())));
+        for text in
+            ["", "GiB", "-1", "1 QB", "99999999999999999999B", "1e3", "18446744073709551615k", "1.2.3MiB"]
+        {
+            assert!(text.parse::<Bytes>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn files_have_numbers_or_text() {
+        assert_eq!(serde_json::from_str::<Vec<Bytes>>(r#"[8388608, "8 MiB"]"#).unwrap(), [Bytes(8 << 20); 2]);
+        assert_eq!(serde_json::from_str::<Alignment>(r#""4 KiB""#).unwrap(), Alignment::new(4096).unwrap());
+        for wrong in ["-1", "1.5", "\"8\"", "true"] {
+            assert!(serde_json::from_str::<Bytes>(wrong).is_err(), "{wrong}");
+        }
     }
 }

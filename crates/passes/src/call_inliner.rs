@@ -87,7 +87,9 @@ pub(crate) fn inline(
         copy.parent = parent;
         copy.name = r.fresh_name(base_name(&copy.name));
         copy.metadata = match copy.metadata {
-            Some(metadata) => Some(with_prefix(&prefix, metadata)),
+            Some(metadata) => {
+                Some(with_lines(r.get(site).metadata.as_deref(), with_prefix(&prefix, metadata)))
+            }
             None => r.get(site).metadata.clone(),
         };
         for operand in copy.operands.iter_mut().chain(&mut copy.control_predecessors) {
@@ -109,6 +111,19 @@ fn base_name(name: &str) -> &str {
         Some((base, suffix)) if suffix.bytes().all(|b| b.is_ascii_digit()) => base,
         _ => name,
     }
+}
+
+/// What has no source line gets that of the call.
+fn with_lines(site: Option<&Metadata>, mut metadata: Arc<Metadata>) -> Arc<Metadata> {
+    let has_lines = |metadata: &Metadata| metadata.stack_frame_id != 0 || !metadata.source_file.is_empty();
+    if let Some(site) = site.filter(|site| has_lines(site) && !has_lines(&metadata)) {
+        let own = Arc::make_mut(&mut metadata);
+        own.source_file.clone_from(&site.source_file);
+        (own.source_line, own.source_end_line) = (site.source_line, site.source_end_line);
+        (own.source_column, own.source_end_column) = (site.source_column, site.source_end_column);
+        own.stack_frame_id = site.stack_frame_id;
+    }
+    metadata
 }
 
 fn with_prefix(prefix: &str, mut metadata: Arc<Metadata>) -> Arc<Metadata> {

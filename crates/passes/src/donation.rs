@@ -17,7 +17,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use memplan_ir::{AliasKind, BufferDonor, InputOutputAlias, Module, Shape, ShapeIndex};
-use memplan_memory::Bytes;
+use memplan_memory::{Bytes, Target};
 use rustc_hash::FxHashSet;
 
 use crate::{Context, PassError, PassFn};
@@ -30,12 +30,28 @@ pub const DONATION: PassFn =
 type Room = (Bytes, Bytes, i64);
 
 fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
-    if module.is_scheduled || module.config.buffer_donors.is_empty() {
+    if module.is_scheduled {
         return Ok(false);
+    }
+    let aliases = results_in_donors(module, context.target);
+    if aliases.is_empty() {
+        return Ok(false);
+    }
+    let used: FxHashSet<(u32, &ShapeIndex)> =
+        aliases.iter().map(|a| (a.parameter, &a.parameter_index)).collect();
+    module.config.buffer_donors.retain(|donor| !used.contains(&(donor.parameter, &donor.index)));
+    module.config.input_output_alias.extend(aliases);
+    Ok(true)
+}
+
+/// The results that XLA lets live in donated parameters for which no result is named.
+pub fn results_in_donors(module: &Module, target: &Target) -> Vec<InputOutputAlias> {
+    if module.config.buffer_donors.is_empty() {
+        return Vec::new();
     }
     let room = |shape: &Shape| -> Room {
         let space = shape.as_array().and_then(|array| array.layout.as_ref()).map_or(0, |l| l.memory_space);
-        (context.target.size_of(shape), context.target.unpadded_size_of(shape), space)
+        (target.size_of(shape), target.unpadded_size_of(shape), space)
     };
     let mut donors: BTreeMap<Room, VecDeque<BufferDonor>> = BTreeMap::new();
     let parameters = &module.entry_computation().parameters;
@@ -61,12 +77,5 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
             kind: AliasKind::MayAlias,
         });
     }
-    if aliases.is_empty() {
-        return Ok(false);
-    }
-    let used: FxHashSet<(u32, &ShapeIndex)> =
-        aliases.iter().map(|a| (a.parameter, &a.parameter_index)).collect();
-    module.config.buffer_donors.retain(|donor| !used.contains(&(donor.parameter, &donor.index)));
-    module.config.input_output_alias.extend(aliases);
-    Ok(true)
+    aliases
 }

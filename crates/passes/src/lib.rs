@@ -95,7 +95,7 @@ pub use copy_insertion::{
 pub use cse::{CSE, Cse};
 pub use dce::DCE;
 pub use default_layouts::DEFAULT_LAYOUTS;
-pub use donation::DONATION;
+pub use donation::{DONATION, results_in_donors};
 pub use dynamic_marks::DYNAMIC_MARKS;
 pub use flatten_call_graph::FLATTEN_CALL_GRAPH;
 pub use fully_shard::{FullySharded, fully_shard};

@@ -12,7 +12,7 @@
 //! Which place of one program is that of the peak of the other is known from values: it is where most of what is live at
 //! that peak is live, and least of what is not.
 
-use memplan_analysis::{Time, folded_operation, operation, user_frame};
+use memplan_analysis::{Time, folded_operation, operation};
 use memplan_ir::{InstructionId, Module};
 use memplan_memory::{Bytes, HolderEntry, MemorySpaceId, PeakEntry};
 use memplan_planner::{Lifetime, Planned, lifetimes};
@@ -83,25 +83,21 @@ impl Elsewhere {
         let at_a = Peak::at(words_a, planned_a, MemorySpaceId::MAIN, time_a);
         let at_b = Peak::at(words_b, planned_b, MemorySpaceId::MAIN, time_b);
         let places = Moved {
-            from: Place::new(
-                words_a.module,
-                peak_a.report.instruction,
-                peak_a.report.bytes,
-                at_b.report.bytes,
-            ),
-            to: Place::new(words_b.module, peak_b.report.instruction, at_a.report.bytes, peak_b.report.bytes),
+            from: Place::new(words_a, peak_a.report.instruction, peak_a.report.bytes, at_b.report.bytes),
+            to: Place::new(words_b, peak_b.report.instruction, at_a.report.bytes, peak_b.report.bytes),
         };
         Elsewhere { before: at_a.entry(words_a.module), after: at_b.entry(words_b.module), places }
     }
 }
 
 impl Place {
-    fn new(module: &Module, instruction: InstructionId, before: Bytes, after: Bytes) -> Place {
+    fn new(words: &Words<'_>, instruction: InstructionId, before: Bytes, after: Bytes) -> Place {
+        let module = words.module;
         let operation = match operation(module, instruction) {
             "" => fold_instruction(&module.instructions[instruction].name),
             name => folded_operation(name),
         };
-        let source = user_frame(module, instruction).map(|frame| frame.to_string());
+        let source = words.sources.user(instruction).map(|frame| frame.to_string());
         Place { operation, source, before, after }
     }
 }

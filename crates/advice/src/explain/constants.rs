@@ -1,6 +1,5 @@
 //! Data that is part of the program: arrays that a function has captured rather than been given.
 
-use memplan_analysis::user_frame;
 use memplan_ir::{Literal, Op};
 use memplan_memory::{AllocationKind, Bytes};
 use rustc_hash::FxHashMap;
@@ -39,7 +38,7 @@ pub(super) fn constants(subject: &Subject<'_>) -> Vec<ConstantNote> {
         notes.push(ConstantNote {
             shape: memplan_hlo::shape_text(module.shape(position.instruction)),
             bytes: slice.size,
-            source: user_frame(module, position.instruction).map(|frame| frame.to_string()),
+            source: subject.words.sources.user(position.instruction).map(|frame| frame.to_string()),
             same_as,
             name,
         });

@@ -5,7 +5,7 @@
 //! program, as in modules that another compiler has scheduled, it is found from what happens to the copy: who overwrites
 //! it, and who still needs the original.
 
-use memplan_analysis::{ValueId, ValueKind, operation, user_frame};
+use memplan_analysis::{ValueId, ValueKind, operation};
 use memplan_ir::{InstructionId, Op, PositionId, Shape};
 use memplan_memory::Bytes;
 use memplan_passes::{Conflict, InsertedCopy, MustShare};
@@ -108,7 +108,7 @@ fn note(subject: &Subject<'_>, cost: &ProgramCost, id: InstructionId) -> CopyNot
         bytes: subject.bytes(source),
         runs: cost.runs(instruction.parent),
         operation: operation(module, id).to_string(),
-        source: user_frame(module, id).map(|frame| frame.to_string()),
+        source: subject.words.sources.user(id).map(|frame| frame.to_string()),
         cause,
         why,
     }

@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 
 use memplan_analysis::ValueClass;
-use memplan_ir::{Shape, ShapeIndex};
+use memplan_ir::{InputOutputAlias, Shape, ShapeIndex};
 use memplan_memory::{AllocationKind, Bytes};
+use memplan_passes::results_in_donors;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 
@@ -35,9 +36,9 @@ pub struct ArgumentNote {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Donation {
-    /// It is, and something else lives in its memory.
+    /// It is, and a result lives in its memory, so that it needs none of its own.
     Used,
-    /// It is, in vain.
+    /// It is, but no result can live there. XLA uses donated memory for results alone.
     Unused,
     /// It is not, but a result could live in its memory.
     Possible,
@@ -78,7 +79,9 @@ pub(super) fn arguments(subject: &Subject<'_>) -> Vec<ArgumentNote> {
     let config = &module.config;
     let given: FxHashSet<(u32, &ShapeIndex)> = config.given_up().collect();
     let mut notes = Vec::new();
-    let mut free = free_results(subject);
+    let mut aliases = config.input_output_alias.clone();
+    aliases.extend(results_in_donors(module, subject.target));
+    let mut free = FreeResults::new(subject, &aliases);
     let lives_in = other_values_in_arguments(subject);
     for (number, &parameter) in module.entry_computation().parameters.iter().enumerate() {
         let number = number as u32;
@@ -87,25 +90,21 @@ pub(super) fn arguments(subject: &Subject<'_>) -> Vec<ArgumentNote> {
             let value = subject.facts().flow.find(parameter, &index);
             let class = value.map_or(ValueClass::Input, |value| subject.words.classes.of(value));
             let key = (number, &index);
-            let alias = config
-                .input_output_alias
-                .iter()
-                .find(|alias| (alias.parameter, &alias.parameter_index) == (number, &index));
-            let mut of_shape = || free.get_mut(&memplan_hlo::shape_text(&without_layout(shape)))?.pop_front();
+            let alias =
+                aliases.iter().find(|alias| (alias.parameter, &alias.parameter_index) == (number, &index));
             let (donation, why) = if let Some(alias) = alias {
                 (Donation::Used, format!("{} lives in it", result(&alias.output_index)))
             } else if given.contains(&key) {
-                match (lives_in.get(&(number, index.clone())), of_shape()) {
-                    (Some(other), _) => (Donation::Used, format!("`{other}` lives in it once it is read")),
-                    (None, Some(index)) => (Donation::Used, format!("{} can live in it", result(&index))),
-                    (None, None) => {
-                        (Donation::Unused, "no result that is not placed yet has its shape".to_string())
-                    }
+                let bytes = subject.target.size_of(shape);
+                let mut why = format!("no result takes {bytes}, which XLA asks for{}", free.closest(bytes));
+                if let Some(other) = lives_in.get(&(number, index.clone())) {
+                    why += &format!("; `{other}` lives in it in this plan, but not in XLA's");
                 }
+                (Donation::Unused, why)
             } else if array.rank() == 0 {
                 (Donation::Useless, "it is a number".to_string())
             } else {
-                match of_shape() {
+                match free.take(shape) {
                     Some(index) => (Donation::Possible, format!("{} could live in it", result(&index))),
                     None => (Donation::Useless, "no result has its shape".to_string()),
                 }
@@ -125,18 +124,42 @@ pub(super) fn arguments(subject: &Subject<'_>) -> Vec<ArgumentNote> {
     notes
 }
 
-/// Results that no argument has promised its memory to, by shape, in order.
-fn free_results(subject: &Subject<'_>) -> FxHashMap<String, VecDeque<ShapeIndex>> {
-    let module = subject.module;
-    let taken: FxHashSet<&ShapeIndex> =
-        module.config.input_output_alias.iter().map(|alias| &alias.output_index).collect();
-    let mut free: FxHashMap<String, VecDeque<ShapeIndex>> = FxHashMap::default();
-    for (index, shape) in module.shape(module.entry_computation().root).leaves() {
-        if !taken.contains(&index) && matches!(shape, Shape::Array(_)) {
-            free.entry(memplan_hlo::shape_text(&without_layout(shape))).or_default().push_back(index);
+/// Results that live in no argument.
+struct FreeResults {
+    /// By shape, in order.
+    by_shape: FxHashMap<String, VecDeque<ShapeIndex>>,
+    /// What each takes, and its shape.
+    sizes: Vec<(Bytes, String)>,
+}
+
+impl FreeResults {
+    fn new(subject: &Subject<'_>, aliases: &[InputOutputAlias]) -> FreeResults {
+        let module = subject.module;
+        let taken: FxHashSet<&ShapeIndex> = aliases.iter().map(|alias| &alias.output_index).collect();
+        let mut free = FreeResults { by_shape: FxHashMap::default(), sizes: Vec::new() };
+        for (index, shape) in module.shape(module.entry_computation().root).leaves() {
+            if !taken.contains(&index) && matches!(shape, Shape::Array(_)) {
+                let text = memplan_hlo::shape_text(&without_layout(shape));
+                free.sizes.push((subject.target.size_of(shape), text.clone()));
+                free.by_shape.entry(text).or_default().push_back(index);
+            }
+        }
+        free
+    }
+
+    /// Takes the first result of a shape.
+    fn take(&mut self, shape: &Shape) -> Option<ShapeIndex> {
+        self.by_shape.get_mut(&memplan_hlo::shape_text(&without_layout(shape)))?.pop_front()
+    }
+
+    /// The result that comes closest to a number of bytes, as the rest of a sentence.
+    fn closest(&self, bytes: Bytes) -> String {
+        let closest = self.sizes.iter().min_by_key(|(size, _)| size.0.abs_diff(bytes.0));
+        match closest {
+            None => "; every result lives in another argument".to_string(),
+            Some((size, shape)) => format!("; the closest is {shape}, {size}"),
         }
     }
-    free
 }
 
 /// For each part of a parameter in whose memory something else has been placed, the first such thing.

@@ -1,6 +1,6 @@
 //! What a person names: a value, an argument, a line of the program.
 
-use memplan_analysis::{frames, operation};
+use memplan_analysis::{Sources, operation};
 use memplan_ir::{InstructionId, Module, ShapeIndex};
 
 /// What a name stands for.
@@ -49,7 +49,7 @@ pub fn find(module: &Module, name: &str) -> Result<Found, UnknownName> {
     let of_operation: Vec<InstructionId> =
         instructions().filter(|&id| operation(module, id) == name).collect();
     let several = match of_operation.is_empty() {
-        true => instructions().filter(|&id| is_at(module, id, name)).collect(),
+        true => at_line(module, name),
         false => of_operation,
     };
     match several[..] {
@@ -72,20 +72,29 @@ fn with_index(name: &str) -> (&str, Option<ShapeIndex>) {
     }
 }
 
-/// Whether an instruction was made at `file:line`, or by what is called there. Of the file, the end is enough.
-fn is_at(module: &Module, id: InstructionId, place: &str) -> bool {
-    let Some((file, line)) = place.rsplit_once(':') else { return false };
-    let Ok(line) = line.parse::<i32>() else { return false };
-    frames(module, id).any(|frame| {
-        let rest = frame.file.strip_suffix(file);
-        frame.line == line && rest.is_some_and(|rest| rest.is_empty() || rest.ends_with(['/', '\\']))
-    })
+/// The instructions that were made at `file:line`, or by what is called there. Of the file, any part that ends it is
+/// enough.
+fn at_line(module: &Module, place: &str) -> Vec<InstructionId> {
+    let Some((file, line)) = place.rsplit_once(':') else { return Vec::new() };
+    let Ok(line) = line.parse::<i32>() else { return Vec::new() };
+    let ends_with = |path: &str, end: &str| {
+        path.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with(['/', '\\']))
+    };
+    let sources = Sources::new(module);
+    let is_at = |id: &InstructionId| {
+        sources.frames(*id).any(|frame| {
+            // The whole path may be given, of which the module's common folder is not shown.
+            frame.line == line && (ends_with(frame.file, file) || ends_with(file, frame.file))
+        })
+    };
+    module.instructions.keys().filter(is_at).collect()
 }
 
 fn close_to(module: &Module, name: &str) -> Vec<String> {
+    let sources = Sources::new(module);
     let mut scored: Vec<(f64, String)> = Vec::new();
     for (id, instruction) in module.instructions.iter() {
-        let lines = frames(module, id).map(|frame| {
+        let lines = sources.frames(id).map(|frame| {
             let file = frame.file.rsplit(['/', '\\']).next().unwrap_or(frame.file);
             format!("{file}:{}", frame.line)
         });

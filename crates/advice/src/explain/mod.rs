@@ -4,6 +4,7 @@
 mod constants;
 mod copies;
 mod donation;
+mod expected;
 mod find;
 mod reserved;
 mod value;
@@ -18,6 +19,7 @@ use serde::Serialize;
 pub use constants::ConstantNote;
 pub use copies::{CopyCause, CopyNote, why_inserted};
 pub use donation::{ArgumentNote, Donation, DonationTotals};
+pub use expected::{Expected, ExpectedTotal};
 pub use find::{Found, UnknownName, find};
 pub use reserved::{Reserved, ReservedFor};
 pub use value::{SharedBytes, ValueNote};
@@ -50,7 +52,12 @@ pub struct Overview {
     pub totals: Totals,
     /// The peak of each memory, the main memory first.
     pub peaks: Vec<PeakEntry>,
-    /// Every copy, the largest first.
+    /// What the usual compiler for the target is expected to need, where no compiler has worked on the program yet. The
+    /// figures above are then those of the program as it was written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected: Option<ExpectedTotal>,
+    /// Every copy, the largest first: those that the expected compiler will make, where there is one; else those of the
+    /// planned program.
     pub copies: Vec<CopyNote>,
     /// Every array that the caller passes, by number.
     pub arguments: Vec<ArgumentNote>,
@@ -73,15 +80,20 @@ impl<'a> Subject<'a> {
         Subject { module, target, planned, words: Words::new(module, &planned.facts), inserted }
     }
 
-    /// The program as a whole, in time close to linear in the module.
-    pub fn overview(&self) -> Overview {
+    /// The program as a whole, with what is expected of the compiler that will work on it. Takes time close to linear in
+    /// the module.
+    pub fn overview(&self, expected: Option<&Expected>) -> Overview {
         let arguments = donation::arguments(self);
         Overview {
             module: self.module.name.to_string(),
             target: self.target.name.clone(),
             totals: self.plan().totals,
             peaks: peak_entries(&self.words, self.planned),
-            copies: copies::copies(self, &ProgramCost::new(self.module, self.facts(), self.target)),
+            expected: expected.map(Expected::total),
+            copies: match expected {
+                Some(expected) => expected.copies(self.target),
+                None => copies::copies(self, &ProgramCost::new(self.module, self.facts(), self.target)),
+            },
             donation: DonationTotals::of(&arguments),
             arguments,
             reserved: reserved::reserved(self),

@@ -1,6 +1,6 @@
 //! One value: who made it, who reads it, why it lives as long, whose bytes it shares, and what would free it.
 
-use memplan_analysis::{Phase, Time, ValueClass, ValueId, ValueKind, innermost_frame, operation, user_frame};
+use memplan_analysis::{Phase, Time, ValueClass, ValueId, ValueKind, operation};
 use memplan_ir::{InstructionId, Op, Role};
 use memplan_memory::{AllocationKind, Bytes, MemorySpaceId};
 use memplan_planner::{KeptBy, kept_by, peak_report_in};
@@ -72,7 +72,7 @@ impl Subject<'_> {
         let maker = self.words.maker(value);
         let slice = self.plan().slices.get(&facts.flow.positions.position(position)).copied();
         let slice = slice.or_else(|| self.plan().slices.get(&definition).copied());
-        let source = user_frame(module, maker);
+        let source = self.words.sources.user(maker);
         let live = facts.live.of(value);
         let peak = peak_report_in(module, facts, self.plan(), MemorySpaceId::MAIN);
         Some(ValueNote {
@@ -85,7 +85,7 @@ impl Subject<'_> {
             class: self.words.classes.of(value).to_string(),
             operation: operation(module, maker).to_string(),
             source: source.map(|frame| frame.to_string()),
-            library_source: innermost_frame(module, maker)
+            library_source: (self.words.sources.innermost(maker))
                 .filter(|frame| Some(*frame) != source)
                 .map(|frame| frame.to_string()),
             bytes: slice.map(|slice| slice.size),

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use memplan_analysis::{Phase, folded_operation, operation, user_frame};
+use memplan_analysis::{Phase, Sources, folded_operation, operation};
 use memplan_ir::{Access, InstructionId, Module, Op, Role};
 use memplan_passes as passes;
 use memplan_passes::Checkpoint;
@@ -102,8 +102,9 @@ impl Policy {
     /// The program as JAX would hand it over with this policy.
     pub(super) fn carry_out(&self, program: &Program) -> Result<Program, String> {
         let (module, phases) = (&program.module, program.phases());
+        let sources = Sources::new(module);
         let is_of = |id: InstructionId, groups: &[Group]| {
-            group(module, id).is_some_and(|group| groups.contains(&group))
+            group(module, &sources, id).is_some_and(|group| groups.contains(&group))
         };
         let is_saved = |id: InstructionId| match (&self.saves, &module.instructions[id].op) {
             (Saves::Nothing, _) => false,
@@ -149,9 +150,10 @@ pub(super) fn all(program: &Program, setting: &Setting<'_>) -> Vec<Policy> {
 /// The lines that make most of some values, for people.
 pub(super) fn lines(program: &Program, values: &[InstructionId], setting: &Setting<'_>) -> String {
     let module = &program.module;
+    let sources = Sources::new(module);
     let mut bytes: BTreeMap<Group, u64> = BTreeMap::new();
     for &id in values {
-        if let Some(group) = group(module, id) {
+        if let Some(group) = group(module, &sources, id) {
             let sum = bytes.entry(group).or_default();
             *sum = sum.saturating_add(setting.target.size_of(module.shape(id)).0);
         }
@@ -169,14 +171,14 @@ pub(super) fn lines(program: &Program, values: &[InstructionId], setting: &Setti
     names.join(", ")
 }
 
-fn group(module: &Module, id: InstructionId) -> Option<Group> {
+fn group(module: &Module, sources: &Sources<'_>, id: InstructionId) -> Option<Group> {
     let op = &module.instructions[id].op;
     let is_made = op.traits().role == Role::Computes && op.traits().access != Access::Reindexing;
     let array = module.shape(id).as_array()?;
     if !is_made || array.rank() == 0 || matches!(op, Op::Broadcast { .. }) {
         return None;
     }
-    let frame = user_frame(module, id)?;
+    let frame = sources.user(id)?;
     let name = folded_operation(operation(module, id));
     let operation = name.rsplit('/').next().unwrap_or(&name).to_string();
     Some(Group { line: frame.to_string(), operation, function: frame.function.to_string() })
@@ -193,6 +195,7 @@ struct Kept {
 fn best_names(program: &Program, setting: &Setting<'_>) -> Vec<Vec<Group>> {
     let (module, phases) = (&program.module, program.phases());
     let entry = module.entry_computation();
+    let sources = Sources::new(module);
     let is_forward = |id: InstructionId| phases.of(id) == Phase::Forward;
     let mut depth: FxHashMap<InstructionId, u32> = FxHashMap::default();
     let mut read: FxHashSet<InstructionId> = FxHashSet::default();
@@ -212,7 +215,7 @@ fn best_names(program: &Program, setting: &Setting<'_>) -> Vec<Vec<Group>> {
         if computes && read.contains(&id) {
             residuals.push(kept());
         }
-        if let Some(group) = group(module, id) {
+        if let Some(group) = group(module, &sources, id) {
             groups.entry(group).or_default().push(kept());
         }
     }
@@ -247,6 +250,7 @@ fn best_names(program: &Program, setting: &Setting<'_>) -> Vec<Vec<Group>> {
 /// nothing.
 fn separates(program: &Program, setting: &Setting<'_>, border: &Group, kept: &[Kept]) -> bool {
     let (module, phases) = (&program.module, program.phases());
+    let sources = Sources::new(module);
     let mut level: FxHashMap<InstructionId, u32> = FxHashMap::default();
     let mut is_border: FxHashSet<InstructionId> = FxHashSet::default();
     let mut given: FxHashSet<InstructionId> = FxHashSet::default();
@@ -267,7 +271,7 @@ fn separates(program: &Program, setting: &Setting<'_>, border: &Group, kept: &[K
         if phases.of(id) != Phase::Forward {
             continue;
         }
-        if group(module, id).as_ref() == Some(border) {
+        if group(module, &sources, id).as_ref() == Some(border) {
             is_border.insert(id);
         }
         for (&operand, before) in instruction.operands.iter().zip(before) {

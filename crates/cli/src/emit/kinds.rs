@@ -6,6 +6,7 @@ use memplan::codegen::{
 };
 use memplan::hlo;
 use memplan::ipu::TileDocument;
+use memplan::memory::{Family, Target};
 
 use super::Program;
 use super::costs::costs;
@@ -20,6 +21,8 @@ pub(super) struct Kind {
     pub(super) name: &'static str,
     /// One line for people.
     pub(super) description: &'static str,
+    /// Why nothing on a machine could make use of it, where that is so.
+    pub(super) runs_on: fn(&Target) -> Result<(), &'static str>,
     /// What is written.
     pub(super) contents: fn(&Request<'_>) -> Result<Contents, Failure>,
 }
@@ -35,46 +38,55 @@ pub(super) const KINDS: &[Kind] = &[
     Kind {
         name: "hlo",
         description: "the module that the plan describes",
+        runs_on: anywhere,
         contents: |request| Ok(hlo::print(request.program.module).into()),
     },
     Kind {
         name: "plan",
         description: "the plan, as JSON",
+        runs_on: anywhere,
         contents: |request| Ok(request.program.plan_json().into()),
     },
     Kind {
         name: "html",
         description: "a page to look at: memory over the program, every buffer, what keeps it alive",
+        runs_on: anywhere,
         contents: |request| Ok(html(request.program).into()),
     },
     Kind {
         name: "svg",
         description: "a picture of the plan: bytes live, and address by time",
+        runs_on: anywhere,
         contents: |request| Ok(svg(request.program.view()).into()),
     },
     Kind {
         name: "dot",
         description: "the program as a graph for Graphviz, whole or `--around` an instruction",
+        runs_on: anywhere,
         contents: graph,
     },
     Kind {
         name: "perfetto",
         description: "a trace for ui.perfetto.dev: launches, transfers, buffers, bytes live",
+        runs_on: anywhere,
         contents: |request| Ok(perfetto(request.program.view()).into()),
     },
     Kind {
         name: "xprof",
         description: "a folder that XProf (TensorBoard) opens, in its memory viewer and graph viewer",
+        runs_on: anywhere,
         contents: profile,
     },
     Kind {
         name: "costs",
         description: "what each instruction costs by the cost model, as tab-separated values",
+        runs_on: anywhere,
         contents: |request| Ok(costs(request.program).into()),
     },
     Kind {
         name: "layout",
         description: "spaces, buffers, launches and transfers with addresses, as a text if FILE ends in .txt, else as JSON",
+        runs_on: anywhere,
         contents: |request| {
             let layout = request.program.layout();
             Ok(if request.path.ends_with(".txt") { layout.to_string() } else { json(layout) }.into())
@@ -83,16 +95,19 @@ pub(super) const KINDS: &[Kind] = &[
     Kind {
         name: "c-header",
         description: "offsets, sizes and totals as constants for C and C++",
+        runs_on: anywhere,
         contents: |request| Ok(c_header(request.program.layout()).into()),
     },
     Kind {
         name: "constants",
         description: "the bytes of constants, at the offsets that layout and c-header give",
+        runs_on: anywhere,
         contents: |request| constants(request.program),
     },
     Kind {
         name: "tflite-micro",
         description: "offsets for TFLite Micro: the contents of the metadata `OfflineMemoryAllocation`",
+        runs_on: small_runtime,
         contents: |request| {
             let words = offline_memory_allocation(request.program.layout());
             Ok(words.map_err(|error| Failure::input(&error))?.into())
@@ -101,14 +116,34 @@ pub(super) const KINDS: &[Kind] = &[
     Kind {
         name: "executorch",
         description: "arenas and offsets for ExecuTorch's memory planning, as JSON",
+        runs_on: small_runtime,
         contents: |request| Ok(json(&executorch(request.program.layout())).into()),
     },
     Kind {
         name: "tiles",
         description: "what lies where on every tile of a machine that has some, as JSON",
+        runs_on: has_tiles,
         contents: |request| tiles(request.program),
     },
 ];
+
+fn anywhere(_: &Target) -> Result<(), &'static str> {
+    Ok(())
+}
+
+/// Runtimes that interpret programs on a processor, in memory that they are given.
+fn small_runtime(target: &Target) -> Result<(), &'static str> {
+    match target.family {
+        Family::Gpu | Family::Tpu | Family::Ipu => {
+            Err("this runtime is for processors, such as cpu, mcu-cortex-m7 or a machine of your own")
+        }
+        _ => Ok(()),
+    }
+}
+
+fn has_tiles(target: &Target) -> Result<(), &'static str> {
+    target.tiles.is_some().then_some(()).ok_or("it has no tiles")
+}
 
 /// The program, and beside it what it was before, where that is another one.
 fn html(program: &Program<'_>) -> String {

@@ -10,12 +10,14 @@ mod view;
 use std::str::FromStr;
 
 use clap::Args;
+use memplan::memory::{Target, did_you_mean};
 
 pub(crate) use page::PageArgs;
 pub(crate) use program::{Before, Program, json};
 pub(crate) use view::{Shown, page_of_two};
 
 use crate::failure::Failure;
+use crate::needless::{given, refuse};
 use crate::output::{distinct, write_folder, write_result};
 use kinds::{KINDS, Kind};
 use request::{Contents, Request};
@@ -53,7 +55,10 @@ impl FromStr for Emit {
         let expected = || format!("expected KIND=FILE; the kinds are {}", names());
         let (name, path) = text.split_once('=').ok_or_else(expected)?;
         let known = KINDS.iter().find(|kind| kind.name == name);
-        let kind = known.ok_or_else(|| format!("there is no kind `{name}`; the kinds are {}", names()))?;
+        let kind = known.ok_or_else(|| {
+            let meant = did_you_mean(name, KINDS.iter().map(|kind| kind.name));
+            format!("there is no kind `{name}`{meant}; the kinds are {}", names())
+        })?;
         match path.is_empty() {
             true => Err("the file is missing after `=`".to_string()),
             false => Ok(Emit { kind, path: path.to_string() }),
@@ -62,8 +67,22 @@ impl FromStr for Emit {
 }
 
 impl EmitArgs {
-    /// Whether all that is asked for, and the report, go to places of their own.
-    pub(crate) fn check(&self, report: Option<&str>) -> Result<(), Failure> {
+    /// Whether all that is asked for means something for the machine, and goes to a place of its own, as the report does.
+    pub(crate) fn check(&self, report: Option<&str>, target: &Target) -> Result<(), Failure> {
+        for kind in self.emit.iter().map(|emit| emit.kind) {
+            (kind.runs_on)(target).map_err(|because| {
+                Failure::Usage(format!(
+                    "error: `--emit {}` means nothing for {}: {because}",
+                    kind.name, target.name
+                ))
+            })?;
+        }
+        if !self.emit.iter().any(|emit| emit.kind.name == "dot") {
+            refuse(
+                &given([("--around", self.around.is_some())]),
+                "it is about the graph of `--emit dot=FILE`",
+            )?;
+        }
         distinct(self.emit.iter().map(|emit| Some(emit.path.as_str())).chain([report]))
     }
 

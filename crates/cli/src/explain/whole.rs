@@ -13,11 +13,12 @@ use crate::screen::Screen;
 pub(super) fn whole(
     subject: &Subject<'_>,
     overview: &Overview,
+    note: &str,
     options: &PeakOptions,
     screen: Screen,
 ) -> String {
     let title = format!("{} on {}: {}", overview.module, overview.target, overview.totals.total);
-    let mut text = screen.heading(&title) + "\n";
+    let mut text = screen.heading(&title) + "\n" + note;
     for peak in peaks(&subject.words, subject.planned) {
         text.push_str(&holders::live_at_the_peak(
             subject.module,
@@ -28,7 +29,7 @@ pub(super) fn whole(
         ));
     }
     text.push_str(&donations(overview, screen));
-    text.push_str(&copies(&overview.copies, screen));
+    text.push_str(&copies(overview, screen));
     text.push_str(&reserved(&overview.reserved, screen));
     text.push_str(&constants(&overview.constants, screen));
     text
@@ -124,12 +125,17 @@ fn donations(overview: &Overview, screen: Screen) -> String {
 }
 
 /// Copies of one cause and shape in one line.
-fn copies(copies: &[CopyNote], screen: Screen) -> String {
+fn copies(overview: &Overview, screen: Screen) -> String {
+    let copies = &overview.copies;
+    let heading = screen.heading(&match &overview.expected {
+        Some(expected) => format!("copies that {} will make, as memplan estimates:", expected.compiler),
+        None => "copies:".to_string(),
+    });
     if copies.is_empty() {
-        return format!("\n{} none\n", screen.heading("copies:"));
+        return format!("\n{heading} none\n");
     }
     let bytes = copies.iter().map(|copy| copy.bytes).fold(Bytes::ZERO, Bytes::saturating_add);
-    let mut text = format!("\n{} {}, {bytes} together\n", screen.heading("copies:"), copies.len());
+    let mut text = format!("\n{heading} {}, {bytes} together\n", copies.len());
     let mut groups: IndexMap<(&str, Bytes, String), Vec<&CopyNote>> = IndexMap::new();
     for copy in copies {
         let key = (<&str>::from(copy.cause), copy.bytes, folded_operation(&copy.operation));

@@ -1,6 +1,19 @@
-//! XLA's own buffer assignment, as it lies beside a module in a dump.
+//! XLA's own buffer assignment: a text beside a module in a dump, or a part of the module's protobuf.
 
+use memplan::hlo::proto::{AllocationRole, BufferAllocation};
 use memplan::memory::{Assigned, Bytes};
+
+/// Sums up the allocations of a buffer assignment. Nothing where it has none.
+pub(super) fn sum(allocations: &[BufferAllocation]) -> Option<Assigned> {
+    let sum = |is_counted: &dyn Fn(&&BufferAllocation) -> bool| {
+        let counted = allocations.iter().filter(is_counted).map(|allocation| Bytes(allocation.size));
+        counted.fold(Bytes::ZERO, Bytes::saturating_add)
+    };
+    // What XLA calls a preallocated temp.
+    let is_temp = |it: &&BufferAllocation| it.role == AllocationRole::Other && !it.live_out;
+    (!allocations.is_empty())
+        .then(|| Assigned { total: sum(&|it| it.role != AllocationRole::ThreadLocal), temp: sum(&is_temp) })
+}
 
 /// Reads the text of a buffer assignment: a line for each allocation, `allocation 3: size 512, preallocated-temp:`, with
 /// lines for its values in between. Nothing where it has no allocations.
@@ -24,7 +37,24 @@ fn allocation(line: &str) -> Option<(Bytes, &str)> {
 
 #[cfg(test)]
 mod tests {
+    use memplan::ir::ShapeIndex;
+
     use super::*;
+
+    #[test]
+    fn allocations_of_protobufs_are_summed() {
+        let allocation = |size, role, live_out| BufferAllocation { role, space: 0, size, live_out };
+        let parameter = AllocationRole::Parameter { number: 0, index: ShapeIndex::root() };
+        let all = [
+            allocation(48, parameter, true),
+            allocation(5, AllocationRole::Constant, false),
+            allocation(100, AllocationRole::Other, false),
+            allocation(30, AllocationRole::Other, true),
+            allocation(7, AllocationRole::ThreadLocal, false),
+        ];
+        assert_eq!(sum(&all), Some(Assigned { total: Bytes(183), temp: Bytes(100) }));
+        assert_eq!(sum(&[]), None);
+    }
 
     #[test]
     fn allocations_are_summed() {

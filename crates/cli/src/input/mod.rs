@@ -37,9 +37,14 @@ impl Found {
         parse_module(read(&self.file)?, if self.file == "-" { "<stdin>" } else { &self.file })
     }
 
-    /// What the buffer assignment beside the module needs, where there is one.
+    /// What XLA's buffer assignment needs, where there is one: beside the module as text, or within its protobuf.
     pub(crate) fn assigned(&self) -> Option<Assigned> {
-        assigned::parse(&read_text(self.assignment.as_ref()?.to_str()?).ok()?)
+        match &self.assignment {
+            Some(text) => assigned::parse(&read_text(text.to_str()?).ok()?),
+            // Standard input is read once.
+            None if self.file == "-" => None,
+            None => assigned::sum(&hlo::proto::read_allocations(&read(&self.file).ok()?).ok()??),
+        }
     }
 }
 
@@ -172,7 +177,16 @@ pub(crate) fn read(path: &str) -> Result<Vec<u8>, Failure> {
         _ => std::fs::read(path).map(|contents| bytes = contents),
     };
     result.map_err(|error| Failure::Input(format!("error: cannot read `{path}`: {error}")))?;
-    gzip::unpack(bytes, path)
+    gzip::unpack(bytes, path).map(without_mark)
+}
+
+/// A text without the mark that some editors put before text in UTF-8.
+fn without_mark(mut bytes: Vec<u8>) -> Vec<u8> {
+    const MARK: &[u8] = "\u{feff}".as_bytes();
+    if bytes.starts_with(MARK) {
+        bytes.drain(..MARK.len());
+    }
+    bytes
 }
 
 /// Reads a whole file, or standard input for `-`, that is text in UTF-8.

@@ -8,7 +8,7 @@ mod lanes;
 mod perfetto;
 mod svg;
 
-use memplan_analysis::{ValueId, operation, user_frame};
+use memplan_analysis::{Sources, ValueId, operation};
 use memplan_ir::Module;
 use memplan_memory::{AllocationId, Bytes, KindName, MemorySpaceId, Target};
 use memplan_planner::{Planned, ProgramCost, peak_report};
@@ -173,12 +173,13 @@ impl View {
 fn launch_notes(program: &Program<'_>, cost: &ProgramCost) -> Vec<LaunchNotes> {
     let (module, facts) = (program.module, program.facts);
     let kernels = cost.kernels(module, facts, program.target);
+    let sources = Sources::new(module);
     let mut notes = Vec::with_capacity(program.n_launches() as usize);
     for &id in facts.line.instructions.iter().filter(|&&id| program.is_launch(id)) {
         let seconds = kernels.of(id).seconds * cost.runs(module.instructions[id].parent);
         notes.push(LaunchNotes {
             operation: operation(module, id).to_string(),
-            source: user_frame(module, id).map(|frame| frame.to_string()),
+            source: sources.user(id).map(|frame| frame.to_string()),
             begin: program.launch_at(facts.line.begin(id)),
             seconds: if seconds.is_finite() { seconds.max(0.0) } else { 0.0 },
         });

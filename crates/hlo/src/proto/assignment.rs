@@ -3,9 +3,10 @@
 use memplan_ir::{InstructionId, Module, Position, ShapeIndex};
 use prost::Message;
 
-use super::convert::steps;
+use super::convert::{shape_index, steps};
 use super::export::Exporter;
-use super::{ExportError, messages as pb, wire};
+use super::import::holds_module;
+use super::{ExportError, ImportError, messages as pb, wire};
 
 /// What `HloProto.buffer_assignment` says of a module. Sizes and offsets are in bytes; buffers and allocations are named
 /// by their place in the lists.
@@ -57,6 +58,8 @@ pub enum AllocationRole {
     },
     /// Constant data.
     Constant,
+    /// Memory that every thread has for itself.
+    ThreadLocal,
     /// Anything else.
     Other,
 }
@@ -95,6 +98,23 @@ pub fn write_assigned(module: &Module, assignment: &BufferAssignment) -> Result<
     Ok(out)
 }
 
+/// The allocations of the buffer assignment in an `HloProto`, as the compiler that wrote the file made them; `None` where
+/// the file has no assignment. Takes time linear in the file; the module is not looked at.
+///
+/// # Errors
+/// When the file is damaged.
+pub fn read_allocations(file: &[u8]) -> Result<Option<Vec<BufferAllocation>>, ImportError> {
+    if !holds_module(file) {
+        return Ok(None);
+    }
+    let assignment = pb::HloProto::decode(file)?.buffer_assignment;
+    if assignment.is_empty() {
+        return Ok(None);
+    }
+    let message = pb::BufferAssignmentProto::decode(assignment)?;
+    message.buffer_allocations.iter().map(BufferAllocation::of).collect::<Result<_, _>>().map(Some)
+}
+
 impl BufferAssignment {
     fn message(&self, exporter: &Exporter<'_>) -> Result<pb::BufferAssignmentProto, ExportError> {
         let mut buffer_allocations: Vec<pb::BufferAllocationProto> =
@@ -125,6 +145,28 @@ impl BufferAssignment {
 }
 
 impl BufferAllocation {
+    fn of(message: &pb::BufferAllocationProto) -> Result<BufferAllocation, ImportError> {
+        let role = if message.is_thread_local {
+            AllocationRole::ThreadLocal
+        } else if message.is_constant {
+            AllocationRole::Constant
+        } else if message.is_entry_computation_parameter {
+            let index = shape_index("parameter_shape_index", &message.parameter_shape_index);
+            AllocationRole::Parameter {
+                number: u32::try_from(message.parameter_number).unwrap_or(u32::MAX),
+                index: index.map_err(ImportError::Module)?,
+            }
+        } else {
+            AllocationRole::Other
+        };
+        Ok(BufferAllocation {
+            role,
+            space: u32::try_from(message.color).unwrap_or(u32::MAX),
+            size: u64::try_from(message.size).unwrap_or(0),
+            live_out: message.maybe_live_out,
+        })
+    }
+
     fn message(&self, index: usize) -> pb::BufferAllocationProto {
         let mut message = pb::BufferAllocationProto {
             index: index as i64,
@@ -141,6 +183,7 @@ impl BufferAllocation {
                 message.is_parameter_aliased_with_output = self.live_out;
             }
             AllocationRole::Constant => message.is_constant = true,
+            AllocationRole::ThreadLocal => message.is_thread_local = true,
             AllocationRole::Other => {}
         }
         message

@@ -66,7 +66,7 @@ fn recovery(entry: pb::OriginalValueRecovery, depth: u32) -> Result<OriginRecove
 
 /// Field 1 is the module of an `HloProto` and the name of an `HloModuleProto`. A name does not read as a message with
 /// computations.
-fn holds_module(mut bytes: &[u8]) -> bool {
+pub(super) fn holds_module(mut bytes: &[u8]) -> bool {
     let mut first = None;
     while let (false, Ok((number, _, payload))) = (bytes.is_empty(), next_field(&mut bytes)) {
         if number == 1 {

@@ -1137,6 +1137,8 @@ pub(super) struct BufferAllocationProto {
     pub(super) index: i64,
     #[prost(int64, tag = "2")]
     pub(super) size: i64,
+    #[prost(bool, tag = "3")]
+    pub(super) is_thread_local: bool,
     #[prost(bool, tag = "5")]
     pub(super) is_entry_computation_parameter: bool,
     #[prost(int64, tag = "6")]

@@ -22,7 +22,8 @@ mod wire;
 use memplan_ir::Module;
 
 pub use assignment::{
-    AllocationRole, BufferAllocation, BufferAssignment, HeapEvent, HeapTrace, LogicalBuffer, write_assigned,
+    AllocationRole, BufferAllocation, BufferAssignment, HeapEvent, HeapTrace, LogicalBuffer,
+    read_allocations, write_assigned,
 };
 pub use error::{ExportError, FieldError, ImportError, Warning};
 
