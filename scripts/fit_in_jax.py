@@ -42,7 +42,7 @@ def bytes_of(compiled):
 
 def fit(limit):
     command = [MEMPLAN, "-q", "fit", f"{corpus}/{name}/before.hlo.txt", "--target", TARGET]
-    command += ["--memory-limit", str(limit), "--format", "json"]
+    command += ["--memory-limit", f"{limit}B", "--format", "json"]
     return json.loads(subprocess.run(command, capture_output=True, text=True).stdout)
 
 
@@ -83,7 +83,7 @@ def rewritten(limit):
 
     with tempfile.NamedTemporaryFile(suffix=".hlo") as out:
         command = [MEMPLAN, "-q", "rewrite", f"{corpus}/{name}/before.hlo.txt", "--target", TARGET]
-        command += ["--compiler", f"xla-{backend}", "--memory-limit", str(limit), "-o", out.name]
+        command += ["--compiler", f"xla-{backend}", "--memory-limit", f"{limit}B", "-o", out.name]
         subprocess.run(command, capture_output=True)
         with open(out.name) as file:
             proto = _hlo.hlo_module_from_text(file.read()).as_serialized_hlo_module_proto()

@@ -33,7 +33,7 @@ def needed(corpus, name, backend):
 
 def fit(path, target, limit):
     """The advice, and what it took: seconds of processors, and seconds on the clock."""
-    command = [MEMPLAN, "-q", "fit", path, "--target", target, "--memory-limit", str(limit), "--format", "json"]
+    command = [MEMPLAN, "-q", "fit", path, "--target", target, "--memory-limit", f"{limit}B", "--format", "json"]
     start, clock = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime, time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode not in (0, 3):

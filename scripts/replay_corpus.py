@@ -46,7 +46,7 @@ def main():
             trace = pathlib.Path(folder) / "trace.csv"
             whole = replay(path, "--target", "gpu-h100", "--limit", "1TiB", "--trace", trace)
             needed, planned = whole["smallest_pool"], whole["planned"]
-            tight = replay(trace, "--limit", needed)
+            tight = replay(trace, "--limit", f"{needed}B")
             worst = max(
                 range(len(tight["samples"])),
                 key=lambda i: (tight["samples"][i]["reserved"] - tight["samples"][i]["in_use"])
@@ -54,7 +54,7 @@ def main():
             )
             sample = tight["samples"][worst]
             hole = (sample["reserved"] - sample["in_use"]) * 9 // 10
-            arguments = ["--limit", needed, "--defragment-at", worst, "--hole", hole]
+            arguments = ["--limit", f"{needed}B", "--defragment-at", worst, "--hole", f"{hole}B"]
             tidy = replay(trace, *arguments)["defragmentation"] if hole > 0 else None
         moves = [human(tidy[key]) for key in ("bytes_moved", "slide_all", "lower_bound")] if tidy else ["–"] * 3
         costs.append(needed / planned)

@@ -237,7 +237,7 @@ def test_command() -> None:
     missing = memplan_command("plan", "/no/such/file")
     assert missing.returncode == 1 and "cannot read" in missing.stderr
     assert memplan_command("plam").returncode == 2
-    assert memplan_command("compile", os.fspath(HLO), "--target", "cpu", "--memory-limit", "1").returncode == 3
+    assert memplan_command("compile", os.fspath(HLO), "--target", "cpu", "--memory-limit", "1B").returncode == 3
 
 
 def test_without_jax() -> None:

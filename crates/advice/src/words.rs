@@ -132,7 +132,14 @@ impl<'a> Words<'a> {
             _ => return self.does(id),
         };
         let at = self.sources.user(id).map_or_else(
-            || format!(", {}", self.module.instructions[id].name),
+            || {
+                // That it is a loop says nothing about which.
+                let name = folded_operation(operation(self.module, id));
+                match name.rsplit('/').next() {
+                    Some("" | "while" | "cond") | None => format!(", {}", self.module.instructions[id].name),
+                    Some(_) => format!(", {name}"),
+                }
+            },
             |frame| format!(" at {frame}"),
         );
         match (self.classes.phases.has_backward(), self.classes.phases.of(id)) {

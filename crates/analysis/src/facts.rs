@@ -3,7 +3,7 @@
 use memplan_ir::{Module, Schedule};
 
 use crate::{
-    Buffers, CallGraph, CallGraphError, Dataflow, InPlace, LiveRanges, Timeline, buffers, dataflow,
+    Buffers, CallGraph, CallGraphError, Dataflow, InPlace, LiveRanges, Parts, Timeline, buffers, dataflow,
     live_ranges, timeline,
 };
 
@@ -39,8 +39,10 @@ impl Aliasing {
     pub fn under(self, module: &Module, schedule: &Schedule) -> Facts {
         let Aliasing { graph, flow, in_place, buffers } = self;
         let line = timeline(module, &graph, schedule);
-        let live = live_ranges(module, &graph, &flow, &line);
-        Facts { graph, flow, in_place, buffers, line, live }
+        let mut live = live_ranges(module, &graph, &flow, &line);
+        let parts = Parts::new(module, &flow, &buffers, &line, &live);
+        live.end_parts(&parts, &line);
+        Facts { graph, flow, in_place, buffers, line, live, parts }
     }
 }
 
@@ -60,6 +62,8 @@ pub struct Facts {
     pub line: Timeline,
     /// From when to when every value is needed.
     pub live: LiveRanges,
+    /// Which values lie side by side, and are seen as one later.
+    pub parts: Parts,
 }
 
 impl Facts {

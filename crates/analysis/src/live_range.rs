@@ -17,6 +17,8 @@
 //! - Loop state is live from the loop's begin at least to the end of its condition, since that is what leaves the loop.
 //! - Operands of calls and conditionals are live at least until the called computation begins, read or not.
 //! - Operands of an asynchronous operation are live until it is done, and so is what its computation uses.
+//! - Values that lie side by side end where an operation sees them as one ([`Parts`](crate::Parts)): the whole takes over
+//!   their bytes.
 //! - Two branches of a conditional are laid out one after the other; what is live into one of them and not read
 //!   in it is live only if it is needed later.
 
@@ -28,7 +30,7 @@ use memplan_program::{LiveRange, Time, ValueId};
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
-use crate::{CallGraph, Dataflow, Timeline, ValueKind, given_parameters};
+use crate::{CallGraph, Dataflow, Parts, Timeline, ValueKind, given_parameters};
 
 /// The live range of every value.
 #[derive(Clone, Debug)]
@@ -53,6 +55,13 @@ impl LiveRanges {
     /// Whether a value is a part of a parameter whose memory the caller gave up, by an alias or a donation.
     pub fn is_given(&self, value: ValueId) -> bool {
         self.given.contains(&value)
+    }
+
+    /// Lets values end where they become parts of another: nothing reads them there, their bytes have another name.
+    pub(crate) fn end_parts(&mut self, parts: &Parts, line: &Timeline) {
+        for (value, part) in parts.all() {
+            self.ranges[value].end = line.time(part.joined_by);
+        }
     }
 
     /// Whether the next call of the program may look for a value: it is needed after the last instruction.

@@ -71,6 +71,7 @@ mod calls;
 mod facts;
 mod figures;
 mod in_place;
+mod join;
 mod kernel_scratch;
 mod lie;
 mod live;

@@ -16,6 +16,7 @@ use memplan_memory::{AllocationId, AllocationKind, Bytes, MemorySpaceId, Slice};
 
 use crate::bytes::Holder;
 use crate::facts::Facts;
+use crate::join::is_joined_in_place;
 use crate::structure::runs_callees;
 
 /// Most bytes live at one instant.
@@ -200,6 +201,8 @@ impl Touches<'_, '_> {
             | Op::AfterAll => None,
             // What goes in is handed over when the first computation begins.
             Op::While | Op::Call { .. } | Op::Conditional => Some(begin),
+            // The bytes stay, and belong to the result from now on.
+            _ if is_joined_in_place(facts, id) => time.checked_sub(1),
             _ => Some(time),
         };
         if let Some(read_at) = read_at {

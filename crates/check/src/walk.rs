@@ -23,6 +23,7 @@ use crate::Violation;
 use crate::bytes::{Contents, Holder, InFlight, Written};
 use crate::facts::{Facts, Report};
 use crate::in_place::Memo;
+use crate::join::is_joined_in_place;
 
 /// What a caller must know of a computation that was walked.
 #[derive(Default)]
@@ -224,12 +225,26 @@ impl<'a> Walk<'_, 'a> {
             | Op::AllReduceDone(_)
             | Op::CollectivePermuteDone(_)
             | Op::AsyncDone(_) => self.done(id),
+            _ if is_joined_in_place(facts, id) => self.join(id),
             _ => self.compute(id, false),
         }
         if crate::structure::runs_callees(&instruction.op) {
             for slice in facts.scratch(id) {
                 self.write(id, &slice, Holder::Scratch(id));
             }
+        }
+    }
+
+    /// Operands that are all the bytes of the result get its name.
+    fn join(&mut self, id: InstructionId) {
+        let facts = self.facts();
+        for &operand in &facts.module.instructions[id].operands {
+            self.expect(id, facts.positions.root(operand));
+        }
+        let whole = facts.positions.root(id);
+        self.set_name(whole, Holder::Value(whole));
+        if let Some(slice) = facts.slice(whole) {
+            self.write(id, &slice, Holder::Value(whole));
         }
     }
 

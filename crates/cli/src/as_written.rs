@@ -16,25 +16,30 @@ pub(crate) fn as_written(module: &Module, target: &Target, expected: Option<&Exp
         false => "as it was written",
     };
     let instead = match (expected, Compiler::usual_for(target)) {
-        (Some(expected), _) => {
-            let total = expected.total();
+        (Some(Expected { compiler, estimate }), _) => {
+            let command = command(compiler, target);
             format!(
-                "{name} will need {} instead, as memplan estimates (`memplan estimate --compiler {name}`)",
-                total.total,
-                name = total.compiler
+                "{} will need {} instead, as memplan estimates (`{command}`)",
+                compiler.name, estimate.total
             )
         }
         (None, Some(compiler)) => {
-            format!(
-                "`memplan estimate --compiler {}` estimates what that compiler will need instead",
-                compiler.name
-            )
+            format!("`{}` says what that compiler will need instead", command(&compiler, target))
         }
         (None, None) => format!("`memplan compile --target {}` makes the program to run", target.name),
     };
     format!(
         "This is the program {whose}, planned as it stands: no compiler has fused or ordered it.\n{instead}.\n"
     )
+}
+
+/// How the estimate is asked for.
+fn command(compiler: &Compiler, target: &Target) -> String {
+    let usual = format!("memplan estimate --compiler {}", compiler.name);
+    match compiler.target == target.name {
+        true => usual,
+        false => format!("{usual} --target {}", target.name),
+    }
 }
 
 /// JAX names modules and operations after the functions that it compiles.

@@ -39,10 +39,10 @@ pub(crate) struct DiffArgs {
     format: DiffFormat,
     #[command(flatten)]
     page: PageArgs,
-    /// Where to write the result
+    /// File to write the result to (default: standard output)
     #[arg(short, value_name = "FILE")]
     output: Option<String>,
-    /// Colours: where the terminal has them and `NO_COLOR` is not set, or always, or never
+    /// When to use colors; `auto` uses them on a terminal that has them, unless `NO_COLOR` is set
     #[arg(long, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
     color: ColorChoice,
 }

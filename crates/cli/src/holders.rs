@@ -23,7 +23,7 @@ const NOTEWORTHY: u64 = 10_000;
 /// How the holders of the peak are listed.
 #[derive(Args, Default)]
 pub struct PeakOptions {
-    /// Lines about who holds the peak; those after them are summed up (default: 12)
+    /// How many lines to show about what holds the peak; the others are summed up (default: 12)
     #[arg(long, value_name = "N")]
     top: Option<usize>,
     /// What is one line: `kind` (the default) is one operation in all layers, of one shape, class and source line; `none` is every

@@ -62,7 +62,7 @@ pub use verdict::story as too_large;
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
-    /// Say nothing while work goes on; errors are said all the same
+    /// Show no progress; errors are still shown
     #[arg(long, short, global = true)]
     quiet: bool,
 }

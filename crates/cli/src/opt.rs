@@ -30,7 +30,7 @@ pub(crate) struct OptArgs {
     /// Machine to compile for
     #[arg(long, default_value = "cpu")]
     target: String,
-    /// Where to write the result
+    /// File to write the result to (default: standard output)
     #[arg(short, value_name = "FILE")]
     output: Option<String>,
 }

@@ -26,13 +26,13 @@ pub(crate) enum Format {
 /// Where results go, and in which form.
 #[derive(Args)]
 pub(crate) struct OutputArgs {
-    /// For people or for programs
+    /// Write text for people, or JSON for programs
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: Format,
-    /// Where to write the result
+    /// File to write the result to (default: standard output)
     #[arg(short, value_name = "FILE")]
     output: Option<String>,
-    /// Colours: where the terminal has them and `NO_COLOR` is not set, or always, or never
+    /// When to use colors; `auto` uses them on a terminal that has them, unless `NO_COLOR` is set
     #[arg(long, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
     color: ColorChoice,
 }

@@ -12,7 +12,7 @@ use crate::screen::Screen;
 
 #[derive(Args)]
 pub(crate) struct PassesArgs {
-    /// For people or for programs
+    /// Write text for people, or JSON for programs
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }

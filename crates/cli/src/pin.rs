@@ -87,7 +87,7 @@ fn space(name: &str, target: &Target) -> Result<MemorySpaceId, Failure> {
         let known: Vec<&str> = target.spaces.iter().map(|space| space.name.as_str()).collect();
         let meant = did_you_mean(name, known.iter().copied());
         let known = known.join(", ");
-        Failure::Usage(format!("error: {} has no memory `{name}`{meant}; it has {known}", target.name))
+        Failure::Usage(format!("error: {} has no memory `{name}`{meant}\n  it has {known}", target.name))
     })
 }
 

@@ -81,7 +81,7 @@ fn parse_allocator(text: &str) -> Result<AllocatorKind, String> {
     let names = AllocatorKind::names();
     text.parse().map_err(|_| {
         let meant = did_you_mean(text, names.iter().copied());
-        format!("there is no allocator `{text}`{meant}; there are {}", names.join(", "))
+        format!("there is no allocator `{text}`{meant}\n  there are {}", names.join(", "))
     })
 }
 

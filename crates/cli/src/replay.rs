@@ -41,20 +41,20 @@ pub(crate) struct ReplayArgs {
     /// Take memory as it is needed, in regions of doubling sizes, instead of all at once
     #[arg(long)]
     growth: bool,
-    /// Keep what is tagged `collective` at the lower end, everything else at the upper one
+    /// Allocate requests tagged `collective` from the lower end of the pool, all others from the upper end
     #[arg(long, conflicts_with = "growth")]
     two_ended: bool,
-    /// Give regions that nobody uses back before a request fails
+    /// Return unused regions to the device before a request fails
     #[arg(long)]
     release_regions: bool,
     /// Let requests that do not fit wait up to 10 seconds of the trace's time
     #[arg(long)]
     retry: bool,
-    /// Keep what is freed apart from its neighbors until the device has come that far: a `sync` event of the trace. What
-    /// no `sync` follows is merged only when a request would fail otherwise
+    /// Merge a freed chunk with its neighbors only when the device has reached the next `sync` event of the trace. Chunks
+    /// without a later `sync` are merged only when a request would fail otherwise
     #[arg(long)]
     timestamps: bool,
-    /// Split off a rest of this share of the pool however large the request was (default: of 128 MiB)
+    /// Split a chunk whenever this share of the pool would be left over, however large the request is (default: 128 MiB)
     #[arg(long, value_name = "FRACTION", value_parser = parse_fraction)]
     fragmentation_fraction: Option<f64>,
     /// After this event, counted from 0, list the moves that make what is free one hole
@@ -66,13 +66,13 @@ pub(crate) struct ReplayArgs {
     /// Copy in pieces that do not overlap what they read
     #[arg(long, requires = "defragment_at")]
     no_overlap: bool,
-    /// Write what is replayed as CSV too
+    /// Also write the replayed trace as CSV
     #[arg(long, value_name = "FILE")]
     trace: Option<String>,
-    /// For people or for programs
+    /// Write text for people, or JSON for programs
     #[arg(long, value_enum, default_value_t)]
     format: Format,
-    /// Where to write the result
+    /// File to write the result to (default: standard output)
     #[arg(short, value_name = "FILE")]
     output: Option<String>,
     #[command(flatten)]

@@ -14,6 +14,7 @@ use crate::holders::{self, PeakOptions};
 use crate::input::JAX_RECIPE;
 use crate::screen::Screen;
 use crate::time;
+use crate::verdict::may_fit;
 
 /// One byte in this many is enough padding to speak of.
 const NOTEWORTHY_PADDING: u64 = 50;
@@ -121,6 +122,10 @@ fn fits(target: &Target, plan: &MemoryPlan, screen: Screen) -> String {
         let needed = space.total;
         let verdict = match needed <= available {
             true => screen.good(&format!("fits, {} to spare", available.saturating_sub(needed))),
+            false if may_fit(space, available) => {
+                let extra = needed.saturating_sub(available);
+                format!("{extra} too much as it is packed here; all that is live at once fits")
+            }
             false => screen.bad(&format!("does NOT fit, {} too much", needed.saturating_sub(available))),
         };
         text.push_str(&format!("{} of {available} of {}: {verdict}\n", needed, space.name));

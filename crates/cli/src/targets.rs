@@ -17,7 +17,7 @@ pub(crate) struct TargetsArgs {
     /// Show this one alone, every number with its source: a file to copy for a machine of your own. A path to a TOML file
     /// is checked and shown
     target: Option<String>,
-    /// For people or for programs
+    /// Write text for people, or JSON for programs
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }

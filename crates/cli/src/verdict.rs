@@ -3,7 +3,7 @@
 use memplan::advice::{GroupBy, Peak, Words};
 use memplan::driver::{Excess, exceeded};
 use memplan::ir::Module;
-use memplan::memory::{Bytes, MemoryPlan, MemorySpaceId, Target};
+use memplan::memory::{Bytes, MemoryPlan, MemorySpaceId, SpaceTotals, Target};
 use memplan::plan::Planned;
 
 use crate::failure::Failure;
@@ -41,8 +41,7 @@ pub(crate) fn verdict(
     Err(Failure::DoesNotFit(lines.collect::<Vec<_>>().join("\n")))
 }
 
-/// Whether a plan fits the memories of its machine. Fast memory is left out: what `compile` puts there fits, and what other
-/// compilers put there they may place with tricks of their own.
+/// Whether a plan fits the memories of its machine.
 ///
 /// # Errors
 /// [`Failure::DoesNotFit`] names the memories that it does not fit.
@@ -60,12 +59,21 @@ fn too_small(
     let lines = plan.spaces.iter().filter(|space| is_looked_at(space.space)).filter_map(|space| {
         // Whether the parts fit their tiles is not a question of the sum.
         let is_tiled = target.tiles.is_some() && space.space == MemorySpaceId::MAIN;
-        let is_fast = target.fast_memory.is_some_and(|fast| fast.space == space.space);
-        let known = target.space(space.space).filter(|_| !is_tiled && !is_fast);
+        let known = target.space(space.space).filter(|_| !is_tiled);
         let usable = known.and_then(|space| space.usable()).filter(|&usable| space.total > usable)?;
+        if may_fit(space, usable) {
+            return None;
+        }
         Some(format!("error: of {} the program needs {}", space.name, beyond(space.total, usable)))
     });
     lines.collect()
+}
+
+/// Whether a memory near the cores has room for all that is live at once, though not as it is packed here. Another
+/// compiler has packed it, and knows a place for everything.
+pub(crate) fn may_fit(space: &SpaceTotals, usable: Bytes) -> bool {
+    let least = space.total.saturating_sub(space.temp).saturating_add(space.temp_lower_bound);
+    space.space != MemorySpaceId::MAIN && space.total > usable && least <= usable
 }
 
 /// Whether so many bytes fit the main memory of a machine.

@@ -42,12 +42,12 @@ fn what_a_compiler_will_need_is_its_estimate() {
     );
 }
 
-/// The order in which JAX writes this loop needs a copy of its state; XLA's does not.
+/// Of a program that XLA is yet to compile, they are those of the estimate.
 #[test]
 fn copies_are_those_that_the_compiler_makes() {
     let folder = tempfile::tempdir().unwrap();
     let text = "HloModule jit_f\n\nENTRY main {\n  p = f32[1024] parameter(0)\n  row = f32[1] parameter(1)\n  at = s32[] constant(0)\n  \
-                n = f32[1024] negate(p)\n  u = f32[1024] dynamic-update-slice(n, row, at)\n  s = f32[1] slice(n), slice={[0:1]}\n  \
+                n = f32[1024] negate(p)\n  s = f32[1] slice(n), slice={[0:1]}\n  u = f32[1024] dynamic-update-slice(n, row, at)\n  \
                 ROOT r = (f32[1024], f32[1]) tuple(u, s)\n}\n";
     std::fs::write(folder.path().join("m.hlo"), text).unwrap();
     let explained = said(folder.path(), &["explain", "m.hlo", "--target", "gpu-h100"]);
@@ -71,7 +71,9 @@ fn donation_in_vain_says_why() {
     };
     let explained = |to: &str| {
         std::fs::write(folder.path().join("m.hlo"), text(to)).unwrap();
-        said(folder.path(), &["explain", "m.hlo", "--target", "gpu-h100"])
+        let text = said(folder.path(), &["explain", "m.hlo", "--target", "gpu-h100"]);
+        // However the lines are broken.
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
     };
     let vain = explained("bf16");
     assert!(vain.contains("0 B are donated and used, 4.00 KiB are donated in vain"), "{vain}");

@@ -69,7 +69,7 @@ fn growth_beyond_the_limit_is_status_5() {
     assert_eq!(status(&["--fail-above", "500%"]), Some(0));
     assert_eq!(status(&["--fail-above", "1KiB"]), Some(5));
     assert_eq!(status(&["--fail-above", "1GiB"]), Some(0));
-    assert_eq!(status(&["--fail-above", "2"]), Some(5), "bytes without a unit");
+    assert_eq!(status(&["--fail-above", "2B"]), Some(5));
     assert_eq!(status(&["--fail-above", "-2%"]), Some(2));
     let (message, _) = failure(folder.path(), &["diff", &before, &after, "--fail-above", "x%", "-o", "out"]);
     assert!(message.contains("a share like `2%`"), "{message}");

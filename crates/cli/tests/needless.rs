@@ -103,8 +103,8 @@ fn close_names_are_suggested() {
         ("opt STEP --passes simplfy", "did you mean `simplify`?"),
         ("estimate STEP --compiler xla_gpu", "did you mean `xla-gpu`?"),
         ("plan STEP --emit layuot=-", "did you mean `layout`?"),
-        ("plan STEP --pin 0=mian", "did you mean `main`?"),
-        ("plan STEP --target gpu-h100 --allocator bcf", "did you mean `bfc`?"),
+        ("plan STEP --pin 0=hst", "did you mean `host`?"),
+        ("plan STEP --target gpu-h100 --allocator bfs", "did you mean `bfc`?"),
     ] {
         refused(&command.replace("STEP", STEP), meant);
     }

@@ -75,7 +75,8 @@ impl Arena {
     pub(crate) fn pack(&mut self, options: &memplan_pack::Options) -> Result<Packing, PlaceError> {
         let packing = match self.space {
             MemorySpaceId::MAIN => memplan_pack::pack(&self.problem, options),
-            _ => self.pack_above_scratch(options),
+            // XLA's best fit is for main memory; what is near the cores it places otherwise, so that everything fits.
+            _ => self.pack_above_scratch(&memplan_pack::Options { only_best_fit: false, ..options.clone() }),
         };
         packing.map_err(|_| PlaceError::TooLarge { space: self.space })
     }

@@ -79,7 +79,7 @@ pub(crate) fn assign_below(
         .map_err(|error| PlanError::of_place(&program, error))?;
     Ok(placement.map(|placement| MemoryPlan {
         fingerprint: fingerprint(module),
-        ..memory_plan(module, facts, target, placement)
+        ..memory_plan(module, facts, target, &program, placement)
     }))
 }
 
@@ -161,12 +161,18 @@ pub fn assign_space(
     let program = HloProgram::new(module, facts, target, &SecondaryMap::new());
     let SpacePlacement { placement, height, total } = place_space(&program, target, space, capacity)
         .map_err(|error| PlanError::of_place(&program, error))?;
-    Ok(SpacePlan { plan: memory_plan(module, facts, target, placement), height, total })
+    Ok(SpacePlan { plan: memory_plan(module, facts, target, &program, placement), height, total })
 }
 
 /// The plan that a placement of a module's values is.
-fn memory_plan(module: &Module, facts: &Facts, target: &Target, placement: Placement) -> MemoryPlan {
-    let slices = slices(module, facts, target, &placement.slices);
+fn memory_plan(
+    module: &Module,
+    facts: &Facts,
+    target: &Target,
+    program: &HloProgram<'_>,
+    placement: Placement,
+) -> MemoryPlan {
+    let slices = slices(module, facts, target, program, &placement.slices);
     let mut scratch: IndexMap<InstructionId, SmallVec<[Slice; 1]>, FxBuildHasher> = IndexMap::default();
     for &(time, slice) in &placement.scratch {
         scratch.entry(facts.line.instructions[time as usize]).or_default().push(slice);
@@ -205,6 +211,7 @@ fn slices(
     module: &Module,
     facts: &Facts,
     target: &Target,
+    program: &HloProgram<'_>,
     places: &SecondaryMap<ValueId, Option<Slice>>,
 ) -> IndexMap<Position, Slice, FxBuildHasher> {
     let positions = &facts.flow.positions;
@@ -215,13 +222,15 @@ fn slices(
     for &id in computations.iter().flat_map(|&c| &module.computations[c].instructions) {
         let shape = module.shape(id);
         for position in positions.of(id) {
-            let Some(place) = facts.flow.value_at(position).and_then(|value| places[value]) else { continue };
+            let Some(value) = facts.flow.value_at(position) else { continue };
+            let Some(place) = places[value] else { continue };
+            let offset = place.offset.saturating_add(program.offset_in_group(value));
             let index = positions.shape_index(position);
             let part = shape.subshape(index).expect("positions are parts of their instruction's shape");
             let size = target.size_of(part);
             if size > Bytes::ZERO {
                 let position = Position { instruction: id, index: index.clone() };
-                slices.insert(position, Slice { size, ..place });
+                slices.insert(position, Slice { offset, size, ..place });
             }
         }
     }

@@ -1,5 +1,7 @@
 //! A scheduled module as a program that places can be found for.
 
+use std::collections::BTreeSet;
+
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{BufferId, Facts, ValueKind, flights, kernel_scratch};
 use memplan_ir::{InstructionId, Literal, Module, Op, PositionId};
@@ -14,8 +16,12 @@ use crate::pins::{self, Pin, PinError};
 pub struct HloProgram<'a> {
     module: &'a Module,
     facts: &'a Facts,
-    /// Bytes of each value; zero for what needs no memory.
+    /// Bytes of each value; zero for what needs no memory. Of a part of another value, up to its end within the whole.
     sizes: SecondaryMap<ValueId, Bytes>,
+    /// Where parts of other values begin within those.
+    offsets: SecondaryMap<ValueId, Bytes>,
+    /// The first value that has the same place as a value, of parts and wholes.
+    first_of: FxHashMap<ValueId, ValueId>,
     /// For parts of entry parameters, which of all parts they are.
     arguments: SecondaryMap<ValueId, u32>,
     spaces: SecondaryMap<ValueId, MemorySpaceId>,
@@ -71,10 +77,16 @@ impl<'a> HloProgram<'a> {
             Scratch { time, end: ends.get(&time).copied().unwrap_or(time + 1), space, size }
         });
         let scratch = scratch.collect();
-        let sizes = value_sizes(module, facts, target);
+        let mut sizes = value_sizes(module, facts, target);
+        let (offsets, first_of) = place_parts(module, facts, target, &mut sizes);
         let spaces = pins::spaces(module, facts, target, pins)?;
         let operands_with = operands_with(module, facts);
-        Ok(HloProgram { module, facts, sizes, arguments, spaces, scratch, operands_with })
+        Ok(HloProgram { module, facts, sizes, offsets, first_of, arguments, spaces, scratch, operands_with })
+    }
+
+    /// Where a value begins within the place of its group: parts lie side by side in their whole.
+    pub(crate) fn offset_in_group(&self, value: ValueId) -> Bytes {
+        self.offsets[value]
     }
 
     /// The name of the instruction that defines a value.
@@ -149,7 +161,8 @@ impl Program for HloProgram<'_> {
     }
 
     fn group(&self, value: ValueId) -> ValueId {
-        self.facts.buffers.values[self.facts.buffers.of(value)][0]
+        let first = self.facts.buffers.values[self.facts.buffers.of(value)][0];
+        self.first_of.get(&first).copied().unwrap_or(first)
     }
 
     fn may_reuse(&self, time: Time) -> bool {
@@ -262,6 +275,35 @@ fn value_sizes(module: &Module, facts: &Facts, target: &Target) -> SecondaryMap<
         }
     }
     sizes
+}
+
+/// Gives parts of a value places in it, one after the other. As they are written in this order, all bytes of the place up to
+/// the end of a part are taken while the part is live; that is the size that the part gets. Returns where each part begins,
+/// and of all values that are in one place the first.
+fn place_parts(
+    module: &Module,
+    facts: &Facts,
+    target: &Target,
+    sizes: &mut SecondaryMap<ValueId, Bytes>,
+) -> (SecondaryMap<ValueId, Bytes>, FxHashMap<ValueId, ValueId>) {
+    let (mut offsets, mut first_of) = (SecondaryMap::new(), FxHashMap::default());
+    let joins: BTreeSet<InstructionId> = facts.parts.all().map(|(_, part)| part.joined_by).collect();
+    for id in joins {
+        let operands = module.instructions[id].operands.iter();
+        let parts: Vec<ValueId> = operands.filter_map(|&operand| facts.flow.value_of(operand)).collect();
+        let whole = facts.flow.value_of(id).expect("parts have a whole");
+        let first = parts.iter().copied().min().map_or(whole, |first| first.min(whole));
+        first_of.insert(whole, first);
+        let mut end = Bytes::ZERO;
+        for part in parts {
+            offsets[part] = end;
+            end = end.saturating_add(sizes[part]);
+            sizes[part] = end;
+            first_of.insert(part, first);
+        }
+        debug_assert_eq!(end, sizes[whole], "{}", target.name);
+    }
+    (offsets, first_of)
 }
 
 /// Whether a value is a constant small enough to be part of the code.

@@ -26,10 +26,10 @@ use request::{Contents, Request};
 pub(crate) struct EmitArgs {
     #[arg(long, value_name = "KIND=FILE", help = help())]
     emit: Vec<Emit>,
-    /// Draw with `--emit dot=FILE` only what is near this instruction
+    /// With `--emit dot=FILE`, draw only the part of the graph around this instruction
     #[arg(long, value_name = "INSTRUCTION")]
     around: Option<String>,
-    /// How many steps `--around` goes to producers, readers, callers and callees
+    /// How many steps to follow from the instruction of `--around` to producers, readers, callers and callees
     #[arg(long, value_name = "N", default_value_t = 3, requires = "around")]
     depth: u32,
 }
@@ -44,7 +44,10 @@ struct Emit {
 fn help() -> String {
     let kinds: Vec<String> =
         KINDS.iter().map(|kind| format!("{}: {}", kind.name, kind.description)).collect();
-    format!("Write something else too; may be given several times. KIND is {}", kinds.join("; "))
+    format!(
+        "Also write the program in another form; may be given several times. KIND is {}",
+        kinds.join("; ")
+    )
 }
 
 impl FromStr for Emit {
@@ -57,7 +60,7 @@ impl FromStr for Emit {
         let known = KINDS.iter().find(|kind| kind.name == name);
         let kind = known.ok_or_else(|| {
             let meant = did_you_mean(name, KINDS.iter().map(|kind| kind.name));
-            format!("there is no kind `{name}`{meant}; the kinds are {}", names())
+            format!("there is no kind `{name}`{meant}\n  the kinds are {}", names())
         })?;
         match path.is_empty() {
             true => Err("the file is missing after `=`".to_string()),
