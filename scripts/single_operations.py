@@ -30,6 +30,10 @@ def make_modules(python, backend, *rest):
     subprocess.run([python, 'scripts/single_programs.py', backend, f'{MODULES}/{backend}', TRUTH, *rest], check=True)
 
 
+def module(name, backend):
+    return f'{MODULES}/{backend}/{name}.hlo.txt'
+
+
 def kinds(python):
     code = ("import sys; sys.path.insert(0, 'scripts'); import single_programs as s; "
             "[print(name, of[0], sep='\\t') for name, of in s.PROGRAMS.items()]")
@@ -45,9 +49,8 @@ def known():
 def estimates(memplan, programs):
     """Estimates by program and backend, None where there is none."""
     def ask(program):
-        name, backend = program
         try:
-            return estimate(memplan, f'{MODULES}/{backend}/{name}.hlo.txt', backend)[0]
+            return estimate(memplan, module(*program), program[1])[0]
         except Refused as refused:
             print(refused, file=sys.stderr)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -55,7 +58,9 @@ def estimates(memplan, programs):
 
 
 def write_before(memplan):
-    found = estimates(memplan, list(known()))
+    """Asks an older memplan about the programs of which it has not been asked yet."""
+    found = {(row['program'], row['backend']): row['estimate'] for row in rows(BEFORE)} if os.path.exists(BEFORE) else {}
+    found |= estimates(memplan, [program for program in known() if program not in found])
     with open(BEFORE, 'w') as out:
         writer = csv.writer(out, delimiter='\t', lineterminator='\n')
         writer.writerow(['program', 'backend', 'estimate'])
@@ -136,7 +141,10 @@ def main():
     options = {key: arguments[arguments.index(key) + 1] for key in ('--memplan', '--python', '--truth', '--before') if key in arguments}
     python = options.get('--truth', options.get('--python', sys.executable))
     for backend in [backend for backend in GOALS if backend in arguments] or GOALS:
-        make_modules(python, backend, *(['--ask', 'inf'] if '--truth' in options else []))
+        if '--truth' in options:
+            make_modules(python, backend, '--ask', 'inf')
+        elif not all(os.path.exists(module(*program)) for program in known() if program[1] == backend):
+            make_modules(python, backend)
     if '--before' in options:
         write_before(options['--before'])
     if '--truth' in options or '--before' in options:

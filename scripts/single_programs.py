@@ -6,7 +6,7 @@ usage: single_programs.py BACKEND FOLDER TRUTH [--ask SECONDS] [NAME...]
 Lowers each program as JAX hands it to the compiler of BACKEND (cpu, gpu, tpu), to FOLDER/NAME.hlo.txt. With --ask, XLA
 compiles those of which TRUTH knows nothing: what it makes of them goes to FOLDER/NAME.xla.txt, what they need and the
 seconds that it took are a row of TRUTH. What is known is never asked again, and no program is begun after SECONDS (libtpu
-lets one process in at a time). A program that XLA refuses has a row without a total. NAME is a part of names of programs.
+lets one process in at a time). A program that XLA refuses has a row without a total. NAME is a part of names or kinds of programs.
 """
 import os
 import re
@@ -347,7 +347,7 @@ def main():
     sharding = xla_compilers.sharding(BACKEND)
     for name in in_turns():
         path, asking = f'{folder}/{name}.hlo.txt', asks and (name, BACKEND) not in asked
-        if parts and not any(part in name for part in parts) or os.path.exists(path) and not asking:
+        if parts and not any(part in f'{PROGRAMS[name][0]} {name}' for part in parts) or os.path.exists(path) and not asking:
             continue
         if time.time() > end:
             break
