@@ -40,9 +40,12 @@ class Totals:
     temp: int
     #: ``arguments + outputs - aliased + constants + temp``.
     total: int
+    #: What every plan for this schedule takes in total, whichever values share bytes: where ``total`` is equal to it, the
+    #: total is proved to be minimal.
+    total_lower_bound: int
     #: Most bytes live at one moment.
     peak_live: int
-    #: Most bytes of the arena live at one moment: no packing of this schedule uses less.
+    #: Most bytes live at one moment of what this plan leaves to the arena: no packing of the same values uses less.
     temp_lower_bound: int
     #: ``temp - temp_lower_bound``.
     fragmentation: int

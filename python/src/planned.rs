@@ -119,6 +119,7 @@ impl Planned {
             ("constants", t.constants),
             ("temp", t.temp),
             ("total", t.total),
+            ("total_lower_bound", t.total_lower_bound),
             ("peak_live", t.peak_live),
             ("temp_lower_bound", t.temp_lower_bound),
             ("fragmentation", t.fragmentation),

@@ -24,6 +24,12 @@ pub(crate) fn check_totals(facts: &Facts<'_>, report: &mut Report) {
             aliased = aliased.saturating_add(Bytes(part.size));
         }
     }
+    // The caller's memory is as large as what it asked for, so nothing else finds room there that no total counts.
+    let own = outputs.saturating_sub(aliased);
+    if found.outputs > own {
+        let (claimed, found) = (found.outputs, own);
+        report.add(Violation::WrongTotal { name: "the memory of results".into(), claimed, found });
+    }
     let in_main = |a: &&Allocation| a.space == MemorySpaceId::MAIN;
     found.temp = Sums::of(facts.plan.allocations.values().filter(in_main)).temp;
     let fixed = found.arguments.saturating_add(outputs).saturating_sub(aliased);
@@ -37,6 +43,9 @@ pub(crate) fn check_totals(facts: &Facts<'_>, report: &mut Report) {
     expect("total", totals.total, total);
     expect("fragmentation", totals.fragmentation, found.temp.saturating_sub(totals.temp_lower_bound));
     expect("padding", totals.padding, padding(facts));
+    if totals.total_lower_bound > totals.total {
+        expect("total_lower_bound", totals.total_lower_bound, totals.total);
+    }
 }
 
 /// Every memory space that is used has figures, once, and they are those of its allocations.

@@ -56,7 +56,9 @@
 //! budget for those the answer is [`Violation::TooComplex`], which real plans, whose arenas are dense, stay far from.
 //!
 //! That an arena can be no smaller (`proved_minimal`) is proved where as much is live at once. A search can know more,
-//! and is not repeated: what only it knows is named in [`Proof::on_trust`].
+//! and is not repeated: what only it knows is named in [`Proof::on_trust`]. Both speak of what the plan leaves to the
+//! arena. That no plan takes less, whatever it leaves there (`total_lower_bound`), is the planner's own proof: here it is
+//! only refused where the plan itself takes less.
 //!
 //! Not checked: whether a program fits the capacities of memory spaces, peaks where a computation is called from several
 //! places, and the span of an asynchronous operation that is started in one computation and done in another (as in

@@ -297,6 +297,7 @@ impl<P: Program> Checker<'_, P> {
             constants,
             temp,
             total: parts.into_iter().fold(Bytes::ZERO, Bytes::saturating_add),
+            total_lower_bound: claimed.total_lower_bound,
             peak_live: peaks.all,
             temp_lower_bound: lower_bound,
             fragmentation: temp.saturating_sub(lower_bound),

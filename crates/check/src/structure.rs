@@ -202,6 +202,13 @@ pub(crate) fn check_arguments(facts: &Facts<'_>, report: &mut Report) {
             let own = allocations.get(&(number as u32, index)) == Some(&slice.allocation);
             if !own || slice.offset != Bytes::ZERO {
                 report.add(Violation::ArgumentElsewhere { at: facts.place(position), slice });
+            } else if facts.plan.allocations[slice.allocation].size > slice.size {
+                report.add(Violation::StrayArgument {
+                    allocation: slice.allocation,
+                    parameter: number as u32,
+                    index: facts.positions.position(position).index,
+                    reason: "has fewer bytes",
+                });
             }
         }
     }

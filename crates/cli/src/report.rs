@@ -68,19 +68,32 @@ fn totals(plan: &MemoryPlan) -> String {
     table.trim_fmt() + "\n"
 }
 
-/// How far the arena is from what its schedule makes necessary.
+/// How far the plan is from what its schedule makes necessary: of all plans, and of all packings of what this one leaves
+/// to the arena.
 fn bound(plan: &MemoryPlan) -> String {
     let t = &plan.totals;
-    let proved = plan.spaces.first().is_some_and(|space| space.proved_minimal);
-    let distance = match (t.temp, t.fragmentation) {
+    let is_least_packing = plan.spaces.first().is_some_and(|space| space.proved_minimal);
+    let percent = |part: Bytes, of: Bytes| 100.0 * part.0 as f64 / of.0 as f64;
+    let mut distance = match (t.temp, t.fragmentation) {
         (Bytes(0), _) => "no arena is needed".to_string(),
-        (_, Bytes(0)) => "the arena is as small as this schedule allows: proved".to_string(),
-        (_, _) if proved => "no packing is smaller: proved".to_string(),
-        (temp, extra) => format!(
-            "the arena is {extra} ({:.2} %) above the most temp bytes live at once",
-            100.0 * extra.0 as f64 / temp.0 as f64
-        ),
+        _ if t.total == t.total_lower_bound => "no plan for this schedule takes less: proved".to_string(),
+        (_, Bytes(0)) => "the arena is full at its peak".to_string(),
+        _ if is_least_packing => "no packing of the arena is smaller: proved".to_string(),
+        (temp, extra) => {
+            format!(
+                "the arena is {extra} ({:.2} %) above the most temp bytes live at once",
+                percent(extra, temp)
+            )
+        }
     };
+    // Older plan files have no such bound.
+    if t.temp > Bytes::ZERO && t.total_lower_bound < t.total && t.total_lower_bound > Bytes::ZERO {
+        let (bound, above) = (t.total_lower_bound, t.total.saturating_sub(t.total_lower_bound));
+        distance.push_str(&format!(
+            "; every plan for this schedule takes {bound} at least, {above} ({:.2} %) less",
+            percent(above, t.total)
+        ));
+    }
     let padding = match t.padding {
         Bytes(0) => String::new(),
         padding => format!("; layouts pad {padding}"),

@@ -178,7 +178,8 @@ fn n_kernels(module: &Module, graph: &CallGraph) -> u64 {
 }
 
 fn with_code(mut totals: Totals, code: Bytes) -> Totals {
-    for sum in [&mut totals.temp, &mut totals.temp_lower_bound, &mut totals.total, &mut totals.peak_live] {
+    let Totals { temp, temp_lower_bound, total, total_lower_bound, peak_live, .. } = &mut totals;
+    for sum in [temp, temp_lower_bound, total, total_lower_bound, peak_live] {
         *sum = sum.saturating_add(code);
     }
     totals

@@ -2,7 +2,7 @@
 //! stays where it is.
 
 use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl, packed_option::PackedOption};
-use memplan_analysis::{Costs, Facts, LiveRange, Time, ValueId, ValueKind};
+use memplan_analysis::{Costs, Facts, LiveRange, Time, ValueId, ValueKind, union_of_ranges};
 use memplan_ir::{ArrayShape, Module, Shape};
 use memplan_memory::{Bytes, Target};
 use memplan_planner::{Home, PlanError, Storage, StorageId, Storages, TakeOver, storages};
@@ -234,7 +234,7 @@ fn tensor(module: &Module, facts: &Facts, storage: &Storage, value: ValueId) -> 
         },
         busy: match storage.home {
             Home::Argument | Home::Constant => vec![LiveRange { start: 0, end: facts.line.end() }],
-            _ => storage.busy.clone(),
+            _ => union_of_ranges(storage.busy.clone()),
         },
         touches: Vec::new(),
         copies: 1,

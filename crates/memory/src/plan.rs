@@ -122,9 +122,18 @@ pub struct Totals {
     pub temp: Bytes,
     /// arguments + outputs - aliased + constants + temp.
     pub total: Bytes,
+    /// What every plan for this schedule takes in total, whichever values share bytes and wherever they lie. Arguments and
+    /// constants count with all their bytes, as they have memory of their own. At every instant the values that are live
+    /// are beside them, or in donated arguments that are not needed then, and only a result that is written over an
+    /// operand shares bytes with it. Not bounded: other schedules, values in other memories, values of other sizes. A
+    /// total that is equal to it is proved to be minimal; one above it may be minimal all the same.
+    #[serde(default)]
+    pub total_lower_bound: Bytes,
     /// Most bytes live at one moment, arguments and outputs included, each byte once.
     pub peak_live: Bytes,
-    /// Most bytes of temp values live at one moment: no packing of this schedule can use less.
+    /// Most bytes live at one moment of what this plan leaves to the arena: no packing of the same values can use less.
+    /// Which values share bytes, and which lie in arguments and results, is the plan's choice; that no other choice takes
+    /// less, only `total_lower_bound` can say.
     pub temp_lower_bound: Bytes,
     /// temp - temp_lower_bound.
     pub fragmentation: Bytes,
@@ -165,9 +174,10 @@ pub struct SpaceTotals {
     /// Everything in it, each allocation rounded up to the granule of the space.
     #[serde(default)]
     pub total: Bytes,
-    /// Most bytes of temp values live in it at one moment.
+    /// Most bytes live in it at one moment of what this plan leaves to its arena.
     pub temp_lower_bound: Bytes,
-    /// Whether the arena is proved to be as small as this schedule allows.
+    /// Whether it is proved that no packing of what this plan leaves to the arena is smaller. Which values those are, and
+    /// which of them share bytes, is the plan's choice: see `total_lower_bound` for a bound of every choice.
     #[serde(default)]
     pub proved_minimal: bool,
 }

@@ -31,10 +31,10 @@ pub enum PlaceError {
         /// What the program calls the first of its group.
         first: ValueId,
     },
-    /// A live range is empty, goes on after the last instant, or is too short for a result or for what the caller keeps.
+    /// A live range is empty, goes on after the last instant, or is too short for an argument or a result.
     #[error(
-        "the live range of {value} is empty, goes on after the end, or is not to the end as that of a result, or of an \
-         argument that the caller keeps"
+        "the live range of {value} is empty, goes on after the end, is not from the start as that of an argument, or not \
+         to the end as that of a result or of an argument that the caller keeps"
     )]
     Range {
         /// The value.

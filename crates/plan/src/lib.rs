@@ -27,6 +27,7 @@
 
 mod arena;
 mod assignment;
+mod bound;
 mod error;
 mod holes;
 mod load;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use memplan_memory::Bytes;
-use memplan_program::LiveRange;
+use memplan_program::{LiveRange, union_of_ranges};
 
 use crate::{Home, Load, StorageId, Storages};
 
@@ -13,7 +13,8 @@ impl Storages {
         let storage = &self.all[id];
         // Almost always every value has the storage's size, and then its busy ranges are the answer.
         if storage.values.iter().all(|&v| self.values[v].size == storage.size) {
-            return storage.busy.iter().map(|&range| (range, storage.size)).collect();
+            let busy = union_of_ranges(storage.busy.clone());
+            return busy.into_iter().map(|range| (range, storage.size)).collect();
         }
         let sized = storage.values.iter().map(|&v| &self.values[v]).filter(|v| v.size > Bytes::ZERO);
         let mut edges: Vec<(u32, bool, Bytes)> = sized

@@ -8,6 +8,7 @@ use memplan_memory::{Bytes, MemorySpaceId, SpaceTotals, Target};
 use memplan_program::{Placement, Program, Scratch};
 
 use crate::assignment::Assignment;
+use crate::bound;
 use crate::{HoleOptions, PlaceError, Storages, TakeOver};
 
 /// How to place values.
@@ -87,15 +88,23 @@ pub fn place_below(
     options: &PlaceOptions,
     limit: Option<Bytes>,
 ) -> Result<Option<Placement>, PlaceError> {
-    if let Sharing::AsXla(policy) = options.sharing {
-        return place_with(program, target, options, policy, limit);
+    let groups = Storages::of_groups(program)?;
+    let least = bound::least_total(program, &groups);
+    if limit.is_some_and(|limit| least >= limit) {
+        return Ok(None);
     }
-    let first = place_with(program, target, options, TakeOver::Any, limit)?;
-    if first.as_ref().is_some_and(|first| first.totals.fragmentation == Bytes::ZERO) {
+    let place_with = |groups: Storages, policy, limit| {
+        place_storages(program, target, options, &groups.shared_by_choice(program, policy), least, limit)
+    };
+    if let Sharing::AsXla(policy) = options.sharing {
+        return place_with(groups, policy, limit);
+    }
+    let first = place_with(groups.clone(), TakeOver::Any, limit)?;
+    if first.as_ref().is_some_and(|it| it.totals.fragmentation == Bytes::ZERO || it.totals.total == least) {
         return Ok(first);
     }
     let limit = first.as_ref().map(|first| first.totals.total).or(limit);
-    let other = place_with(program, target, options, TakeOver::SingleValues, limit)?;
+    let other = place_with(groups, TakeOver::SingleValues, limit)?;
     let fits = |placement: &Placement| placement.spaces.iter().all(|arena| fits(target, arena));
     Ok(match (first, other) {
         // Less main memory is no reason to want more than there is near the cores.
@@ -136,16 +145,17 @@ pub fn place_space(
     Ok(SpacePlacement { placement: assignment.placement, height, total })
 }
 
-fn place_with(
+/// Places what shares storage; `least` is what every placement of the program takes.
+fn place_storages(
     program: &impl Program,
     target: &Target,
     options: &PlaceOptions,
-    policy: TakeOver,
+    storages: &Storages,
+    least: Bytes,
     limit: Option<Bytes>,
 ) -> Result<Option<Placement>, PlaceError> {
-    let storages = Storages::new(program, policy)?;
     let scratch: Vec<Scratch> = program.scratch().collect();
-    let mut assignment = Assignment::new(&storages, target, &scratch);
+    let mut assignment = Assignment::new(storages, target, &scratch);
     let mut arenas = assignment.place_all_but_arenas(options);
     if limit.is_some_and(|limit| assignment.least_total(&arenas) >= limit) {
         return Ok(None);
@@ -154,7 +164,7 @@ fn place_with(
         assignment.place_arena(arena, options)?;
     }
     assignment.record_slices();
-    assignment.record_totals()?;
+    assignment.record_totals(least)?;
     let placement = assignment.placement;
     Ok(limit.is_none_or(|limit| placement.totals.total < limit).then_some(placement))
 }

@@ -8,11 +8,20 @@
 //!   b = negate(a)                         [------)   b takes over storage 1: a is read last here
 //! ```
 //!
-//! XLA lets only groups of one value take part, on both sides; here any two that are otherwise never live together.
+//! XLA lets only groups of one value take part, on both sides; here any two do that are live together only where an instant
+//! writes one over the other. That may be at several instants, since a group may be needed at separate times:
+//!
+//! ```text
+//!   x             given                     [---)
+//!   y = f(x)      read by others, too         [---------)
+//!   r = g(y, s)   must end where x was                [-----)
+//! ```
+//!
+//! Where `y` is written over `x`, and `r` over `y`, all three are one storage.
 
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap, entity_impl};
 use memplan_memory::{Alignment, Bytes, MemorySpaceId};
-use memplan_program::{LiveRange, Origin, Program, Time, Value, ValueId, union_of_ranges};
+use memplan_program::{LiveRange, Origin, Program, Time, Value, ValueId};
 
 use crate::PlaceError;
 
@@ -26,7 +35,8 @@ entity_impl!(StorageId, "storage");
 pub struct Storage {
     /// The values.
     pub values: Vec<ValueId>,
-    /// When any of them is live: disjoint, ascending.
+    /// When any of them is live: disjoint, ascending. Ranges that touch stay apart: where one ends and the next begins,
+    /// others may be written in between.
     pub busy: Vec<LiveRange>,
     /// What kind of memory.
     pub home: Home,
@@ -84,7 +94,12 @@ impl Storages {
     /// When a group cannot exist, such as one of two arguments, or a constant that would be overwritten; when a live range
     /// is none.
     pub fn new(program: &impl Program, policy: TakeOver) -> Result<Storages, PlaceError> {
-        let storages = Storages::of_groups(program)?;
+        Ok(Storages::of_groups(program)?.shared_by_choice(program, policy))
+    }
+
+    /// Lets results take over operands, where every group has a storage of its own so far.
+    pub(crate) fn shared_by_choice(self, program: &impl Program, policy: TakeOver) -> Storages {
+        let storages = self;
         let mut build = Build {
             program,
             policy,
@@ -100,7 +115,7 @@ impl Storages {
             reads.clear();
             writes.clear();
         }
-        Ok(build.storages)
+        build.storages
     }
 
     /// Whether the program may write into the place of a storage: not where constants are, or what the caller keeps.
@@ -114,13 +129,28 @@ impl Storages {
         }
     }
 
+    /// Bytes of the argument in a storage; none where there is none.
+    pub(crate) fn argument_of(&self, storage: &Storage) -> Bytes {
+        self.largest(storage, |value| matches!(value.origin, Origin::Argument { .. }))
+    }
+
+    /// Bytes of the largest result in a storage; none where there is none.
+    pub(crate) fn result_of(&self, storage: &Storage) -> Bytes {
+        self.largest(storage, |value| value.is_result)
+    }
+
+    fn largest(&self, storage: &Storage, counts: impl Fn(&Value) -> bool) -> Bytes {
+        let values = storage.values.iter().map(|&value| &self.values[value]);
+        values.filter(|value| counts(value)).map(|value| value.size).max().unwrap_or_default()
+    }
+
     /// The storage of a value.
     pub fn of(&self, value: ValueId) -> StorageId {
         self.of_value[value]
     }
 
     /// One storage for each group, in the order of their first values.
-    fn of_groups(program: &impl Program) -> Result<Storages, PlaceError> {
+    pub(crate) fn of_groups(program: &impl Program) -> Result<Storages, PlaceError> {
         let n = program.n_values();
         let values: PrimaryMap<ValueId, Value> = (0..n).map(|i| program.value(ValueId::new(i))).collect();
         let mut members: PrimaryMap<StorageId, Vec<ValueId>> = PrimaryMap::with_capacity(n);
@@ -131,7 +161,7 @@ impl Storages {
             let is_kept = matches!(value.origin, Origin::Argument { writable: false, .. });
             let is_range = start < end
                 && if is_kept || value.is_result { end == program.end() } else { end <= program.end() }
-                && (start == 0 || !is_kept);
+                && (start == 0 || !matches!(value.origin, Origin::Argument { .. }));
             if value.size > Bytes::ZERO && !is_range {
                 return Err(PlaceError::Range { value: id });
             }
@@ -147,7 +177,7 @@ impl Storages {
         for (_, members) in members {
             let sized = members.iter().map(|&v| &values[v]).filter(|value| value.size > Bytes::ZERO);
             all.push(Storage {
-                busy: union_of_ranges(sized.map(|value| value.live).collect()),
+                busy: overlapping_joined(sized.map(|value| value.live).collect()),
                 home: home(&values, &members)?,
                 space: values[members[0]].space,
                 size: members.iter().map(|&v| values[v].size).max().unwrap_or_default(),
@@ -186,7 +216,11 @@ impl<P: Program> Build<'_, P> {
     /// output comes first, since that leaves room in the arena.
     fn take_over_operands(&mut self, time: Time, reads: &[ValueId], writes: &[ValueId]) {
         let storages = &self.storages;
-        let dies = |value: ValueId| storages.values[value].live.end == time + 1;
+        // At the last instant a result ends, too, and is needed all the same.
+        let dies = |value: ValueId| {
+            let Value { live, is_result, .. } = storages.values[value];
+            live.end == time + 1 && !is_result
+        };
         let dying = reads.iter().filter(|&&value| dies(value)).map(|&value| (value, storages.of(value)));
         let (inside, mut candidates): (Vec<_>, Vec<_>) =
             dying.partition(|&(_, storage)| storages.all[storage].home == Home::Temp);
@@ -242,24 +276,55 @@ impl<P: Program> Build<'_, P> {
         held.all(|&(_, value)| self.program.may_overwrite(time, value, result))
     }
 
-    /// Whether two storages may be one: kinds agree, and they are never live together but at `time`.
+    /// Whether two storages may be one: kinds agree, and wherever they are live together an instant writes one over the
+    /// other. Of `time` the caller knows that.
     fn can_merge(&self, a: StorageId, b: StorageId, time: Time) -> bool {
-        let (a, b) = (&self.storages.all[a], &self.storages.all[b]);
-        if std::ptr::eq(a, b) || a.space != b.space {
+        if a == b {
             return false;
         }
-        let homes_agree = match (a.home, b.home) {
+        let (first, second) = (&self.storages.all[a], &self.storages.all[b]);
+        let homes_agree = match (first.home, second.home) {
             (Home::Temp, Home::Temp) => true,
-            (Home::Temp, Home::Argument | Home::Output) => a.size <= b.size,
-            (Home::Argument | Home::Output, Home::Temp) => b.size <= a.size,
+            (Home::Temp, Home::Argument | Home::Output) => first.size <= second.size,
+            (Home::Argument | Home::Output, Home::Temp) => second.size <= first.size,
             _ => false,
         };
         // What the caller keeps is live to the end, and so is what the last operation writes.
-        let are_writable = self.storages.is_writable(a) && self.storages.is_writable(b);
-        homes_agree
+        let are_writable = self.storages.is_writable(first) && self.storages.is_writable(second);
+        first.space == second.space
+            && homes_agree
             && are_writable
-            && self.policy_allows(a, b)
-            && never_together_but_at(&a.busy, &b.busy, time)
+            && self.policy_allows(first, second)
+            && never_together_but(&first.busy, &second.busy, |at, handover| match handover {
+                _ if at == time => true,
+                Some(Handover::ToSecond) => self.is_written_over(at, a, b),
+                Some(Handover::ToFirst) => self.is_written_over(at, b, a),
+                None => false,
+            })
+    }
+
+    /// Whether an instant writes results in one storage over all that it reads in another, and nothing else there.
+    fn is_written_over(&self, time: Time, old: StorageId, new: StorageId) -> bool {
+        if self.policy != TakeOver::Any || !self.program.may_reuse(time) {
+            return false;
+        }
+        let of = |value: ValueId| self.storages.of(value);
+        let mut results: Vec<ValueId> = Vec::new();
+        for result in self.program.writes(time) {
+            if of(result) == old {
+                return false;
+            }
+            if of(result) == new {
+                results.push(result);
+            }
+        }
+        let mut read = self.program.reads(time).filter(|&value| of(value) == old).peekable();
+        let has_both = read.peek().is_some() && !results.is_empty();
+        has_both
+            && read.all(|value| {
+                !self.storages.values[value].is_result
+                    && results.iter().all(|&result| self.program.may_overwrite(time, value, result))
+            })
     }
 
     fn policy_allows(&self, a: &Storage, b: &Storage) -> bool {
@@ -320,17 +385,50 @@ fn home(values: &PrimaryMap<ValueId, Value>, group: &[ValueId]) -> Result<Home, 
 fn insert_ranges(into: &mut Vec<LiveRange>, more: Vec<LiveRange>) {
     let mut all = std::mem::take(into);
     all.extend(more);
-    *into = union_of_ranges(all);
+    *into = overlapping_joined(all);
 }
 
-/// Whether two lists of disjoint, ascending ranges share no instant but `time`.
-fn never_together_but_at(a: &[LiveRange], b: &[LiveRange], time: Time) -> bool {
-    let (few, many) = if a.len() <= b.len() { (a, b) } else { (b, a) };
+/// Ranges in order, those that share an instant joined. Takes time n log n.
+fn overlapping_joined(mut ranges: Vec<LiveRange>) -> Vec<LiveRange> {
+    ranges.sort_unstable();
+    ranges.dedup_by(|next, last| {
+        let joins = next.start < last.end;
+        if joins {
+            last.end = last.end.max(next.end);
+        }
+        joins
+    });
+    ranges
+}
+
+/// At an instant that two share, the one that begins there while the other ends.
+#[derive(Clone, Copy)]
+enum Handover {
+    ToFirst,
+    ToSecond,
+}
+
+/// Whether two lists of disjoint, ascending ranges share single instants only, each of which is allowed.
+fn never_together_but(
+    a: &[LiveRange],
+    b: &[LiveRange],
+    is_allowed: impl Fn(Time, Option<Handover>) -> bool,
+) -> bool {
+    let is_swapped = a.len() > b.len();
+    let (few, many) = if is_swapped { (b, a) } else { (a, b) };
     few.iter().all(|range| {
         let first = many.partition_point(|other| other.end <= range.start);
         many[first..].iter().take_while(|other| other.start < range.end).all(|other| {
-            let (start, end) = (range.start.max(other.start), range.end.min(other.end));
-            start == time && end == time + 1
+            let (a, b) = if is_swapped { (other, range) } else { (range, other) };
+            let (start, end) = (a.start.max(b.start), a.end.min(b.end));
+            let handover = if a.end == end && b.start == start {
+                Some(Handover::ToSecond)
+            } else if b.end == end && a.start == start {
+                Some(Handover::ToFirst)
+            } else {
+                None
+            };
+            start + 1 == end && is_allowed(start, handover)
         })
     })
 }

@@ -9,7 +9,7 @@ use crate::storage::Home;
 
 impl Assignment<'_> {
     /// What the program takes, in all and in each space.
-    pub(crate) fn record_totals(&mut self) -> Result<(), PlaceError> {
+    pub(crate) fn record_totals(&mut self, total_lower_bound: Bytes) -> Result<(), PlaceError> {
         let placement = &mut self.placement;
         let too_large = PlaceError::TooLarge { space: MemorySpaceId::MAIN };
         let sum = |is_one: fn(&AllocationKind) -> bool| {
@@ -35,6 +35,7 @@ impl Assignment<'_> {
             constants,
             temp,
             total,
+            total_lower_bound,
             peak_live: self.storages.load().peak().1,
             temp_lower_bound,
             fragmentation: temp.saturating_sub(temp_lower_bound),

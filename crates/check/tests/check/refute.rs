@@ -209,8 +209,9 @@ fused {
 }
 ENTRY main {
   p = f32[4]{0} parameter(0)          // arg0+0
-  f = (f32[4]{0}, f32[4]{0}) fusion(p), kind=kLoop, calls=fused // {0} out+0 {1} out+8
-  ROOT g = f32[4]{0} get-tuple-element(f), index=0 // out+0
+  f = (f32[4]{0}, f32[4]{0}) fusion(p), kind=kLoop, calls=fused // {0} temp+0 {1} temp+8
+  g = f32[4]{0} get-tuple-element(f), index=0 // temp+0
+  ROOT r = f32[4]{0} negate(g)        // out+0
 }",
         "share bytes at",
     );
