@@ -1,9 +1,10 @@
 //! Proves places right for a program of any IR.
 //!
 //! Shares nothing with the planner: it reads the answers of a [`Program`], which are data, and follows the bytes of the
-//! placement from instant to instant. What the program says is taken for granted; [`check`](crate::check()), which knows
-//! HLO, trusts no analysis either.
+//! placement from instant to instant. What the program says of a value is held against what it says of instants; the
+//! rest is taken for granted. [`check`](crate::check()), which knows HLO, trusts no analysis either.
 
+mod answers;
 mod overlap;
 
 use std::collections::BTreeMap;
@@ -11,14 +12,29 @@ use std::collections::BTreeMap;
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap};
 use memplan_memory::{Alignment, AllocationId, Bytes, MemorySpaceId, Slice, Target, Totals};
 use memplan_program::{
-    AllocationKind, NodeId, Origin, Placement, Program, Region, Scratch, Time, Value, ValueId,
+    AllocationKind, LiveRange, NodeId, Origin, Placement, Program, Region, Scratch, Time, Value, ValueId,
 };
 
-/// One reason why a placement or an order is wrong.
+/// One reason why a placement or an order is wrong, or why what a program says of itself cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "each message says what its fields are")]
 pub enum Misplacement {
+    /// An instant reads a value at a time at which the value is said not to be live.
+    #[error("instant {time} reads {value}, which is said to be live in {} only", Instants(.live))]
+    ReadWhileDead { value: ValueId, time: Time, live: LiveRange },
+    /// An instant writes a value at a time at which the value is said not to be live.
+    #[error("instant {time} writes {value}, which is said to be live in {} only", Instants(.live))]
+    WrittenWhileDead { value: ValueId, time: Time, live: LiveRange },
+    /// A live range is empty, or goes on after the last instant.
+    #[error("{at} is said to be live in {}, which is no part of the {end} instants", Instants(.live))]
+    NoRange { at: Tenant, live: LiveRange, end: Time },
+    /// An argument is not there from the start, or a result or an argument that the caller keeps not to the end.
+    #[error("{value} is said to be live in {} only, but {why}", Instants(.live))]
+    TooShort { value: ValueId, live: LiveRange, why: &'static str },
+    /// An instant reads or writes a value that does not exist, or a group has the name of one.
+    #[error("{value} is named as {named_as}, and there are {n_values} values")]
+    NoSuchValue { value: ValueId, named_as: &'static str, n_values: usize },
     /// A value that needs bytes has none, or one that needs none has some.
     #[error("{value} has {size:#} bytes, and the placement gives it {}", if *.is_placed { "a slice" } else { "none" })]
     Unplaced { value: ValueId, size: Bytes, is_placed: bool },
@@ -84,6 +100,15 @@ impl std::fmt::Display for Tenant {
     }
 }
 
+/// How a live range is written in messages.
+struct Instants<'a>(&'a LiveRange);
+
+impl std::fmt::Display for Instants<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "[{}, {})", self.0.start, self.0.end)
+    }
+}
+
 /// Proves that an order runs every node of a region once, after what it depends on. Linear.
 ///
 /// # Errors
@@ -114,7 +139,18 @@ pub fn check_order(region: &Region, order: &[NodeId]) -> Result<(), Misplacement
 /// Proves that a placement is right for a program on a target: everything has bytes of its size, alignment and memory;
 /// groups have one place; what is live together shares no byte, except where the program allows a result to be written
 /// over an operand; what may not be written is not; every instant has its scratch; sums and peaks are what is said. Takes
-/// time n log n in values.
+/// time n log n in values, and in what instants read and write.
+///
+/// What the program says is held against itself: every read and every write of a value of some bytes is within its
+/// [`live`](Value::live) range, the range is part of the run, arguments are there from the start, and results and what
+/// the caller keeps to the end.
+///
+/// Taken on trust, since nothing here knows what an operation is: that [`reads`](Program::reads) and
+/// [`writes`](Program::writes) leave nothing out; that a value is written before it is read (in a loop laid out flat the
+/// instant that writes it may come later); that the values of a [`group`](Program::group) do not need different bytes at
+/// the same time; that [`may_overwrite`](Program::may_overwrite) says yes only where it may; sizes, memories, alignments
+/// and working memory. That no placement is lower
+/// ([`total_lower_bound`](memplan_memory::Totals::total_lower_bound)) is not proved here.
 ///
 /// # Errors
 /// The first thing that is wrong.
@@ -125,6 +161,7 @@ pub fn check_placement(
 ) -> Result<(), Misplacement> {
     let values = (0..program.n_values()).map(|i| program.value(ValueId::new(i)));
     let checker = Checker { program, target, placement, values: values.collect() };
+    checker.check_answers()?;
     checker.check_values()?;
     checker.check_allocations()?;
     checker.check_scratch()?;

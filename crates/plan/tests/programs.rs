@@ -1,7 +1,7 @@
 //! Random programs that are not HLO: scheduled, placed, proved, and refused where the placement is broken.
 
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap};
-use memplan_check::{Misplacement, check_order, check_placement};
+use memplan_check::{Misplacement, Tenant, check_order, check_placement};
 use memplan_memory::{Alignment, Bytes, MemorySpaceId, Slice, Target, Totals};
 use memplan_plan::{PlaceOptions, ScheduleOptions, place, schedule_region, schedule_regions};
 use memplan_program::{
@@ -363,4 +363,98 @@ fn nor_by_what_the_last_operation_leaves_unread() {
     let program = source.in_order(vec![0]);
     let placement = place(&program, &target(), &PlaceOptions::default()).expect("there are places");
     check_placement(&program, &target(), &placement).expect("what is not read has memory of its own");
+}
+
+/// Two values: the first is read when the second is written.
+fn two_values() -> Source {
+    let kind = |group, is_result| {
+        let group = ValueId::from_u32(group);
+        Kind { size: 64, alignment: 1, space: 0, origin: Origin::Computed, is_result, group }
+    };
+    let mut values = PrimaryMap::new();
+    values.push(kind(0, false));
+    values.push(kind(1, true));
+    let operation = |reads: &[u32], writes: &[u32]| Operation {
+        reads: reads.iter().copied().map(ValueId::from_u32).collect(),
+        writes: writes.iter().copied().map(ValueId::from_u32).collect(),
+        in_step: false,
+        scratch: 0,
+        inner: vec![],
+    };
+    Source { values, operations: vec![operation(&[], &[0]), operation(&[0], &[1])] }
+}
+
+/// What the checker says of a program whose answers were changed after it was placed as they were.
+#[track_caller]
+fn refused(change: impl FnOnce(&mut Ordered<'_>)) -> Misplacement {
+    let source = two_values();
+    let mut program = source.in_order(vec![0, 1]);
+    let placement = place(&program, &target(), &PlaceOptions::default()).expect("there are places");
+    check_placement(&program, &target(), &placement).expect("the placement is right");
+    change(&mut program);
+    check_placement(&program, &target(), &placement).expect_err("the answers do not fit each other")
+}
+
+#[test]
+fn a_live_range_that_ends_before_a_read_is_refused() {
+    let source = two_values();
+    let mut program = source.in_order(vec![0, 1]);
+    let (first, live) = (ValueId::from_u32(0), LiveRange { start: 0, end: 1 });
+    program.live[first] = live;
+    let placement = place(&program, &target(), &PlaceOptions::default()).expect("there are places");
+    let (a, b) = (placement.slices[first], placement.slices[ValueId::from_u32(1)]);
+    assert_eq!(a, b, "who believes the range puts one where the other still is");
+    let refused = check_placement(&program, &target(), &placement).expect_err("one is read after it is gone");
+    assert_eq!(refused, Misplacement::ReadWhileDead { value: first, time: 1, live });
+    assert_eq!(refused.to_string(), "instant 1 reads value0, which is said to be live in [0, 1) only");
+}
+
+#[test]
+fn what_is_said_of_values_and_of_instants_agrees() {
+    let (first, second) = (ValueId::from_u32(0), ValueId::from_u32(1));
+    let late = LiveRange { start: 1, end: 2 };
+    let error = refused(|program| program.live[first] = late);
+    assert_eq!(error, Misplacement::WrittenWhileDead { value: first, time: 0, live: late });
+    for live in [LiveRange { start: 1, end: 1 }, LiveRange { start: 0, end: 3 }] {
+        let error = refused(|program| program.live[first] = live);
+        assert_eq!(error, Misplacement::NoRange { at: Tenant::Value(first), live, end: 2 });
+    }
+    let error = refused(|program| program.live[second] = LiveRange { start: 0, end: 1 });
+    assert!(matches!(error, Misplacement::TooShort { value, .. } if value == second), "{error}");
+}
+
+#[test]
+fn names_of_values_that_do_not_exist_are_refused() {
+    let stray = ValueId::from_u32(7);
+    let source = two_values();
+    let placement =
+        place(&source.in_order(vec![0, 1]), &target(), &PlaceOptions::default()).expect("there are places");
+    let breaks: [(&str, fn(&mut Source, ValueId)); 3] = [
+        ("read", |source, stray| source.operations[1].reads.push(stray)),
+        ("written", |source, stray| source.operations[0].writes.push(stray)),
+        ("the first of a group", |source, stray| source.values[ValueId::from_u32(1)].group = stray),
+    ];
+    for (named_as, change) in breaks {
+        let mut broken = source.clone();
+        let live = broken.in_order(vec![0, 1]).live;
+        change(&mut broken, stray);
+        let program = Ordered { source: &broken, order: vec![0, 1], live };
+        let error = check_placement(&program, &target(), &placement).expect_err("there is no such value");
+        assert_eq!(error, Misplacement::NoSuchValue { value: stray, named_as, n_values: 2 });
+    }
+}
+
+#[test]
+fn an_argument_is_there_from_the_start() {
+    let mut source = two_values();
+    let first = ValueId::from_u32(0);
+    source.values[first].origin = Origin::Argument { number: 0, writable: true };
+    source.operations[0].writes.clear();
+    let mut program = source.in_order(vec![0, 1]);
+    let placement = place(&program, &target(), &PlaceOptions::default()).expect("there are places");
+    check_placement(&program, &target(), &placement).expect("the placement is right");
+    program.live[first] = LiveRange { start: 1, end: 2 };
+    let error = check_placement(&program, &target(), &placement).expect_err("it is given before the start");
+    assert!(matches!(error, Misplacement::TooShort { value, .. } if value == first), "{error}");
+    assert!(place(&program, &target(), &PlaceOptions::default()).is_err());
 }

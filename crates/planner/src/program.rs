@@ -173,7 +173,11 @@ impl Program for HloProgram<'_> {
     fn reads(&self, time: Time) -> impl Iterator<Item = ValueId> {
         let flow = &self.facts.flow;
         let instruction = &self.module.instructions[self.facts.line.instructions[time as usize]];
-        let positions = instruction.operands.iter().flat_map(|&operand| flow.positions.of(operand));
+        // What is handed over is read inside, if anywhere, and what is passed on is read where it is used.
+        let op = &instruction.op;
+        let moves_nothing = op.runs_callees() || op.only_passes_on() || *op == Op::AfterAll;
+        let operands = if moves_nothing { &[][..] } else { &instruction.operands[..] };
+        let positions = operands.iter().flat_map(|&operand| flow.positions.of(operand));
         positions.filter_map(|position| flow.value_at(position))
     }
 
@@ -181,7 +185,12 @@ impl Program for HloProgram<'_> {
         let flow = &self.facts.flow;
         let positions = flow.positions.of(self.facts.line.instructions[time as usize]);
         let values = positions.map(|position| (position, flow.value_at(position)));
-        values.filter_map(|(position, value)| value.filter(|&v| flow.values[v].definition == position))
+        // What comes in by a parameter is there before: from the caller, or from where a loop begins.
+        let is_written = move |position, value: ValueId| {
+            let of = flow.values[value];
+            of.definition == position && matches!(of.kind, ValueKind::Written | ValueKind::ExitPhi)
+        };
+        values.filter_map(move |(position, value)| value.filter(|&value| is_written(position, value)))
     }
 
     fn may_overwrite(&self, time: Time, operand: ValueId, result: ValueId) -> bool {

@@ -53,14 +53,15 @@ pub(super) fn check<P: Program>(checker: &Checker<'_, P>) -> Result<Peaks, Mispl
     Ok(sweep.peaks)
 }
 
-/// Everybody by when they come. What may not be written is there all the time, and results stay to the end.
+/// Everybody by when they come. What may not be written is there all the time; that and results stay after the end, so
+/// that not even the last instant writes over them.
 fn stays<P: Program>(checker: &Checker<'_, P>) -> Vec<Stay> {
-    let end = checker.program.end();
+    let after = checker.program.end().saturating_add(1);
     let values = checker.placed().map(|(id, value, slice)| {
         let live = match value.origin {
-            Origin::Constant => LiveRange { start: 0, end },
-            Origin::Argument { .. } if !is_writable(value) => LiveRange { start: 0, end },
-            _ if value.is_result => LiveRange { end, ..value.live },
+            Origin::Constant => LiveRange { start: 0, end: after },
+            Origin::Argument { .. } if !is_writable(value) => LiveRange { start: 0, end: after },
+            _ if value.is_result => LiveRange { end: after, ..value.live },
             _ => value.live,
         };
         Stay { tenant: Tenant::Value(id), slice, live }

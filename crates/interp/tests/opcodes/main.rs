@@ -1,8 +1,8 @@
 //! Every opcode against the values XLA computes: see `scripts/make_opcode_cases.py` and those beside it.
 
+mod moves;
 #[path = "../support/mod.rs"]
 mod support;
-mod moves;
 mod traits;
 
 use std::collections::{BTreeMap, BTreeSet};
