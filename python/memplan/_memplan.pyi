@@ -86,4 +86,5 @@ def pack(
     fixed: NDArray[np.int64] | None = None,
     capacity: int | None = None,
     seconds: float | None = None,
+    steps: int | None = None,
 ) -> tuple[NDArray[np.uint64], str, int, int, bool, float, int]: ...

@@ -25,7 +25,7 @@ impl Drop for StopOnDrop {
 
 /// Gives every interval an offset. All arrays are of one length; a fixed offset below zero is none.
 #[pyfunction]
-#[pyo3(signature = (lower, upper, size, alignment=None, fixed=None, capacity=None, seconds=None))]
+#[pyo3(signature = (lower, upper, size, alignment=None, fixed=None, capacity=None, seconds=None, steps=None))]
 #[allow(clippy::too_many_arguments, reason = "they are the columns of a table, and the limits")]
 pub(crate) fn pack<'py>(
     py: Python<'py>,
@@ -36,6 +36,7 @@ pub(crate) fn pack<'py>(
     fixed: Option<PyReadonlyArray1<'py, i64>>,
     capacity: Option<u64>,
     seconds: Option<f64>,
+    steps: Option<u64>,
 ) -> PyResult<Answer<'py>> {
     let (lower, upper, size) = (lower.as_array(), upper.as_array(), size.as_array());
     let alignment = alignment.as_ref().map(|array| array.as_array());
@@ -51,12 +52,14 @@ pub(crate) fn pack<'py>(
     };
     let problem = Problem { capacity, ..(0..lower.len()).map(item).collect::<Problem>() };
     let stop = StopOnDrop(Arc::new(AtomicBool::new(false)));
-    let limits = match seconds {
-        Some(seconds) => Options::within(
+    let limits = match (seconds, steps) {
+        (Some(_), Some(_)) => return Err(InputError::new_err("a packing is limited by seconds or by steps")),
+        (Some(seconds), None) => Options::within(
             Duration::try_from_secs_f64(seconds)
                 .map_err(|_| InputError::new_err(format!("{seconds} seconds is not a time to wait")))?,
         ),
-        None => Options::default(),
+        (None, Some(steps)) => Options { node_limit: Some(steps), ..Options::default() },
+        (None, None) => Options::default(),
     };
     let options = Options { stop: Some(Arc::clone(&stop.0)), ..limits };
     let packing = work::run(py, "packing", move || memplan::pack::pack(&problem, &options))?;

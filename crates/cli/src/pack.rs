@@ -21,9 +21,12 @@ pub(crate) struct PackArgs {
     /// Ask whether everything fits this many bytes, instead of for the lowest height
     #[arg(long, value_name = "BYTES", value_parser = parse_capacity, allow_negative_numbers = true)]
     capacity: Option<Bytes>,
-    /// Stop improving after this long
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
-    time_limit: Duration,
+    /// Try this many steps of search (default: 250,000, some seconds): the answer is the same on every machine
+    #[arg(long, value_name = "N")]
+    steps: Option<u64>,
+    /// Try as many steps as there are in this time, instead of a fixed number
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, conflicts_with = "steps")]
+    time_limit: Option<Duration>,
     /// Where the table with offsets goes; without it, standard output
     #[arg(short, long, value_name = "OUT.csv")]
     output: Option<String>,
@@ -49,7 +52,7 @@ pub(crate) fn run(args: &PackArgs) -> Result<(), Failure> {
         progress: Some(Arc::new(move |p: Progress| {
             shown.set_message(format!("height {}, at least {}, {} nodes", p.height, p.lower_bound, p.nodes));
         })),
-        ..Options::within(args.time_limit)
+        ..limits(args)
     };
     let packing = pack(&table.problem, &options);
     bar.finish_and_clear();
@@ -77,6 +80,14 @@ fn parse_capacity(text: &str) -> Result<Bytes, String> {
     text.trim().parse().map(Bytes).or_else(|_| parse_bytes(text))
 }
 
+fn limits(args: &PackArgs) -> Options {
+    match (args.time_limit, args.steps) {
+        (Some(time), _) => Options::within(time),
+        (None, Some(steps)) => Options { node_limit: Some(steps), ..Options::default() },
+        (None, None) => Options::default(),
+    }
+}
+
 /// By how much it does not fit, and what holds the peak.
 fn shortage(table: &Table, packing: &Packing, capacity: u64) -> String {
     let certificate = &packing.certificate;
@@ -87,7 +98,7 @@ fn shortage(table: &Table, packing: &Packing, capacity: u64) -> String {
             certificate.lower_bound - capacity
         ),
         _ => format!(
-            "time is up: the lowest packing found is {} bytes, {} more than the capacity of {capacity}",
+            "the limit was reached: the lowest packing found is {} bytes, {} more than the capacity of {capacity}",
             packing.height,
             packing.height.saturating_sub(capacity)
         ),

@@ -1,5 +1,7 @@
 //! Measures: `cargo run --release -p memplan-pack --example bench -- [--limit S] [--nodes N] [--threads N] CASE...`
 //!
+//! `--limit` and `--nodes` exclude each other; without either, it is the default number of nodes.
+//!
 //! A case is `FILE.csv`, `FILE.csv@CAPACITY`, or `SHAPE:N[:SEED]` with a shape among training, inference,
 //! random, cut. Each line: instance, items, lower bound, height, gap in percent, seconds, nodes, status.
 
@@ -20,7 +22,9 @@ fn main() {
         let mut value =
             || arguments.next().and_then(|text| text.parse::<f64>().ok()).expect("a number follows the flag");
         match argument.as_str() {
-            "--limit" => options.time_limit = Some(Duration::from_secs_f64(value())),
+            "--limit" => {
+                (options.time_limit, options.node_limit) = (Some(Duration::from_secs_f64(value())), None);
+            }
             "--nodes" => (options.time_limit, options.node_limit) = (None, Some(value() as u64)),
             "--threads" => options.threads = value() as usize,
             "--seed" => options.seed = value() as u64,

@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 
 use crate::first_fit::Fit;
 use crate::instance::{Block, Instance};
-use crate::niche::Rule;
+use crate::niche::{Late, Rule};
+use crate::options::Clock;
 use crate::{first_fit, niche, profile};
 
 /// Offsets of blocks and the height they reach.
@@ -14,11 +15,19 @@ pub(crate) struct Offsets {
     pub(crate) height: u64,
 }
 
-/// The best of a few orders, stopping at a height that is low enough; with `only_best_fit`, of XLA's alone, if there are
-/// not too many blocks for them. `None`: above 2^64.
-pub(crate) fn construct(instance: &Instance, enough: u64, only_best_fit: bool) -> Option<Offsets> {
+/// The best of a few orders, stopping at a height that is low enough, or when the time is up; with `only_best_fit`, of
+/// XLA's alone, if there are not too many blocks for them. The first packing is made in any case.
+/// `None`: above 2^64.
+pub(crate) fn construct(
+    instance: &Instance,
+    enough: u64,
+    only_best_fit: bool,
+    clock: &Clock,
+) -> Option<Offsets> {
     let mut best: Option<Offsets> = None;
-    let mut consider = |offsets: Vec<u64>| {
+    // Whether no more is to be tried: the packing is low enough, or the time was up before it was made.
+    let mut consider = |offsets: Option<Vec<u64>>| {
+        let Some(offsets) = offsets else { return true };
         if let Some(height) = profile::height(instance, &offsets)
             && best.as_ref().is_none_or(|best| height < best.height)
         {
@@ -26,25 +35,33 @@ pub(crate) fn construct(instance: &Instance, enough: u64, only_best_fit: bool) -
         }
         best.as_ref().is_some_and(|best| best.height <= enough)
     };
-    let own: &[Key] = if only_best_fit && first_fit::is_affordable(instance) { &[] } else { &ORDERS };
+    let has_first_fit = first_fit::is_affordable(instance);
+    let own: &[Key] = if only_best_fit && has_first_fit { &[] } else { &ORDERS };
     let orders = distinct_orders(instance, own);
+    let in_niches = |order: &[u32], rule: Rule, late: Late| {
+        niche::pack(instance, &ranks(order), rule, clock, late).map(|(offsets, _)| offsets)
+    };
     // The rule that is n log n is often enough.
-    for order in &orders {
-        if consider(niche::pack(instance, &ranks(order), Rule::Best)) {
+    for (number, order) in orders.iter().enumerate() {
+        let late = if number == 0 { Late::Hurry } else { Late::GiveUp };
+        if consider(in_niches(order, Rule::Best, late)) {
             return best;
         }
     }
     for order in &orders {
-        if consider(niche::pack(instance, &ranks(order), Rule::Scarce)) {
+        if consider(in_niches(order, Rule::Scarce, Late::GiveUp)) {
             return best;
         }
-        if first_fit::is_affordable(instance) && consider(first_fit::pack(instance, order, Fit::First)) {
+        if has_first_fit && consider(first_fit::pack(instance, order, Fit::First, clock)) {
             return best;
         }
     }
-    if first_fit::is_affordable(instance) {
+    if has_first_fit {
+        // Where these are all there is, they are few enough to take the time.
+        let unlimited = Clock::unlimited();
+        let clock = if only_best_fit { &unlimited } else { clock };
         for order in distinct_orders(instance, &XLA_ORDERS) {
-            if consider(first_fit::pack(instance, &order, Fit::Best)) {
+            if consider(first_fit::pack(instance, &order, Fit::Best, clock)) {
                 break;
             }
         }

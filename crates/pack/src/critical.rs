@@ -72,7 +72,7 @@ impl<'a> CriticalFirst<'a> {
             return None;
         };
         let placed: Vec<(u32, u64)> = critical.into_iter().zip(offsets).collect();
-        let packing = first_fit::pack_around(self.instance, &placed, &self.order);
+        let packing = first_fit::pack_around(self.instance, &placed, &self.order, budget.clock())?;
         (packing.height < height).then_some(packing)
     }
 

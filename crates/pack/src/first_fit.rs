@@ -12,6 +12,7 @@ use std::collections::BinaryHeap;
 use crate::construct::Offsets;
 use crate::instance::{Block, Instance, Piece};
 use crate::niche::round_up;
+use crate::options::Clock;
 use crate::profile;
 
 /// Whether a run in one order is a matter of some tens of milliseconds.
@@ -28,8 +29,9 @@ pub(crate) enum Fit {
     Best,
 }
 
-/// Places the blocks in the given order, the fixed ones before all others. Offsets saturate at 2^64.
-pub(crate) fn pack(instance: &Instance, order: &[u32], fit: Fit) -> Vec<u64> {
+/// Places the blocks in the given order, the fixed ones before all others. Offsets saturate at 2^64. `None` where the time
+/// was up before all had a place.
+pub(crate) fn pack(instance: &Instance, order: &[u32], fit: Fit, clock: &Clock) -> Option<Vec<u64>> {
     let mut offsets = vec![0; instance.blocks.len()];
     let mut placed = Placed::default();
     for (index, block) in instance.blocks.iter().enumerate() {
@@ -43,6 +45,9 @@ pub(crate) fn pack(instance: &Instance, order: &[u32], fit: Fit) -> Vec<u64> {
         if instance.blocks[index].fixed.is_some() {
             continue;
         }
+        if clock.is_over() {
+            return None;
+        }
         let offset = match fit {
             Fit::First => placed.lowest_fit(instance, index),
             Fit::Best => placed.tightest_fit(instance, index),
@@ -50,11 +55,16 @@ pub(crate) fn pack(instance: &Instance, order: &[u32], fit: Fit) -> Vec<u64> {
         offsets[index] = offset;
         placed.insert(instance, index, offset);
     }
-    offsets
+    Some(offsets)
 }
 
-/// Places the blocks that have no place yet around those that have.
-pub(crate) fn pack_around(instance: &Instance, placed: &[(u32, u64)], order: &[u32]) -> Offsets {
+/// Places the blocks that have no place yet around those that have. `None` where the time was up before.
+pub(crate) fn pack_around(
+    instance: &Instance,
+    placed: &[(u32, u64)],
+    order: &[u32],
+    clock: &Clock,
+) -> Option<Offsets> {
     let mut offsets = vec![u64::MAX; instance.blocks.len()];
     let mut around = Placed::default();
     for &(block, offset) in placed {
@@ -63,13 +73,16 @@ pub(crate) fn pack_around(instance: &Instance, placed: &[(u32, u64)], order: &[u
     }
     for &block in order {
         if offsets[block as usize] == u64::MAX {
+            if clock.is_over() {
+                return None;
+            }
             let offset = around.lowest_fit(instance, block as usize);
             offsets[block as usize] = offset;
             around.insert(instance, block as usize, offset);
         }
     }
     let height = profile::height(instance, &offsets).unwrap_or(u64::MAX);
-    Offsets { offsets, height }
+    Some(Offsets { offsets, height })
 }
 
 /// The pieces that have their place, in order of offset.

@@ -60,7 +60,7 @@ pub(crate) fn improve(
 ) -> Best {
     let mut best = Best { offsets: first.offsets, height: first.height, lower_bound };
     report(&best, options, clock);
-    if !best.is_open(goal) || options.node_limit == Some(0) {
+    if !best.is_open(goal) || options.node_limit == Some(0) || clock.is_over() {
         return best;
     }
     // Only what stands above the goal needs to move.

@@ -4,7 +4,9 @@
 //! items that are live together share no byte. [`minimize`] asks for the lowest height, [`fit`] whether a
 //! capacity is enough, [`pack`] for whichever the problem says. Every answer carries a [`Certificate`]:
 //! a lower bound, and whether the height is proved least or the capacity proved too small.
-//! [`validate()`] judges packings and shares no code with the solver. The crate knows nothing of programs.
+//! How hard to try is a number of steps, so that answers are the same on every machine; who would rather
+//! limit the time asks for that ([`Options::within`]). [`validate()`] judges packings and shares no code with
+//! the solver. The crate knows nothing of programs.
 //!
 //! ```
 //! use memplan_pack::{Item, Options, Problem, minimize};
@@ -87,7 +89,7 @@
 //! | cut-coarse:1000 | 1,000 | 9.5 % | 10 |
 //!
 //! At load 1 the same code got further: D 0.93 % (995,328) in 10 s; J 0, proved minimal (989,184), after 5.6 s.
-//! `bench FILE.csv cut:10000 ...` makes such lines; `FILE.csv@CAPACITY` tells a capacity.
+//! `bench --limit 10 FILE.csv cut:10000 ...` makes such lines; `FILE.csv@CAPACITY` tells a capacity.
 //!
 //! # Limits
 //!

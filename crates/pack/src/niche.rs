@@ -15,6 +15,7 @@
 //! in a tree.
 
 use crate::instance::Instance;
+use crate::options::Clock;
 
 /// Which of the blocks that are inside a niche goes there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +27,15 @@ pub(crate) enum Rule {
     Scarce,
 }
 
+/// What to do when the time is up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Late {
+    /// There is a packing already.
+    GiveUp,
+    /// Each niche gets whichever block is found first, which takes a fraction of a second for a million blocks.
+    Hurry,
+}
+
 /// Blocks inside a niche up to which [`Rule::Scarce`] looks at all of them.
 const MOST_INSIDE: usize = 4096;
 
@@ -33,24 +43,34 @@ const MOST_INSIDE: usize = 4096;
 const MOST_LOOKS: usize = 1 << 23;
 const FEW_INSIDE: usize = 128;
 
+/// Steps between two looks at the clock. A step looks at [`MOST_INSIDE`] blocks at most: some tens of microseconds.
+const STEPS_PER_LOOK_AT_CLOCK: u32 = 64;
+
 /// Sections of a niche for each block inside, up to which they are walked one by one.
 const SECTIONS_PER_BLOCK: usize = 16;
 
-/// Packs the blocks; `rank` gives each a distinct number, higher ones go first.
+/// Packs the blocks, and says how many were looked at beyond those placed; `rank` gives each a distinct number, higher
+/// ones go first. `None` where the time was up before all had a place and there is no need to hurry.
 ///
 /// A block with gaps or of several sizes is taken for the rectangle around it, and nothing goes below
 /// a fixed block. Offsets saturate at 2^64.
-pub(crate) fn pack(instance: &Instance, rank: &[u32], rule: Rule) -> Vec<u64> {
-    pack_counting(instance, rank, rule).0
-}
-
-/// Like [`pack`], and says how many blocks were looked at beyond those placed.
-pub(crate) fn pack_counting(instance: &Instance, rank: &[u32], rule: Rule) -> (Vec<u64>, u64) {
+pub(crate) fn pack(
+    instance: &Instance,
+    rank: &[u32],
+    rule: Rule,
+    clock: &Clock,
+    late: Late,
+) -> Option<(Vec<u64>, u64)> {
     let mut offsets = vec![0; instance.blocks.len()];
     let mut skyline = Skyline::new(instance, &mut offsets);
     let mut waiting = Waiting::new(instance, rank);
+    let (mut n_steps, mut is_late) = (0u32, false);
     while let Some(niche) = skyline.niche() {
+        n_steps = n_steps.wrapping_add(1);
+        is_late = is_late || (n_steps.is_multiple_of(STEPS_PER_LOOK_AT_CLOCK) && clock.is_over());
         let block = match rule {
+            _ if is_late && late == Late::GiveUp => return None,
+            _ if is_late => waiting.take_any(niche.lower, niche.upper),
             Rule::Best => waiting.take_best(niche.lower, niche.upper),
             Rule::Scarce => waiting.take_scarce(instance, niche.lower, niche.upper),
         };
@@ -63,7 +83,7 @@ pub(crate) fn pack_counting(instance: &Instance, rank: &[u32], rule: Rule) -> (V
         offsets[block as usize] = offset;
         skyline.split(niche, lower, upper, offset.saturating_add(size));
     }
-    (offsets, waiting.n_looks as u64)
+    Some((offsets, waiting.n_looks as u64))
 }
 
 /// The next multiple of `alignment`, saturating.
@@ -302,6 +322,19 @@ impl Waiting {
         }
         let (_, leaf) = best;
         (leaf != usize::MAX).then(|| self.take(leaf))
+    }
+
+    /// The first block inside a niche.
+    fn take_any(&mut self, lower: u32, upper: u32) -> Option<u32> {
+        let range = self.starts[lower as usize] as usize..self.starts[upper as usize] as usize;
+        let mut inside = std::mem::take(&mut self.inside);
+        inside.clear();
+        if !range.is_empty() {
+            self.collect(1, 0..self.n_leaves, &range, upper, 0, &mut inside);
+        }
+        let leaf = inside.first().copied();
+        self.inside = inside;
+        leaf.map(|leaf| self.take(leaf as usize))
     }
 
     fn take_scarce(&mut self, instance: &Instance, lower: u32, upper: u32) -> Option<u32> {

@@ -1,16 +1,17 @@
-//! How long to try, how hard, and how to watch and stop it.
+//! How hard to try, how long, and how to watch and stop it.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Limits and hooks. The defaults suit an interactive caller: ten seconds, one thread for each core up to two.
-///
-/// With `time_limit: None` the answer depends on the problem, `node_limit`, `threads` and `seed` only.
+/// Limits and hooks. The defaults are a number of steps, some seconds for most problems, so that the answer is the same on
+/// every machine and in every run: with `time_limit: None` it depends on the problem, `node_limit`, `threads` and `seed`
+/// only. Who would rather wait for so long than for so many steps asks for [`Options::within`].
 #[derive(Clone)]
 pub struct Options {
-    /// Wall-clock limit for everything after the first heuristics. `None`: no limit.
+    /// Wall-clock limit. One packing, by a heuristic that takes about a second for a million items, is made in any
+    /// case; all else stops within milliseconds. `None`: no limit.
     pub time_limit: Option<Duration>,
     /// Most decisions each worker (two or three, or as many as there are threads) may try after the first
     /// heuristics. Many blocks looked at count as a decision, so that one is about two microseconds of work,
@@ -23,11 +24,14 @@ pub struct Options {
     pub only_best_fit: bool,
     /// Varies the random choices.
     pub seed: u64,
-    /// Set it to true from anywhere to end early with the best packing so far.
+    /// Set it to true from anywhere to end early with the best packing so far, as when the time is up.
     pub stop: Option<Arc<AtomicBool>>,
     /// Called, from any thread, with every lower height and every better bound.
     pub progress: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
 }
+
+/// Most decisions of each worker by default: some seconds of search.
+const DEFAULT_NODES: u64 = 250_000;
 
 impl Options {
     /// Heuristics only: linearithmic, deterministic, about a second for a million items.
@@ -40,19 +44,19 @@ impl Options {
         Options { only_best_fit: true, ..Options::quick() }
     }
 
-    /// The defaults with another time limit.
+    /// As many steps as there are in a time, so that the answer depends on the machine and on what else it does.
     pub fn within(time_limit: Duration) -> Self {
-        Options { time_limit: Some(time_limit), ..Options::default() }
+        Options { time_limit: Some(time_limit), node_limit: None, ..Options::default() }
     }
 }
 
 impl Default for Options {
     fn default() -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Options {
-            time_limit: Some(Duration::from_secs(10)),
-            node_limit: None,
-            threads: cores.min(2),
+            time_limit: None,
+            node_limit: Some(DEFAULT_NODES),
+            // Not as many as there are cores: how many there are decides what is tried.
+            threads: 2,
             only_best_fit: false,
             seed: 0,
             stop: None,
@@ -93,6 +97,8 @@ pub(crate) struct Budget<'a> {
     reported: u64,
     /// Nodes, and what counts as such.
     effort: u64,
+    /// The effort when the clock was last looked at.
+    effort_at_clock: u64,
     n_looks: u64,
     limit: u64,
     over: bool,
@@ -119,6 +125,17 @@ impl Clock {
         }
     }
 
+    /// Without a limit, for what has to be done in any case.
+    pub(crate) fn unlimited() -> Self {
+        Clock {
+            started: Instant::now(),
+            deadline: None,
+            stop: None,
+            nodes: AtomicU64::new(0),
+            node_limit: u64::MAX,
+        }
+    }
+
     pub(crate) fn nodes(&self) -> u64 {
         self.nodes.load(Ordering::Relaxed)
     }
@@ -135,6 +152,7 @@ impl Clock {
             nodes: 0,
             reported: 0,
             effort: 0,
+            effort_at_clock: 0,
             n_looks: 0,
             limit: self.node_limit,
             over: false,
@@ -142,18 +160,24 @@ impl Clock {
     }
 }
 
-/// Nodes between two looks at the clock: some microseconds each, so a look every millisecond or so.
+/// Effort between two looks at the clock: a node, or what counts as one, is some microseconds, so a look every millisecond
+/// or so.
 const CLOCK_EVERY: u64 = 256;
 
 /// Looks that take as long as what else a node takes.
 const LOOKS_PER_NODE: u64 = 256;
 
-impl Budget<'_> {
+impl<'a> Budget<'a> {
+    /// What all threads share.
+    pub(crate) fn clock(&self) -> &'a Clock {
+        self.clock
+    }
+
     /// Counts `nodes` decisions and returns whether there is budget left.
     pub(crate) fn spend(&mut self, nodes: u64) -> bool {
         self.nodes += nodes;
         self.effort += nodes;
-        if self.nodes - self.reported >= CLOCK_EVERY {
+        if self.effort - self.effort_at_clock >= CLOCK_EVERY {
             self.report();
         }
         !self.is_over()
@@ -176,7 +200,7 @@ impl Budget<'_> {
 
     fn report(&mut self) {
         self.clock.nodes.fetch_add(self.nodes - self.reported, Ordering::Relaxed);
-        self.reported = self.nodes;
+        (self.reported, self.effort_at_clock) = (self.nodes, self.effort);
         self.over |= self.clock.is_over();
     }
 }

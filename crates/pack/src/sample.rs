@@ -6,8 +6,8 @@
 
 use crate::construct::{Offsets, ranks};
 use crate::instance::Instance;
-use crate::niche::{self, Rule};
-use crate::options::Budget;
+use crate::niche::{self, Late, Rule};
+use crate::options::{Budget, Clock};
 use crate::profile;
 use crate::rng::Rng;
 
@@ -62,7 +62,7 @@ impl<'a> Sampler<'a> {
         let n = self.instance.blocks.len() as u64;
         let end = budget.nodes() + nodes;
         while budget.nodes() < end && budget.spend(n) {
-            let (packing, n_looks) = self.sample();
+            let Some((packing, n_looks)) = self.sample(budget.clock()) else { break };
             budget.strain(n_looks);
             let found = packing.height;
             if found < best.as_ref().map_or(height, |best| best.height) {
@@ -75,17 +75,18 @@ impl<'a> Sampler<'a> {
         best
     }
 
-    /// A packing, and how many blocks it looked at beyond those it placed.
-    fn sample(&mut self) -> (Offsets, u64) {
+    /// A packing, and how many blocks it looked at beyond those it placed. `None` where the time was up before.
+    fn sample(&mut self, clock: &Clock) -> Option<(Offsets, u64)> {
         let noise = self.shape.noise;
         let keys: Vec<f64> =
             self.promise.iter().map(|promise| promise * (1.0 + noise * self.rng.unit())).collect();
         let mut order: Vec<u32> = (0..keys.len() as u32).collect();
         order.sort_by(|&a, &b| keys[b as usize].total_cmp(&keys[a as usize]).then(a.cmp(&b)));
-        let (offsets, n_looks) = niche::pack_counting(self.instance, &ranks(&order), self.shape.rule);
+        let (offsets, n_looks) =
+            niche::pack(self.instance, &ranks(&order), self.shape.rule, clock, Late::GiveUp)?;
         let height = profile::height(self.instance, &offsets).unwrap_or(u64::MAX);
         self.learn(&offsets, height, keys);
-        (Offsets { offsets, height }, n_looks)
+        Some((Offsets { offsets, height }, n_looks))
     }
 
     fn learn(&mut self, offsets: &[u64], height: u64, keys: Vec<f64>) {

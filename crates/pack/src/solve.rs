@@ -48,8 +48,8 @@ fn solve(problem: &Problem, goal: Goal, options: &Options) -> Result<Packing, Er
     let (instance, mapping) = Mapping::new(problem)?;
     let lower_bound = instance.lower_bound().ok_or(Error::TooLarge)?;
     let lower_bound = clique::raise(&instance, lower_bound);
-    let first =
-        construct(&instance, goal.enough(lower_bound), options.only_best_fit).ok_or(Error::TooLarge)?;
+    let first = construct(&instance, goal.enough(lower_bound), options.only_best_fit, &clock)
+        .ok_or(Error::TooLarge)?;
     let mut best = improve(&instance, first, lower_bound, goal, options, &clock);
     prefer(&instance, best.height, &mut best.offsets);
     let status = match goal {

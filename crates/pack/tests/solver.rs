@@ -1,6 +1,12 @@
 //! The solver on problems with known answers, generated and published.
 
-use memplan_pack::{Item, Options, Problem, Status, fit, generate, minimize, table::Table, validate};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use memplan_pack::{
+    Item, Options, Problem, Progress, Status, fit, generate, minimize, table::Table, validate,
+};
 use memplan_testkit::shared;
 
 /// Limits in nodes, so that the outcome does not depend on the machine.
@@ -125,4 +131,68 @@ fn what_waits_in_a_gap_holds_nothing_up() {
     problem.push(Item::new(3, 7..8).aligned(8));
     let packing = minimize(&problem, &Options::default()).unwrap();
     assert_eq!((packing.height, packing.offsets[held], packing.certificate.optimal), (18, 11, true));
+}
+
+/// 60,000 items, so many of which are live at a time that each order takes its time.
+fn heavy() -> Problem {
+    let mut state = 1u64;
+    let mut below = |n: u64| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) % n
+    };
+    let mut item = |_| {
+        let lower = below(20_000);
+        Item::new(1 + below(1 << 20), lower..lower + 1 + below(2_000))
+    };
+    (0..60_000).map(&mut item).collect()
+}
+
+#[test]
+fn there_is_a_packing_even_when_there_is_no_time() {
+    let problem = heavy();
+    let out_of_time = Options::within(Duration::ZERO);
+    let stopped = Options { stop: Some(Arc::new(AtomicBool::new(true))), ..Options::default() };
+    let hurried = [out_of_time, stopped].map(|options| minimize(&problem, &options).expect("fine"));
+    assert_eq!(hurried[0].offsets, hurried[1].offsets);
+    assert_eq!(validate(&problem, &hurried[0].offsets), Ok(hurried[0].height));
+    assert_eq!(hurried[0].certificate.nodes, 0);
+    // No heuristic went on to its end.
+    assert!(hurried[0].height > minimize(&problem, &Options::quick()).expect("fine").height);
+}
+
+#[test]
+fn every_kind_of_search_stops_when_it_is_told_to() {
+    // Exact search of the whole; of what is live at the peak, and samples.
+    for (problem, spent_at_most) in [
+        (generate::cut_strip(400, 1_000, 100_000, 5), 600),
+        (generate::cut_strip(2_100, 1_000, 1_000_000, 1), 20_000),
+    ] {
+        let stop = Arc::new(AtomicBool::new(false));
+        let nodes_then = Arc::new(AtomicU64::new(0));
+        let (told, seen) = (Arc::clone(&stop), Arc::clone(&nodes_then));
+        let tell = move |progress: Progress| {
+            // The first is told of the heuristics, the second after a round of all workers.
+            if progress.nodes > 0 && !told.swap(true, Ordering::Relaxed) {
+                seen.store(progress.nodes, Ordering::Relaxed);
+            }
+        };
+        let options = Options {
+            stop: Some(stop),
+            progress: Some(Arc::new(tell)),
+            ..Options::within(Duration::from_secs(3_600))
+        };
+        let packing = minimize(&problem, &options).expect("fine");
+        let spent = packing.certificate.nodes - nodes_then.load(Ordering::Relaxed);
+        assert!(nodes_then.load(Ordering::Relaxed) > 0 && spent <= spent_at_most, "{spent}");
+    }
+}
+
+#[test]
+fn by_default_the_answer_is_the_same_in_every_run() {
+    assert_eq!(Options::default().time_limit, None);
+    let problem = generate::cut_strip(300, 1_000, 100_000, 5);
+    let options = Options { node_limit: Some(20_000), ..Options::default() };
+    let answers = [0, 1].map(|_| minimize(&problem, &options).expect("fine"));
+    assert_eq!(answers[0].offsets, answers[1].offsets);
+    assert_eq!(answers[0].certificate.nodes, answers[1].certificate.nodes);
 }
