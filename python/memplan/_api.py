@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeAlias, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,8 +37,8 @@ def fits(
 
     ``memory_limit`` (bytes, or a text as ``"16GiB"``) is by default what the machine has.
     """
-    found = estimate(program, *args, target=target, **kwargs)
     limit = bytes_of(memory_limit)
+    found = estimate(program, *args, target=target, **kwargs)
     if limit is None:
         _, _, limit = _memplan.target(found.target if target is None else target)
     if limit is None:
@@ -57,6 +57,8 @@ def plan(
 
     A program that has a schedule keeps it, unless ``schedule`` is ``"memory"``: then one is made that needs little.
     """
+    if schedule not in ("keep", "memory"):
+        raise _memplan.InputError(f"`{schedule}` is no schedule; there are keep, memory")
     machine = target or at_hand()
     return Plan(_memplan.plan(read(program, *args, target=machine, **kwargs), machine, schedule == "keep"))
 
@@ -75,9 +77,10 @@ def compile(
     ``"memory"`` or ``"time"``. With ``memory_limit``, it is the fastest program that fits. Raises
     ``memplan.DoesNotFit`` where none does, or where the program needs more than the machine has.
     """
+    limit = bytes_of(memory_limit)
     machine = target or at_hand()
     module = read(program, *args, target=machine, **kwargs)
-    return Plan(_memplan.compile(module, machine, bytes_of(memory_limit), objective))
+    return Plan(_memplan.compile(module, machine, limit, objective))
 
 
 def rewrite(
@@ -88,24 +91,53 @@ def rewrite(
     **kwargs: Any,
 ) -> Rewritten:
     """A program rewritten so that XLA needs less memory for it on a machine: same parameters, results and numbers."""
+    limit = bytes_of(memory_limit)
     machine = target or at_hand()
     module = read(program, *args, target=machine, **kwargs)
-    return Rewritten(_memplan.rewrite(module, compiler_for(machine), machine, bytes_of(memory_limit)))
+    return Rewritten(_memplan.rewrite(module, compiler_for(machine), machine, limit))
 
 
-def check(program: Program, plan: Plan | str | os.PathLike[str], *, target: str | None = None) -> Proof:
+#: A plan, as `check` takes it.
+PlanLike: TypeAlias = "Plan | str | os.PathLike[str]"
+
+
+@overload
+def check(program: Program, /, *args: Any, plan: PlanLike, target: str | None = None, **kwargs: Any) -> Proof: ...
+@overload
+def check(program: Program, plan: PlanLike, /, *, target: str | None = None) -> Proof: ...
+@overload
+def check(program: Program, /, *args: Any, target: str | None = None, **kwargs: Any) -> Proof: ...
+def check(
+    program: Program, /, *args: Any, plan: PlanLike | None = None, target: str | None = None, **kwargs: Any
+) -> Proof:
     """Proves a plan right for a program, by code that shares nothing with the planner.
 
-    ``plan`` is a ``memplan.Plan``, a plan file as text, or a path to one; ``target`` is needed only where the plan is
-    for a machine that is not built in. Raises ``memplan.Refuted`` where it is wrong.
+    ``plan``, which may also be the last of the arguments, is a ``memplan.Plan``, a plan file as text, or a path to one.
+    Where the plan is for the program in the order and with the copies that ``memplan.plan`` gives it, it is proved for
+    that. ``target`` is needed only where the plan is for a machine that is not built in. Raises ``memplan.Refuted``
+    where the plan is wrong, or for another program.
     """
+    if plan is None:
+        if not args:
+            raise TypeError("check() needs a plan: memplan.check(program, *args, plan)")
+        *args, plan = args  # type: ignore[assignment]
     if isinstance(plan, Plan):
         text = plan.to_json()
     elif isinstance(plan, str) and plan.lstrip().startswith("{"):
         text = plan
     else:
-        text = Path(plan).read_text(encoding="utf-8")
-    return Proof(*_memplan.check(read(program), text, target))
+        text = _plan_file(plan)
+    machine = target or (plan.target if isinstance(plan, Plan) else None)
+    return Proof(*_memplan.check(read(program, *args, target=machine, **kwargs), text, target))
+
+
+def _plan_file(path: Any) -> str:
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"a plan is no {type(path).__name__}")
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise _memplan.InputError(f"cannot read `{os.fspath(path)}`: {error}") from error
 
 
 def pack(
@@ -117,18 +149,20 @@ def pack(
     fixed: ArrayLike | None = None,
     capacity: int | str | None = None,
     seconds: float | None = None,
+    steps: int | None = None,
 ) -> Packing:
     """Gives intervals offsets, such that those that are live at one time share no byte.
 
     Interval ``i`` needs ``size[i]`` bytes during ``[lower[i], upper[i])``, at a multiple of ``alignment[i]``; where
     ``fixed[i]`` is not negative, it stays at that offset. With a ``capacity`` the question is whether it fits; without,
-    the lowest height that is found in ``seconds`` (10 by default) is the answer.
+    the lowest height that is found is the answer. The search takes ``steps`` (250,000 by default, some seconds), and
+    its answer is the same on every machine; with ``seconds``, it takes as many steps as there are in that time.
     """
     begins, ends, sizes = (_column(column, np.uint64) for column in (lower, upper, size))
     alignments = None if alignment is None else np.broadcast_to(_column(alignment, np.uint64), begins.shape)
     offsets = None if fixed is None else _column(fixed, np.int64)
-    answer = _memplan.pack(begins, ends, sizes, alignments, offsets, bytes_of(capacity), seconds)
-    return Packing(*cast(Any, answer))
+    answer = _memplan.pack(begins, ends, sizes, alignments, offsets, bytes_of(capacity), seconds, steps)
+    return Packing(*cast(Any, (*answer, begins, ends, sizes)))
 
 
 def _column(values: ArrayLike, kind: type) -> Any:

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from memplan._results import Plan, Rewritten
+    from memplan._results import Fit, Packing, Plan, Proof, Rewritten
 
 #: Size of the picture, in points.
 WIDTH, HEIGHT = 720, 160
 
 #: Arrays at the peak that are listed.
 MOST_HOLDERS = 12
+
+#: Intervals that the picture of a packing shows, the largest of them: a browser draws so many at once.
+MOST_INTERVALS = 2000
 
 
 def plan(result: Plan) -> str:
@@ -58,6 +61,66 @@ def rewritten(result: Rewritten) -> str:
     return _table(("", "memory", "time", ""), rows)
 
 
+def fit(result: Fit) -> str:
+    """Whether it fits, by how much, and the estimate."""
+    from memplan._results import readable
+
+    said = "fits" if result.fits else "does not fit"
+    room = result.limit - result.needed
+    rest = f"{readable(room)} to spare" if room >= 0 else f"{readable(-room)} too much"
+    sizes = f"{readable(result.needed)} of {readable(result.limit)}"
+    return f"<p><b>{said}</b>: {sizes} of {escape(result.estimate.target)}, {rest}</p>" + plan(result.estimate)
+
+
+def proof(result: Proof) -> str:
+    """What was looked at, and what was not."""
+    looked_at = [
+        ("computations", f"{result.computations:,}"),
+        ("instructions", f"{result.instructions:,}"),
+        ("reads that find their value", f"{result.reads:,}"),
+        ("writes", f"{result.writes:,}"),
+    ]
+    spaces = ", ".join(map(str, result.on_trust))
+    on_trust = f"<p>not verified: that no arena of memory {spaces} is smaller</p>" if spaces else ""
+    return "<p><b>plan verified</b></p>" + _table(("", ""), looked_at) + on_trust
+
+
+def packing(result: Packing) -> str:
+    """Figures, and a picture of addresses against time."""
+    from memplan._results import readable
+
+    height = readable(result.height) + (", the least there is" if result.optimal else "")
+    figures = [
+        ("status", result.status),
+        ("height", height),
+        ("no packing is lower than", readable(result.lower_bound)),
+        ("intervals", f"{len(result.offsets):,}"),
+        ("search", f"{result.nodes:,} nodes, {result.seconds:.3f} s"),
+    ]
+    return _table(("", ""), figures) + _intervals(result)
+
+
+def _intervals(result: Packing) -> str:
+    """The largest intervals, each a rectangle: time from left to right, addresses upwards."""
+    if len(result.offsets) == 0 or result.height == 0:
+        return ""
+    lower, upper, size, offset = (
+        column.astype(np.float64) for column in (result.lower, result.upper, result.size, result.offsets)
+    )
+    shown = np.argsort(-(upper - lower) * size, kind="stable")[:MOST_INTERVALS]
+    begin = lower.min()
+    per_instant, per_byte = WIDTH / max(upper.max() - begin, 1), HEIGHT / result.height
+    rectangles = "".join(
+        f'<rect x="{(lower[i] - begin) * per_instant:.1f}" y="{HEIGHT - (offset[i] + size[i]) * per_byte:.1f}"'
+        f' width="{(upper[i] - lower[i]) * per_instant:.1f}" height="{size[i] * per_byte:.1f}"/>'
+        for i in shown
+    )
+    left_out = len(offset) - len(shown)
+    return _picture(
+        "addresses over time", f'<g fill="#4c78a8" stroke="#fff" stroke-width="0.3">{rectangles}</g>'
+    ) + (f"<p>without the {left_out:,} smallest</p>" if left_out else "")
+
+
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     def row(tag: str, cells: Sequence[str]) -> str:
         return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
@@ -75,9 +138,13 @@ def _curve(result: Plan) -> str:
     x, y = starts * (WIDTH / len(curve)), HEIGHT * (1 - tops)
     steps = " ".join(f"V{top:.1f} H{end:.1f}" for top, end in zip(y, [*x[1:], WIDTH], strict=True))
     peak = (result.peak.time + 0.5) * WIDTH / len(curve)
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img"'
-        f' aria-label="bytes live over the program">'
+    return _picture(
+        "bytes live over the program",
         f'<path d="M0 {HEIGHT} {steps} V{HEIGHT} Z" fill="#4c78a8"/>'
-        f'<path d="M{peak:.1f} 0 V{HEIGHT}" stroke="#e45756"/></svg>'
+        f'<path d="M{peak:.1f} 0 V{HEIGHT}" stroke="#e45756"/>',
     )
+
+
+def _picture(of: str, shapes: str) -> str:
+    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
+    return f'<svg {size} role="img" aria-label="{of}">{shapes}</svg>'

@@ -1,8 +1,10 @@
 """``memplan.jit``: a program compiled as ``jax.jit`` would, in a form that needs less memory.
 
-The function that ``jit`` gives is a function of ``jax.jit``: what JAX keeps of it, how it calls it, and every
-transformation are JAX's own. The program within is one primitive. Where it is lowered as the whole of a program, it is
-rewritten on the way; everywhere else, and under every transformation, it is the operations that it stands for.
+What ``jit`` gives stands for two functions of ``jax.jit``. Called by itself, it is one whose program is a single
+primitive: where that is lowered as the whole of a program, it is rewritten on the way. Called while JAX traces anything
+else (``jax.jit``, ``grad``, ``vmap``, ``checkify``, anybody's interpreter of jaxprs), it is the other: the function as
+written, under ``jax.jit``. So what traces a call never meets the primitive, and whatever works on ``jax.jit`` works on
+``memplan.jit``.
 """
 
 from __future__ import annotations
@@ -10,10 +12,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from memplan import _targets
+from memplan import _targets, _xla
 from memplan._lowering import Job, lower
 from memplan._results import Rewritten
 
@@ -58,35 +61,84 @@ def jit(
     """
     if fun is None:
         return functools.partial(jit, memory_limit=memory_limit, report=report, **jit_options)
-    import jax
-
     if not callable(fun):
         raise TypeError(f"memplan.jit takes a function, not {fun!r}")
-    job = Job(getattr(fun, "__name__", repr(fun)), _targets.bytes_of(memory_limit), report)
-    return jax.jit(_as_one_primitive(fun, job), **jit_options)
+    return Jitted(fun, _targets.bytes_of(memory_limit), report, jit_options)
 
 
-def _as_one_primitive(fun: Callable[..., Any], job: Job) -> Callable[..., Any]:
-    """A function that does what ``fun`` does, by the primitive."""
+class Jitted:
+    """What ``memplan.jit`` gives: called as the function, and with the stages of ``jax.jit``."""
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        memory_limit: int | None,
+        report: Callable[[Rewritten], object] | None,
+        jit_options: dict[str, Any],
+    ) -> None:
+        import jax
+
+        functools.update_wrapper(self, fun, updated=())
+        self._made_of = fun, memory_limit, report, jit_options
+        job = Job(getattr(fun, "__name__", repr(fun)), memory_limit, report)
+        self._as_written: Any = jax.jit(fun, **jit_options)
+        self._rewritten: Any = jax.jit(_as_one_primitive(fun, self._as_written, job), **jit_options)
+        self._is_called_by_itself = _xla.trace_state_is_clean()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._is_called_by_itself():
+            return self._rewritten(*args, **kwargs)
+        return self._as_written(*args, **kwargs)
+
+    def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
+        """As ``jax.jit(fun).trace``: lowered, it is the rewritten program."""
+        stage: jax.stages.Traced = self._rewritten.trace(*args, **kwargs)
+        return stage
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """As ``jax.jit(fun).lower``, of the rewritten program."""
+        stage: jax.stages.Lowered = self._rewritten.lower(*args, **kwargs)
+        return stage
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """As ``jax.jit(fun).eval_shape``: shapes and types of the results."""
+        return self._as_written.eval_shape(*args, **kwargs)
+
+    def clear_cache(self) -> None:
+        """Forgets all programs that it has compiled."""
+        self._rewritten.clear_cache()
+        self._as_written.clear_cache()
+
+    def _cache_size(self) -> int:
+        size: int = self._rewritten._cache_size()
+        return size
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a function in a class, it is a method of its instances."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __reduce__(self) -> Any:
+        return Jitted, self._made_of
+
+    def __repr__(self) -> str:
+        return f"<memplan.jit of {self._made_of[0]!r}>"
+
+
+def _as_one_primitive(fun: Callable[..., Any], as_written: Any, job: Job) -> Callable[..., Any]:
+    """A function that does what ``fun`` does, by the primitive; ``as_written`` is ``fun`` under ``jax.jit``."""
     import jax
 
-    @functools.wraps(fun)
+    @functools.wraps(fun, updated=())
     def traced(*args: Any, **kwargs: Any) -> Any:
         # Static arguments are whatever people choose; all others are tracers by now, or trees of tracers.
-        leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=_is_static)
-        is_traced = [isinstance(leaf, jax.core.Tracer) for leaf in leaves]
-
-        def flat(*values: Any) -> Any:
-            values_left = iter(values)
-            filled = [next(values_left) if traced else leaf for traced, leaf in zip(is_traced, leaves, strict=True)]
-            args, kwargs = jax.tree.unflatten(tree, filled)
+        dynamic = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.core.Tracer)]
+        if not dynamic:
             return fun(*args, **kwargs)
-
-        # What JAX says of errors names the function and its line, and arguments as they are here.
-        flat.__wrapped__, flat.__signature__ = fun, inspect.signature(flat)  # type: ignore[attr-defined]
-        dynamic = [leaf for traced, leaf in zip(is_traced, leaves, strict=True) if traced]
-        closed, shape = jax.make_jaxpr(flat, return_shape=True)(*dynamic)
-        return jax.tree.unflatten(jax.tree.structure(shape), _bind(closed, job, *dynamic))
+        stage = as_written.trace(*args, **kwargs)
+        if len(stage.jaxpr.in_avals) != len(dynamic):
+            # It closes over values that something around it traces, which JAX makes arguments as well.
+            return as_written(*args, **kwargs)
+        return jax.tree.unflatten(jax.tree.structure(stage.out_info), _bind(stage.jaxpr, job, *dynamic))
 
     with contextlib.suppress(TypeError, ValueError):
         # `jax.jit` finds static and donated arguments by it.
@@ -94,19 +146,19 @@ def _as_one_primitive(fun: Callable[..., Any], job: Job) -> Callable[..., Any]:
     return traced
 
 
-def _is_static(node: Any) -> bool:
-    """Whether a node of the arguments has no tracer in it, so that it is to be passed on as it is."""
-    import jax
-
-    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(node))
+#: Names of what JAX calls it to read and write a reference.
+_OF_REFERENCES = {"ReadEffect", "WriteEffect", "AccumEffect"}
 
 
 def _bind(closed: Any, job: Job, *args: Any) -> Any:
     """The results of a program, by the primitive if it can stand for it."""
     # Names of mapped axes are of a transformation around it, and nothing that people need to know of.
-    effects = [str(effect) for effect in closed.effects if type(effect).__name__ != "NamedAxisEffect"]
-    if effects:
-        job.fall_back("it has side effects (" + ", ".join(sorted(effects)) + ")")
+    kinds = {type(effect).__name__: str(effect) for effect in closed.effects}
+    kinds.pop("NamedAxisEffect", None)
+    if kinds.keys() & _OF_REFERENCES:
+        job.fall_back("it changes references (jax.Ref)")
+    elif kinds:
+        job.fall_back("it has side effects (" + ", ".join(sorted(kinds.values())) + ")")
     if not closed.effects and args and closed.eqns:
         try:
             return _bind_computed(closed, job, *args)
@@ -139,13 +191,13 @@ def _bind_computed(closed: Any, job: Job, *args: Any) -> list[Any]:
 
 @functools.cache
 def _primitive() -> Any:
-    """The primitive, and what it is under transformations: the operations that it stands for."""
+    """The primitive, and what it is under transformations: the operations that it stands for.
+
+    It meets them in jaxprs that are taken from a stage, as ``jax.export`` does for derivatives.
+    """
     import jax
     from jax.extend.core import Primitive, jaxpr_as_fun
     from jax.interpreters import ad, batching, mlir
-
-    program = Primitive("memplan")
-    program.multiple_results = True
 
     def run(*args: Any, jaxpr: Any, job: Job) -> Any:
         return jaxpr_as_fun(jaxpr)(*args)
@@ -172,6 +224,8 @@ def _primitive() -> Any:
         found = iter(jax.linear_transpose(of_linear, *linear)([ad.instantiate_zeros(ct) for ct in cotangents]))
         return [next(found) if new else None for new in is_linear]
 
+    program = Primitive("memplan")
+    program.multiple_results = True
     program.def_impl(run)
     program.def_abstract_eval(shapes)
     ad.primitive_jvps[program] = differentiate

@@ -103,6 +103,10 @@ def _rewritten(context: Any, args: Sequence[Any], jaxpr: Any, job: Job) -> Rewri
         job.fall_back(f"it is lowered for {', '.join(platforms)}, of which memplan knows no compiler")
         return None
 
+    if not all(isinstance(extent, int) for aval in jaxpr.in_avals for extent in getattr(aval, "shape", ())):
+        job.fall_back("its shapes are symbolic")
+        return None
+
     def as_written(*values: Any) -> Any:
         return jaxpr_as_fun(jaxpr)(*values)
 

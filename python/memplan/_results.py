@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import json
-from dataclasses import dataclass, fields
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from memplan import _html, _memplan
 from memplan._memplan import Module
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 def readable(count: float) -> str:
@@ -120,11 +124,93 @@ class Space(NamedTuple):
     needed: int
 
 
+def _restore_module(proto: bytes, name: str) -> Module:
+    return Module.parse(proto, name)
+
+
+def _reduce_module(module: Module) -> Any:
+    return _restore_module, (module.to_proto(), module.name)
+
+
+# `pickle` and `copy` look there.
+copyreg.pickle(Module, _reduce_module)
+
+
+class _Planned(Protocol):
+    """What answers for a plan: the extension module, or a copy of all that it says."""
+
+    @property
+    def module(self) -> Module: ...
+    @property
+    def target(self) -> str: ...
+    @property
+    def seconds(self) -> float | None: ...
+    @property
+    def totals(self) -> dict[str, int]: ...
+    @property
+    def spaces(self) -> list[tuple[int, str, int | None, int]]: ...
+    @property
+    def allocations(self) -> list[tuple[str, int, int, int, int | None]]: ...
+    @property
+    def curve(self) -> NDArray[np.uint64]: ...
+    @property
+    def peak(self) -> tuple[int, int, str]: ...
+    @property
+    def buffers(self) -> list[NDArray[np.uint64]]: ...
+    def holders(self) -> list[dict[str, Any]]: ...
+    def records(self) -> list[dict[str, Any]]: ...
+    def to_json(self) -> str: ...
+
+
+class _Said:
+    """All that the extension module says of an answer, as plain data: what is pickled."""
+
+    #: Names of what are properties there, and of what are functions.
+    _PROPERTIES: tuple[str, ...]
+    _FUNCTIONS: tuple[str, ...]
+
+    def __init__(self, native: Any) -> None:
+        self._said = {name: getattr(native, name) for name in self._PROPERTIES}
+        self._said |= {name: getattr(native, name)() for name in self._FUNCTIONS}
+        self._text = str(native)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._PROPERTIES:
+            return self._said[name]
+        if name in self._FUNCTIONS:
+            return lambda: self._said[name]
+        raise AttributeError(name)
+
+    def __str__(self) -> str:
+        return self._text
+
+
+class _SaidOfPlan(_Said):
+    _PROPERTIES = ("module", "target", "seconds", "totals", "spaces", "allocations", "curve", "peak", "buffers")
+    _FUNCTIONS = ("holders", "records", "to_json")
+
+
+class _SaidOfRewritten(_Said):
+    _PROPERTIES = ("module", "compiler", "target", "before", "after", "steps")
+    _FUNCTIONS = ()
+
+
 class Plan:
     """A program with an address for every buffer."""
 
-    def __init__(self, native: _memplan.Planned) -> None:
+    def __init__(self, native: _Planned) -> None:
         self._native = native
+
+    def __getstate__(self) -> dict[str, Any]:
+        native = self._native if isinstance(self._native, _Said) else _SaidOfPlan(self._native)
+        return {**self.__dict__, "_native": native}
+
+    def __copy__(self) -> Self:
+        """Itself: it does not change."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
 
     @property
     def target(self) -> str:
@@ -199,7 +285,7 @@ class Plan:
 class Estimate(Plan):
     """What a compiler will need for a program."""
 
-    def __init__(self, native: _memplan.Planned, compiler: str) -> None:
+    def __init__(self, native: _Planned, compiler: str) -> None:
         super().__init__(native)
         #: Whose estimate it is.
         self.compiler = compiler
@@ -241,6 +327,9 @@ class Fit:
             lines.append(f"{readable(holder.bytes):>14}  {holder.shape} {where or holder.instruction}")
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        return _html.fit(self)
+
 
 @dataclass(frozen=True)
 class Proof:
@@ -253,6 +342,9 @@ class Proof:
     writes: int
     #: Memory spaces of which the plan says that no arena is smaller, which the checker could not verify.
     on_trust: list[int]
+
+    def _repr_html_(self) -> str:
+        return _html.proof(self)
 
 
 @dataclass(frozen=True)
@@ -279,6 +371,17 @@ class Rewritten:
 
     def __init__(self, native: _memplan.Rewritten) -> None:
         self._native = native
+
+    def __getstate__(self) -> dict[str, Any]:
+        native = self._native if isinstance(self._native, _Said) else _SaidOfRewritten(self._native)
+        return {**self.__dict__, "_native": native}
+
+    def __copy__(self) -> Self:
+        """Itself: it does not change."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
 
     @functools.cached_property
     def module(self) -> Module:
@@ -330,7 +433,7 @@ class Packing:
     """Where every interval goes, and what is known about that."""
 
     offsets: NDArray[np.uint64]
-    #: ``infeasible`` is proved; ``unknown`` means that the time was up.
+    #: ``infeasible`` is proved; ``unknown`` means that the limit was reached.
     status: Literal["packed", "infeasible", "unknown"]
     #: One past the highest byte used.
     height: int
@@ -341,7 +444,15 @@ class Packing:
     seconds: float
     #: Decisions that the search tried.
     nodes: int
+    #: The intervals as they were given.
+    lower: NDArray[np.uint64] = field(repr=False)
+    upper: NDArray[np.uint64] = field(repr=False)
+    size: NDArray[np.uint64] = field(repr=False)
 
     def to_json(self) -> str:
         """The figures, as the command writes them."""
-        return json.dumps({f.name: getattr(self, f.name) for f in fields(self) if f.name != "offsets"})
+        names = ("status", "height", "lower_bound", "optimal", "seconds", "nodes")
+        return json.dumps({name: getattr(self, name) for name in names})
+
+    def _repr_html_(self) -> str:
+        return _html.packing(self)

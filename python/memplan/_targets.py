@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from typing import Any
 
@@ -66,5 +67,14 @@ def platform_of(target: str) -> str | None:
 
 
 def bytes_of(limit: int | str | None) -> int | None:
-    """A number of bytes, with a unit where it is a text, as in ``"16GiB"``."""
-    return _memplan.parse_bytes(limit) if isinstance(limit, str) else limit
+    """A number of bytes, with a unit where it is a text, as in ``"16GiB"``; numbers are whole, and not below zero."""
+    if limit is None:
+        return None
+    if isinstance(limit, str):
+        return _memplan.parse_bytes(limit)
+    if isinstance(limit, bool) or not hasattr(limit, "__index__"):
+        raise InputError(f'{limit!r} is no number of bytes: say a whole number, or a text as "16GiB"')
+    count = operator.index(limit)
+    if not 0 <= count < 1 << 64:
+        raise InputError(f"{count} bytes is no amount of memory")
+    return count

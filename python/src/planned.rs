@@ -332,16 +332,34 @@ pub(crate) fn check(
     plan: String,
     target_name: Option<&str>,
 ) -> PyResult<Proof> {
-    let module = Arc::clone(&module.0);
+    let mut module = Arc::clone(&module.0);
     let file: PlanFile = serde_json::from_str(&plan).map_err(|error| {
         InputError::new_err(format!("{}:{}: not a plan: {error}", error.line(), error.column()))
     })?;
     let machine = target(target_name.unwrap_or(&file.target))?;
     let job = move || {
+        if let Some(prepared) = prepared(&file, &module, &machine) {
+            module = Arc::new(prepared);
+        }
         let (schedule, plan) = file.resolve(&module).map_err(|error| error.to_string())?;
         checker::check(&module, &schedule, &machine, &plan).map_err(|violations| violations.to_string())
     };
     let proof = work::run(py, "checking", job)?.map_err(Refuted::new_err)?;
     let on_trust = proof.on_trust.iter().map(|space| space.0).collect();
     Ok((proof.computations, proof.instructions, proof.reads, proof.writes, on_trust))
+}
+
+/// The module in the order and with the copies that [`plan`] gives it, where the plan is for that and not for the module as
+/// it is.
+fn prepared(file: &PlanFile, module: &ir::Module, machine: &Target) -> Option<ir::Module> {
+    let is_for = |module: &ir::Module| file.fingerprint == format!("{:016x}", ir::fingerprint(module));
+    if is_for(module) {
+        return None;
+    }
+    let mut schedules = [true, false].into_iter();
+    schedules.find_map(|keep_schedule| {
+        let mut module = module.clone();
+        memplan_cli::plan_module(&mut module, machine, keep_schedule, &PlanOptions::default()).ok()?;
+        is_for(&module).then_some(module)
+    })
 }

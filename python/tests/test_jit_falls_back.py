@@ -4,6 +4,7 @@ import warnings
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -53,6 +54,30 @@ def test_debug_print(capfd: pytest.CaptureFixture[str]) -> None:
         memplan.jit(f)(jnp.zeros((128, 8))).block_until_ready()
     jax.effects_barrier()
     assert "sum 0.0" in capfd.readouterr().out
+
+
+def test_references() -> None:
+    def f(r: Any, x: Any) -> Any:
+        r[...] += x
+        return x
+
+    found = []
+    for jit in (jax.jit, memplan.jit):
+        reference = jax.new_ref(jnp.ones(3))
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            jit(f)(reference, jnp.arange(3.0))
+        found.append(reference[...].tolist())
+    assert found[0] == found[1] == [1, 2, 3]
+    (warning,) = said
+    assert str(warning.message) == "memplan.jit runs `f` as it is written: it changes references (jax.Ref)"
+
+
+def test_symbolic_shapes() -> None:
+    spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape("rows, 8"), jnp.float32)
+    with pytest.warns(memplan.FallbackWarning, match="its shapes are symbolic"):
+        exported = jax.export.export(memplan.jit(lambda x: x * 2))(spec)
+    assert_close(exported.call(X), 2 * X)
 
 
 @pytest.mark.parametrize("where", [(_memplan, "rewrite"), (_xla, "to_stablehlo"), (_xla, "from_lowered")])
