@@ -349,6 +349,16 @@ impl Op {
         matches!(self.traits().role, Role::Starts | Role::Continues | Role::Ends)
     }
 
+    /// Whether the operation continues or ends an asynchronous one, which its first operand has begun.
+    pub fn goes_on(&self) -> bool {
+        matches!(self.traits().role, Role::Continues | Role::Ends)
+    }
+
+    /// Whether what the operation returns is still being made: only what continues or ends it may read it.
+    pub fn is_in_flight(&self) -> bool {
+        matches!(self.traits().role, Role::Starts | Role::Continues)
+    }
+
     /// Whether an operation by itself does more than compute: it talks to the host, waits for other devices, or advances
     /// the state of a random number generator.
     pub fn has_side_effect(&self) -> bool {

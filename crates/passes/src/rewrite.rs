@@ -386,8 +386,11 @@ impl<'m> Rewriter<'m> {
             let instruction = &self.module.instructions[id];
             self.effects.note(computation, instruction);
             self.is_layout_sensitive |= matches!(instruction.op, Op::Bitcast);
+            // What has begun must end, also where nobody needs the result.
+            let ends_what_stays = instruction.op.goes_on() && self.pinned[instruction.operands[0]];
             self.pinned[id] |= matches!(instruction.op, Op::Parameter { .. })
                 || self.effects.of(instruction)
+                || ends_what_stays
                 || !instruction.control_predecessors.is_empty();
             for &before in &instruction.control_predecessors {
                 self.pinned[before] = true;

@@ -99,8 +99,10 @@ impl Writer<'_> {
         let has_first = |array: &ArrayShape| {
             !array.element_type.is_complex() && array.element_count().is_some_and(|count| count > 0)
         };
+        let instruction = &self.module.instructions[id];
         matches!(self.module.shape(id), Shape::Array(array) if has_first(array))
-            && !self.module.instructions[id].operands.is_empty()
+            && !instruction.operands.is_empty()
+            && !instruction.op.is_in_flight()
             && cost::class_of(self.module, id) != CostClass::Free
             && !self.is_of_constants(id)
     }
