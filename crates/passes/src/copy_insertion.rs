@@ -154,6 +154,9 @@ struct NodeData {
     place: usize,
     /// The search that saw it last.
     visited: u32,
+    /// Whether it reads a copy made by this pass where it read something else before, and so may no longer touch all that
+    /// lists it among those that do.
+    reads_copies: bool,
 }
 
 /// Values that share a buffer within the computation.
@@ -265,7 +268,7 @@ impl<'a> Separate<'a> {
 
     fn add_node(&mut self, id: InstructionId, place: usize) -> Node {
         let node = self.nodes.len();
-        self.nodes.push(NodeData { id, successors: Vec::new(), place, visited: 0 });
+        self.nodes.push(NodeData { id, successors: Vec::new(), place, visited: 0, reads_copies: false });
         self.node_of.insert(id, node);
         node
     }
@@ -350,10 +353,16 @@ impl<'a> Separate<'a> {
         because: Because,
     ) -> InstructionId {
         let copy = self.add_copy(source, because);
+        self.read_copy(copy, user, number);
+        copy
+    }
+
+    /// Makes a copy operand `number` of `user`.
+    fn read_copy(&mut self, copy: InstructionId, user: InstructionId, number: usize) {
         self.module.instructions[user].operands[number] = copy;
         let (from, to) = (self.node_of[&copy], self.node_of[&user]);
         self.nodes[from].successors.push(to);
-        copy
+        self.nodes[to].reads_copies = true;
     }
 
     fn add_copy(&mut self, source: InstructionId, because: Because) -> InstructionId {

@@ -3,7 +3,7 @@
 use memplan_analysis::ValueId;
 use memplan_ir::{InstructionId, Op, ShapeIndex};
 
-use super::{Class, Conflict, Node, Separate};
+use super::{Class, Conflict, Node, NodeData, Separate};
 
 impl Separate<'_> {
     pub(super) fn find(&self, mut class: Class) -> Class {
@@ -45,7 +45,7 @@ impl Separate<'_> {
         if !data.outside.iter().all(|&value| self.is_read_here_only(value, old)) {
             return Err(Conflict::ReadElsewhere);
         }
-        let touched_by = data.touched_by.clone();
+        let touched_by = self.touched_by(old);
         let overwrites_itself = updater == Some(writer);
         if touched_by.contains(&writer) && !overwrites_itself && !self.reads_before_writing(writer, old, new)
         {
@@ -65,6 +65,38 @@ impl Separate<'_> {
         self.classes[old].returned += returned;
         self.joined[new] = old;
         Ok(())
+    }
+
+    /// What reads or writes the value that is last in a class, copies that this pass has made taken into account.
+    fn touched_by(&self, class: Class) -> Vec<Node> {
+        let touches = |&node: &Node| {
+            let NodeData { id, reads_copies, .. } = self.nodes[node];
+            !reads_copies || self.operands_touching(id, class) > 0 || self.writes(id, class)
+        };
+        self.classes[class].touched_by.iter().copied().filter(touches).collect()
+    }
+
+    /// Whether a result of an instruction is in a class.
+    pub(super) fn writes(&self, id: InstructionId, class: Class) -> bool {
+        let class = self.find(class);
+        let mut results = self.flow.positions.of(id).filter_map(|position| self.flow.value_at(position));
+        results.any(|value| self.class(value) == class)
+    }
+
+    /// How many operands of an instruction hold values of a class.
+    pub(super) fn operands_touching(&self, id: InstructionId, class: Class) -> usize {
+        let class = self.find(class);
+        let operands = self.module.instructions[id].operands.iter();
+        operands
+            .filter(|&operand| match self.class_of_copy.get(operand) {
+                // A copy made by this pass has no positions.
+                Some(&copied) => self.find(copied) == class,
+                None => {
+                    let mut values = self.flow.positions.of(*operand).filter_map(|p| self.flow.value_at(p));
+                    values.any(|value| self.class(value) == class)
+                }
+            })
+            .count()
     }
 
     /// Whether a value from outside is read by this computation alone.
@@ -87,8 +119,7 @@ impl Separate<'_> {
         }
         let instruction = &self.module.instructions[id];
         // Another of its results may be there already, if only to be thrown away.
-        let mut results = self.flow.positions.of(id).filter_map(|p| self.flow.value_at(p));
-        if results.any(|value| self.class(value) == old) {
+        if self.writes(id, old) {
             return false;
         }
         let outputs =

@@ -147,14 +147,9 @@ impl Separate<'_> {
                     Some(&copy) => copy,
                     None => *copy_of.entry(source).or_insert(self.add_copy(source, because.clone())),
                 };
-                self.module.instructions[id].operands[number] = copy;
-                let (from, copied) = (self.node_of[&copy], self.class_of_copy[&copy]);
-                self.nodes[from].successors.push(node);
+                self.read_copy(copy, id, number);
+                let copied = self.class_of_copy[&copy];
                 self.classes[copied].touched_by.push(node);
-            }
-            if !read.is_empty() {
-                let class = self.find(class);
-                self.classes[class].touched_by.retain(|&other| other != node);
             }
         }
     }
@@ -166,8 +161,7 @@ impl Separate<'_> {
             return Vec::new();
         }
         let class = self.find(class);
-        let mut written = self.flow.positions.of(id).filter_map(|position| self.flow.value_at(position));
-        if written.any(|value| self.class(value) == class) {
+        if self.writes(id, class) {
             return Vec::new();
         }
         let operands = self.module.instructions[id].operands.iter().copied().enumerate();

@@ -10,6 +10,7 @@ use crate::{PassError, Unsupported};
 
 impl Separate<'_> {
     pub(super) fn updates_in_place(&mut self) -> Result<(), PassError> {
+        let next_references = self.next_references();
         for node in 0..self.nodes.len() {
             let id = self.nodes[node].id;
             if self.module.instructions[id].op == Op::While {
@@ -35,9 +36,15 @@ impl Separate<'_> {
                     self.class(value) == old
                         && self.class_of.get(&result).is_some_and(|&it| self.find(it) != new)
                 });
+                let is_state = self.classes[old].first_writer.is_none();
+                let is_other_state = |&memory: &ValueId| is_state && self.class(memory) != old;
                 let joined = match (is_only_use, is_promised_elsewhere) {
                     (false, _) => Err(Conflict::InTwoPlaces),
                     (_, true) => Err(Conflict::Promised),
+                    // A reference cannot be copied when the loop asks for it in other memory: the array is, before.
+                    _ if next_references.get(&result).is_some_and(is_other_state) => {
+                        Err(Conflict::ComputedElsewhere)
+                    }
                     _ => self.join(old, new, Some(node)),
                 };
                 let Err(conflict) = joined else { continue };
@@ -64,6 +71,53 @@ impl Separate<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The references that a loop's body hands to the next iteration, as they are when they are made of arrays, and the
+    /// state whose memory each must be in.
+    fn next_references(&self) -> FxHashMap<ValueId, ValueId> {
+        let mut memory_of = FxHashMap::default();
+        if !self.is_loop_computation() {
+            return memory_of;
+        }
+        let computation = &self.module.computations[self.computation];
+        for (index, shape) in self.module.shape(computation.root).leaves() {
+            let next = self.flow.find(computation.root, &index);
+            let memory = computation.parameters.first().and_then(|&state| self.flow.find(state, &index));
+            if let (Shape::Buffer(_), Some(next), Some(memory)) = (shape, next, memory)
+                && let Some(made) = self.made_of_array(next)
+            {
+                memory_of.insert(made, memory);
+            }
+        }
+        memory_of
+    }
+
+    /// The reference that calls and loops of this computation have overwritten to give another one, as it was made of an
+    /// array.
+    fn made_of_array(&self, mut reference: ValueId) -> Option<ValueId> {
+        loop {
+            let at = self.flow.values[reference].definition;
+            let (id, index) = (self.flow.positions.instruction(at), self.flow.positions.shape_index(at));
+            let instruction = &self.module.instructions[id];
+            let before = match instruction.op {
+                Op::While if instruction.parent == self.computation => {
+                    self.flow.find(instruction.operands[0], index)?
+                }
+                _ => {
+                    let pairs = self.in_place.must_alias(self.module, id);
+                    let pair = pairs.into_iter().find(|pair| pair.output_index == *index)?;
+                    self.flow.find(instruction.operands[pair.operand as usize], &pair.operand_index)?
+                }
+            };
+            if matches!(
+                self.flow.positions.part(self.module, self.flow.values[before].definition),
+                Shape::Array(_)
+            ) {
+                return Some(reference);
+            }
+            reference = before;
+        }
     }
 
     /// The initial state of a loop is overwritten by it, where the loop changes it.
@@ -105,21 +159,5 @@ impl Separate<'_> {
             let joins = self.join(copied, new, Some(node)).is_ok();
             debug_assert!(joins, "a fresh copy is read by nobody else");
         }
-    }
-
-    /// How many operands of an instruction hold values of a class.
-    fn operands_touching(&self, id: InstructionId, class: Class) -> usize {
-        let class = self.find(class);
-        let operands = self.module.instructions[id].operands.iter();
-        operands
-            .filter(|&operand| match self.class_of_copy.get(operand) {
-                // A copy made by this pass has no positions.
-                Some(&copied) => self.find(copied) == class,
-                None => {
-                    let mut values = self.flow.positions.of(*operand).filter_map(|p| self.flow.value_at(p));
-                    values.any(|value| self.class(value) == class)
-                }
-            })
-            .count()
     }
 }
