@@ -55,9 +55,9 @@ pub(crate) struct Operand {
     pub(crate) shape: ArrayShape,
 }
 
-/// Calls that say how arrays lie on devices, or in which memory. In a program that is not partitioned, and where there is
-/// one memory, they do nothing.
-pub(crate) const MARKERS: [&str; 8] = [
+/// Calls that say how arrays lie on devices, in which memory, or that an array becomes a reference or a reference an array.
+/// In a program that is not partitioned, and where there is one memory, they hand on what they are given.
+pub(crate) const MARKERS: [&str; 10] = [
     "annotate_device_placement",
     "MoveToHost",
     "MoveToDevice",
@@ -66,6 +66,8 @@ pub(crate) const MARKERS: [&str; 8] = [
     "SPMDShardToFullShape",
     "xla.sdy.GlobalToLocalShape",
     "xla.sdy.LocalToGlobalShape",
+    "Pin",
+    "Unpin",
 ];
 
 /// The kernel of an operation that reads its operands as they lie in memory; `None` for those that are loops.
