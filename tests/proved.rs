@@ -5,9 +5,11 @@ use memplan::ir::Module;
 use memplan::memory::Target;
 use memplan::plan::Planned;
 use memplan::{CompileOptions, compile, hlo};
-use memplan_testkit::{first_difference, random_inputs};
+use memplan_testkit::first_difference;
 
-use crate::support::{evaluate, explain, plan_and_prove, plan_to_run, prove, run_in_arena};
+use memplan_judge::{evaluate_on_devices, inputs_of_devices, run_in_arena_on_devices};
+
+use crate::support::{explain, plan_and_prove, plan_to_run, prove};
 
 const TARGETS: [&str; 5] = ["toy", "cpu", "gpu-h100", "tpu-v5e", "tpu-v4"];
 
@@ -64,8 +66,8 @@ fn check(source: &Module, target: &Target) -> Result<(), String> {
 /// Runs a program in the arena of a plan for it, if the evaluator knows what it does.
 fn run(source: &Module, mut module: Module, target: &Target) -> Result<(), String> {
     let planned = plan_to_run(&mut module, target)?;
-    let inputs = random_inputs(source, 0);
-    let Ok(meant) = evaluate(source, &inputs) else { return Ok(()) };
-    let found = run_in_arena(&module, &planned, &inputs)?;
+    let inputs = inputs_of_devices(source);
+    let Ok(meant) = evaluate_on_devices(source, &inputs) else { return Ok(()) };
+    let found = run_in_arena_on_devices(&module, &planned, &inputs)?;
     first_difference(&found, &meant, 1e-5).map_or(Ok(()), Err)
 }

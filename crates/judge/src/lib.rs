@@ -8,4 +8,7 @@ pub mod files;
 pub mod programs;
 mod steps;
 
-pub use steps::{evaluate, explain, plan_and_prove, plan_to_run, plan_with, prove, run_in_arena, run_passes};
+pub use steps::{
+    evaluate, evaluate_on_devices, explain, inputs_of_devices, plan_and_prove, plan_to_run, plan_with, prove,
+    run_in_arena, run_in_arena_on_devices, run_passes,
+};

@@ -6,9 +6,9 @@ use memplan::ir::{self, Module};
 use memplan::memory::{Bytes, Compiler, Slice, Target};
 use memplan::plan::{PlanError, Planned};
 use memplan::{CompileError, CompileOptions, RewriteOptions, compile, hlo, rewrite};
-use memplan_testkit::{GenerateOptions, Random, first_difference, generate, generate_from, random_inputs};
+use memplan_testkit::{Family, GenerateOptions, Random, first_difference, generate, generate_from};
 
-use crate::{evaluate, explain, plan_to_run, run_in_arena};
+use crate::{evaluate_on_devices, explain, inputs_of_devices, plan_to_run, run_in_arena_on_devices};
 
 /// Machines of all kinds: tiled layouts, small fast memories, and none.
 pub const TARGETS: [&str; 4] = ["cpu", "gpu-h100", "tpu-v5e", "tpu-v4"];
@@ -67,9 +67,9 @@ pub fn broken_plan(bytes: &[u8]) {
     if check(&module, &planned.schedule, &toy, &planned.plan).is_err() {
         return;
     }
-    let inputs = random_inputs(&source, 7);
-    let Ok(meant) = evaluate(&source, &inputs) else { return };
-    let found = run_in_arena(&module, &planned, &inputs);
+    let inputs = inputs_of_devices(&source);
+    let Ok(meant) = evaluate_on_devices(&source, &inputs) else { return };
+    let found = run_in_arena_on_devices(&module, &planned, &inputs);
     assert_eq!(found, Ok(meant), "accepted, and goes wrong when it runs:\n{}", hlo::print(&module));
 }
 
@@ -84,8 +84,8 @@ pub fn judge(source: &Module, targets: &[&str]) -> Result<(), String> {
     if hlo::print(&parsed) != text || ir::fingerprint(&parsed) != ir::fingerprint(source) {
         return Err("the text is of another module".into());
     }
-    let inputs = random_inputs(source, 7);
-    let meant = evaluate(source, &inputs)?;
+    let inputs = inputs_of_devices(source);
+    let meant = evaluate_on_devices(source, &inputs)?;
 
     let toy = find("toy");
     let mut module = source.clone();
@@ -93,7 +93,7 @@ pub fn judge(source: &Module, targets: &[&str]) -> Result<(), String> {
     if planned.plan.totals.temp < planned.plan.totals.temp_lower_bound {
         return Err("less memory than the lower bound".into());
     }
-    let found = run_in_arena(&module, &planned, &inputs)?;
+    let found = run_in_arena_on_devices(&module, &planned, &inputs)?;
     if found != meant {
         let difference = first_difference(&found, &meant, 0.0);
         return Err(format!("planned: {}", difference.unwrap_or("other bits".into())));
@@ -103,7 +103,8 @@ pub fn judge(source: &Module, targets: &[&str]) -> Result<(), String> {
         let mut module = source.clone();
         compile(&mut module, &target, &options()).map_err(|error| format!("{name}: {}", explain(&error)))?;
         let planned = plan_to_run(&mut module, &target).map_err(|error| format!("{name}: {error}"))?;
-        let found = run_in_arena(&module, &planned, &inputs).map_err(|error| format!("{name}: {error}"))?;
+        let found = run_in_arena_on_devices(&module, &planned, &inputs)
+            .map_err(|error| format!("{name}: {error}"))?;
         if let Some(difference) = first_difference(&found, &meant, 1e-4) {
             return Err(format!("{name}: {difference}"));
         }
@@ -112,13 +113,14 @@ pub fn judge(source: &Module, targets: &[&str]) -> Result<(), String> {
 }
 
 /// Rewrites a module for every compiler at any price in time, and runs what comes out.
-fn rewritten(source: &Module, inputs: &[ir::Literal], meant: &ir::Literal) -> Result<(), String> {
+fn rewritten(source: &Module, inputs: &[Vec<ir::Literal>], meant: &ir::Literal) -> Result<(), String> {
     let options = RewriteOptions { memory_limit: Some(Bytes(1)), ..RewriteOptions::default() };
     for compiler in Compiler::built_in() {
         let name = &compiler.name;
         let found = rewrite(source.clone(), &compiler, &find(&compiler.target), &options)
             .map_err(|error| format!("rewritten for {name}: {}", explain(&error)))?;
-        let found = evaluate(&found.module, inputs).map_err(|error| format!("for {name}: {error}"))?;
+        let found =
+            evaluate_on_devices(&found.module, inputs).map_err(|error| format!("for {name}: {error}"))?;
         if let Some(difference) = first_difference(&found, meant, 0.0) {
             return Err(format!("rewritten for {name}: {difference}"));
         }
@@ -130,15 +132,26 @@ fn rewritten(source: &Module, inputs: &[ir::Literal], meant: &ir::Literal) -> Re
 pub fn decided(bytes: &[u8]) -> Module {
     let (size, decisions) = bytes.split_first().map_or((0, bytes), |(&first, rest)| (first as usize, rest));
     let (steps, depth, unusual) = (2 + size % 16, size / 16 % 3, size / 48 % 2 == 1);
-    let options = GenerateOptions { steps, depth, unusual, ..Default::default() };
+    let family = [Family::Plain, Family::Scans, Family::Rare][size / 96];
+    let options = GenerateOptions { steps, depth, unusual, family, ..Default::default() };
     generate_from(Random::decided_by(decisions), "decided", &options)
 }
 
-/// The module of a seed: every other one has what programs rarely have. Small ones too, since failures of those are the
-/// easier to read.
+/// The module of a seed. Every other one has what programs rarely have; half of them stack rows in loops, carry
+/// references and dynamic extents, or run on several devices; one of 32 is large. Most are small, since failures of those
+/// are the easier to read.
 pub fn of_seed(seed: u64) -> Module {
-    let (steps, depth, unusual) = (4 + seed as usize % 16, seed as usize % 3, seed % 2 == 1);
-    generate(seed, &GenerateOptions { steps, depth, unusual, ..Default::default() })
+    let family = match seed / 2 % 6 {
+        0..3 => Family::Plain,
+        3 => Family::Scans,
+        4 => Family::Rare,
+        _ => Family::Devices,
+    };
+    let steps = 4 + seed as usize % 16;
+    let least_depth = usize::from(family != Family::Plain);
+    let depth = least_depth.max(seed as usize % 3);
+    let (steps, depth) = if seed % 32 == 31 { (4 * steps, 3) } else { (steps, depth) };
+    generate(seed, &GenerateOptions { steps, depth, unusual: seed % 2 == 1, family, ..Default::default() })
 }
 
 fn break_plan(module: &Module, planned: &mut Planned, random: &mut Random) {

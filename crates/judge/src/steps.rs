@@ -1,11 +1,12 @@
 //! What tests of programs do, step by step: plan, prove, run.
 
-use memplan::interp::{self, Options};
+use memplan::interp::{self, Devices, Options};
 use memplan::ir::{self, Literal, Module};
 use memplan::memory::Target;
 use memplan::passes::{self, Context, Pass, RunOptions};
 use memplan::plan::{AssignOptions, PlanOptions, Planned, plan};
 use memplan::{LEGALIZE, check, hlo};
+use memplan_testkit::{OVERWRITES, overwrite, random_inputs};
 
 /// Runs passes, each followed by the verifier.
 ///
@@ -73,21 +74,63 @@ pub fn prove(module: &Module, planned: &Planned, target: &Target) -> Result<(), 
     Ok(())
 }
 
-/// What the module means.
+/// What the module means on one device.
 ///
 /// # Errors
 /// When the evaluator gives up.
 pub fn evaluate(module: &Module, inputs: &[Literal]) -> Result<Literal, String> {
-    interp::evaluate(module, inputs, &Options::default()).map_err(|error| explain(&error))
+    interp::evaluate(module, inputs, &options()).map_err(|error| explain(&error))
 }
 
-/// What the module computes within its plan.
+/// What the module computes within its plan on one device.
 ///
 /// # Errors
 /// When the evaluator gives up, or an operand is not where the plan says.
 pub fn run_in_arena(module: &Module, planned: &Planned, inputs: &[Literal]) -> Result<Literal, String> {
-    interp::run_in_arena(module, &planned.schedule, &planned.plan, inputs, &Options::default())
+    interp::run_in_arena(module, &planned.schedule, &planned.plan, inputs, &options())
         .map_err(|error| format!("in the arena: {}", explain(&error)))
+}
+
+/// What the module means on as many devices as it is for: where there are several, a tuple of their results.
+///
+/// # Errors
+/// When the evaluator gives up.
+pub fn evaluate_on_devices(module: &Module, inputs: &[Vec<Literal>]) -> Result<Literal, String> {
+    let results = interp::evaluate_on(module, Devices::of(module), inputs, &options());
+    results.map(result_of_devices).map_err(|error| explain(&error))
+}
+
+/// What the module computes within its plan, as [`evaluate_on_devices`] gives it.
+///
+/// # Errors
+/// When the evaluator gives up, or an operand is not where the plan says.
+pub fn run_in_arena_on_devices(
+    module: &Module,
+    planned: &Planned,
+    inputs: &[Vec<Literal>],
+) -> Result<Literal, String> {
+    let (schedule, plan) = (&planned.schedule, &planned.plan);
+    let results = interp::run_in_arena_on(module, schedule, plan, Devices::of(module), inputs, &options());
+    results.map(result_of_devices).map_err(|error| format!("in the arena: {}", explain(&error)))
+}
+
+/// Inputs of each device that the module runs on.
+pub fn inputs_of_devices(module: &Module) -> Vec<Vec<Literal>> {
+    (0..Devices::of(module).count() as u64).map(|device| random_inputs(module, 7 + device)).collect()
+}
+
+fn result_of_devices(mut results: Vec<Literal>) -> Literal {
+    match results.len() {
+        1 => results.remove(0),
+        _ => Literal::Tuple(results),
+    }
+}
+
+/// The evaluator with the library that generated programs call.
+fn options() -> Options {
+    let mut options = Options::default();
+    options.custom_calls.register(OVERWRITES, |_, operands| overwrite(operands));
+    options
 }
 
 /// An error with its causes.

@@ -5,20 +5,11 @@ use std::time::{Duration, Instant};
 use memplan_judge::programs::{TARGETS, judge, of_seed};
 use memplan_testkit::{Features, features};
 
-/// Two thousand modules in every run of the tests, fewer on a machine that is slow.
+/// Two thousand modules in every run of the tests, fewer on a machine that is slow. `examples/random_modules.rs` runs as
+/// many as there is time for.
 #[test]
 fn random_modules() {
     run(0..2000, Duration::from_secs(90), |seed| vec![TARGETS[seed as usize % TARGETS.len()]]);
-}
-
-/// Each for all targets: as many as the variable `MEMPLAN_RANDOM_MODULES` says, 20000 without, from the seed that
-/// `MEMPLAN_RANDOM_SEED` says.
-#[test]
-#[ignore = "takes minutes to hours"]
-fn many_random_modules() {
-    let number = |name: &str, otherwise| std::env::var(name).map_or(otherwise, |n| n.parse().unwrap());
-    let (count, seed) = (number("MEMPLAN_RANDOM_MODULES", 20_000), number("MEMPLAN_RANDOM_SEED", 1000));
-    run(seed..seed + count, Duration::MAX, |_| TARGETS.to_vec());
 }
 
 #[track_caller]

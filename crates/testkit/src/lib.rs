@@ -17,7 +17,7 @@ pub use compare::{assert_close, difference, first_difference};
 pub use corpus::{FORMS, NumericsCase, Program, corpus, numerics, shared};
 pub use features::{Features, features};
 pub use fixture::{Expectation, Fixture, FixtureError};
-pub use generator::{GenerateOptions, generate, generate_from};
+pub use generator::{Family, GenerateOptions, OVERWRITES, PARTITIONS, generate, generate_from, overwrite};
 pub use growth::{GROWTH_SHAPES, GrowthShape};
 pub use inputs::random_inputs;
 pub use random::Random;

@@ -8,7 +8,9 @@ use memplan_ir::{
 
 use crate::Random;
 
-use super::{Body, Combiners, GenerateOptions, Kind, callees, shape};
+use super::rare::{RareLoop, rare_loop};
+use super::scans::{Scan, scan};
+use super::{Body, Combiners, Family, GenerateOptions, Kind, callees, shape};
 
 /// Something to call, and what it takes.
 pub(super) enum Callee {
@@ -36,6 +38,8 @@ pub(super) enum Callee {
         parameters: Vec<Kind>,
         kind: FusionKind,
     },
+    Scan(Scan),
+    Rare(RareLoop),
 }
 
 impl Callee {
@@ -67,6 +71,15 @@ pub(super) fn callee(
 ) -> Result<Callee, BuildError> {
     if options.unusual && random.one_in(4) {
         return super::unusual::fused_update(module, random);
+    }
+    match options.family {
+        Family::Scans if random.one_in(2) => {
+            return Ok(Callee::Scan(scan(module, random, combiners, options)?));
+        }
+        Family::Rare if random.one_in(2) => {
+            return Ok(Callee::Rare(rare_loop(module, random, combiners, options)?));
+        }
+        _ => {}
     }
     match random.below(5) {
         0 => called(module, random, combiners, options, depth),
@@ -148,6 +161,8 @@ fn while_loop(
     let trip_count = random.below(4) as i32;
     let (body, state) = {
         let mut body = Body::new(module, "body", random, combiners, options);
+        // The entry alone calls it, and it takes as many steps everywhere.
+        body.exchanges = options.family == Family::Devices && depth + 1 == options.depth;
         let (mut state, mut roles) = (vec![(S32, Vec::new())], Vec::new());
         for _ in 0..1 + body.random.below(4) {
             let kind = body.random_kind();
@@ -244,6 +259,8 @@ impl Body<'_, '_> {
                 let branches: Vec<_> = branches.iter().map(|&branch| (branch, tuple)).collect();
                 self.computation.conditional(selector, &branches)?
             }
+            Callee::Scan(scan) => return self.run_scan(scan),
+            Callee::Rare(looped) => return self.run_rare_loop(looped),
         };
         if self.computation.shape(result).is_tuple() {
             self.tuples.push(result);

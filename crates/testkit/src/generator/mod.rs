@@ -9,9 +9,15 @@
 //! Floats stay in bounds, and what is discontinuous happens to integers only: so two ways to compute a module give
 //! nearly the same.
 
+mod collectives;
 mod control;
+mod rare;
+mod scans;
 mod steps;
 mod unusual;
+
+pub use collectives::PARTITIONS;
+pub use rare::{OVERWRITES, overwrite};
 
 use memplan_ir::ElementType::{F32, Pred, S32};
 use memplan_ir::{
@@ -34,11 +40,27 @@ pub struct GenerateOptions {
     /// Whether there is what programs rarely have: fusions that come with the source, constant and copied tuples, dynamic
     /// extents, results that control flow hands out as a whole.
     pub unusual: bool,
+    /// What else there may be.
+    pub family: Family,
+}
+
+/// What programs of one origin have and others have not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Family {
+    /// Nothing more.
+    #[default]
+    Plain,
+    /// Loops that stack rows, and what reads the stacks.
+    Scans,
+    /// References to memory, loops that end when data says so, extents that change in loops.
+    Rare,
+    /// Exchanges between [`PARTITIONS`] devices.
+    Devices,
 }
 
 impl Default for GenerateOptions {
     fn default() -> GenerateOptions {
-        GenerateOptions { steps: 12, depth: 2, asynchronous: true, unusual: false }
+        GenerateOptions { steps: 12, depth: 2, asynchronous: true, unusual: false, family: Family::Plain }
     }
 }
 
@@ -57,6 +79,9 @@ pub fn generate(seed: u64, options: &GenerateOptions) -> Module {
 pub fn generate_from(mut random: Random, name: &str, options: &GenerateOptions) -> Module {
     let mut module = ModuleBuilder::new(name);
     let entry = entry(&mut module, &mut random, options).expect("the generator builds valid operations");
+    if options.family == Family::Devices {
+        module.config_mut().num_partitions = Some(PARTITIONS as i64);
+    }
     module.finish(entry).unwrap_or_else(|error| panic!("{name}: {error:?}"))
 }
 
@@ -73,6 +98,8 @@ struct Body<'r, 'm> {
     tuples: Vec<InstructionId>,
     asynchronous: bool,
     unusual: bool,
+    /// Whether all devices run this computation, and equally often.
+    exchanges: bool,
 }
 
 /// Computations that all modules have.
@@ -109,6 +136,7 @@ fn entry(
     let callees = callees(module, random, combiners, options, options.depth)?;
     let (computation, parameters, result) = {
         let mut body = Body::new(module, "main", random, combiners, options);
+        body.exchanges = options.family == Family::Devices;
         let mut parameters = Vec::new();
         for number in 0..2 + body.random.below(4) {
             let kind = body.random_kind();
@@ -178,7 +206,7 @@ impl<'r, 'm> Body<'r, 'm> {
         let computation = module.computation(name);
         let GenerateOptions { asynchronous, unusual, .. } = *options;
         let (pool, tuples) = (Vec::new(), Vec::new());
-        Body { random, computation, combiners, pool, tuples, asynchronous, unusual }
+        Body { random, computation, combiners, pool, tuples, asynchronous, unusual, exchanges: false }
     }
 
     /// Adds an array, or the elements of a tuple, to the pool.
@@ -213,6 +241,10 @@ impl<'r, 'm> Body<'r, 'm> {
             self.step()?;
             if self.unusual && self.random.one_in(6) {
                 let added = self.unusual()?;
+                self.pool.extend(added);
+            }
+            if self.exchanges && self.random.one_in(3) {
+                let added = self.collective()?;
                 self.pool.extend(added);
             }
         }
