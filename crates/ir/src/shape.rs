@@ -179,6 +179,15 @@ impl Shape {
         walk(self, &mut ShapeIndex::default(), &mut f);
     }
 
+    /// Whether the shape is a reference to memory, or has one.
+    pub fn has_references(&self) -> bool {
+        match self {
+            Shape::Buffer(_) => true,
+            Shape::Tuple(elements) => elements.iter().any(Shape::has_references),
+            _ => false,
+        }
+    }
+
     /// Whether any array, or buffer, of the shape is as asked.
     pub fn any_array(&self, is_asked: impl Fn(&ArrayShape) -> bool + Copy) -> bool {
         match self {

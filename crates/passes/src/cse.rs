@@ -11,7 +11,7 @@
 //! region per reduction, and all of them become one.
 //!
 //! Leaves alone: side effects, random numbers, collectives, parameters, control dependencies, storage without contents,
-//! and loops, whose states are large enough that it matters which of two is alive when. Layouts count only where the module has chosen them.
+//! references, which stand for memory of their own, and loops, whose states are large enough that it matters which of two is alive when. Layouts count only where the module has chosen them.
 //! Requires nothing. *Changed* means that an instruction or a computation was merged into another. Linear, since
 //! candidates are found by a hash of everything compared.
 
@@ -63,7 +63,7 @@ impl Pass for Cse {
         let shape_classes = shape_classes(rewriter.module(), rewriter.is_layout_sensitive());
         let mut seen: FxHashMap<u64, SmallVec<[InstructionId; 1]>> = FxHashMap::default();
         rewriter.sweep(|r, id| {
-            if r.is_pinned(id) || !may_merge(r.op(id)) {
+            if r.is_pinned(id) || !may_merge(r.op(id)) || r.shape(id).has_references() {
                 return None;
             }
             let candidates = seen.entry(hash_instruction(r, id, &shape_classes)).or_default();

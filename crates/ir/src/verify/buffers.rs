@@ -50,18 +50,18 @@ impl Verifier<'_> {
         let operand = |i: usize| instruction.operands.get(i).map(|&operand| module.shape(operand));
         let no_operand_from = |first: usize| {
             let mut operands = instruction.operands.iter().skip(first);
-            operands.all(|&operand| !has_buffers(module.shape(operand)))
+            operands.all(|&operand| !module.shape(operand).has_references())
         };
         let is_allowed = match &instruction.op {
             Op::CustomCall(call) => return self.check_custom_call(instruction, call),
-            Op::Parameter { .. } => instruction.parent != module.entry || !has_buffers(shape),
+            Op::Parameter { .. } => instruction.parent != module.entry || !shape.has_references(),
             Op::While | Op::Tuple | Op::GetTupleElement { .. } => true,
             Op::AsyncStart(_) | Op::AsyncUpdate(_) | Op::AsyncDone(_) => true,
             Op::Call { .. } if instruction.frontend_attribute(STREAM_ANNOTATION).is_some() => true,
             Op::DynamicUpdateSlice if matches!(operand(0), Some(Shape::Buffer(_))) => {
                 matches!(shape, Shape::Buffer(_)) && no_operand_from(1)
             }
-            _ => !has_buffers(shape) && no_operand_from(0),
+            _ => !shape.has_references() && no_operand_from(0),
         };
         if is_allowed { Ok(()) } else { Err(BufferError::NotAllowed) }
     }
@@ -172,16 +172,8 @@ fn check_aliases(call: &CustomCall, operands: &[&Shape], result: &Shape) -> Resu
     Ok(())
 }
 
-fn has_buffers(shape: &Shape) -> bool {
-    match shape {
-        Shape::Buffer(_) => true,
-        Shape::Tuple(elements) => elements.iter().any(has_buffers),
-        _ => false,
-    }
-}
-
 fn buffers_of(shape: &Shape) -> Vec<ShapeIndex> {
-    if !has_buffers(shape) {
+    if !shape.has_references() {
         return Vec::new();
     }
     let leaves = shape.leaves().into_iter();

@@ -4,7 +4,7 @@
 use memplan_ir::ElementType::S32;
 use memplan_ir::{
     ArrayShape, BinaryOp, BuildError, ComparisonDirection, ComputationId, CustomCall, InstructionId, Literal,
-    ModuleBuilder, Op, OutputOperandAlias, Shape, ShapeIndex,
+    ModuleBuilder, Op, OutputOperandAlias, Shape, ShapeIndex, UnaryOp,
 };
 
 use crate::Random;
@@ -121,7 +121,9 @@ impl Body<'_, '_> {
             1 => {
                 let seen = self.unpin(memory, kind)?;
                 self.pool.push(seen);
+                // Not state itself: a reference and an array that change places in a loop are refused.
                 let other = self.of_kind(kind)?;
+                let other = self.computation.unary(UnaryOp::Negate, other)?;
                 self.pin(other)?
             }
             2 => {
