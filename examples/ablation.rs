@@ -18,7 +18,7 @@ use memplan::driver::{FastMemoryUse, FirstGuess, Rewrite};
 use memplan::ir::Module;
 use memplan::memory::{Compiler, Target};
 use memplan::passes::Fusion;
-use memplan::plan::{PlaceOptions, Sharing, TakeOver};
+use memplan::plan::{AsXla, PlaceOptions, Sharing, TakeOver};
 use memplan::{CompileOptions, Objective, RewriteOptions, compile, hlo, rewrite};
 
 /// The machines to compile for.
@@ -129,11 +129,17 @@ const TECHNIQUES: &[Technique] = &[
     Technique { name: "search for a schedule", turn_off: |options| options.schedule.budget = 0 },
     Technique {
         name: "holes in results and arguments",
-        turn_off: |options| options.assign.place.sharing = Sharing::AsXla(TakeOver::Any),
+        turn_off: |options| {
+            options.assign.place.sharing =
+                Sharing::AsXla(AsXla { take_over: TakeOver::Any, temps_in_results: false })
+        },
     },
     Technique {
         name: "taking over operands of other shapes, too",
-        turn_off: |options| options.assign.place.sharing = Sharing::AsXla(TakeOver::SameShapes),
+        turn_off: |options| {
+            options.assign.place.sharing =
+                Sharing::AsXla(AsXla { take_over: TakeOver::SameShapes, temps_in_results: false })
+        },
     },
     Technique {
         name: "search in packing",

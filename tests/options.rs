@@ -5,7 +5,7 @@ use memplan::fast_memory::FastMemoryOptions;
 use memplan::ir::{ComputationId, Module, Op};
 use memplan::memory::{Compiler, Target};
 use memplan::passes::{self, AnyPass, PassError, PassFn, Report};
-use memplan::plan::{Method, ScheduleOptions, Sharing, TakeOver};
+use memplan::plan::{AsXla, Method, ScheduleOptions, Sharing, TakeOver};
 use memplan::{CompileError, CompileOptions, Compiled, Objective, RewriteOptions, compile, hlo, rewrite};
 use memplan_testkit::corpus;
 
@@ -111,7 +111,8 @@ fn storage_is_shared_as_the_caller_says() {
         programs().iter().map(totals).collect()
     };
     let before = of(&options);
-    options.assign.place.sharing = Sharing::AsXla(TakeOver::SameShapes);
+    options.assign.place.sharing =
+        Sharing::AsXla(AsXla { take_over: TakeOver::SameShapes, temps_in_results: false });
     let after = of(&options);
     let first = |totals: &[Vec<Option<u64>>]| totals.iter().map(|of| of[0]).collect::<Vec<_>>();
     let last = |totals: &[Vec<Option<u64>>]| totals.iter().map(|of| of[of.len() - 1]).collect::<Vec<_>>();

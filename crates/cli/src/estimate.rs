@@ -4,6 +4,7 @@ use clap::Args;
 use memplan::estimate;
 use memplan::ir::Module;
 use memplan::memory::{Bytes, Compiler, Target, Totals};
+use memplan::passes::{Context, partition};
 use serde::Serialize;
 
 use crate::emit::Program;
@@ -36,6 +37,9 @@ struct EstimateFile<'a> {
     module: &'a str,
     compiler: &'a str,
     target: &'a str,
+    /// Over how many devices the program is spread, of which all bytes are those of one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    devices: Option<u64>,
     total: Bytes,
     seconds: f64,
     totals: &'a Totals,
@@ -47,6 +51,9 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
     args.result.check(&target)?;
     args.peak.check(args.result.format)?;
     let module = read_module(&args.module, Form::Given)?;
+    let machine = compiler.on(&target);
+    let of_one = partition(&module, &Context { target: &machine }).map_err(|error| Failure::input(&error))?;
+    let (module, devices) = of_one.map_or((module, None), |(module, devices)| (module, Some(devices)));
     let per_device = report::per_device(&module, &target);
     let found = estimate(&module, compiler, &target).map_err(|error| Failure::input(&error))?;
     args.result.emit.write(&Program::new(&found.module, &target, &found.planned))?;
@@ -56,6 +63,7 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
                 module: &found.module.name,
                 compiler: &compiler.name,
                 target: &target.name,
+                devices,
                 total: found.total,
                 seconds: found.run.seconds,
                 totals: &found.totals,
@@ -67,7 +75,10 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
             let report =
                 report::render(&found.module, &target, &found.planned, per_device, &args.peak, screen);
             let expected = format!("expected of {}: {}\n", compiler.name, compiler.description);
-            screen.wrap(&expected) + &report
+            let one = devices.map(|n| {
+                format!("bytes are those of one device of {n}, cut as the shardings of parameters say\n")
+            });
+            screen.wrap(&expected) + &screen.wrap(&one.unwrap_or_default()) + &report
         }
     };
     args.result.write(text)?;

@@ -14,7 +14,7 @@ use memplan_passes as passes;
 use memplan_passes::{Context, InsertedCopy, PassError, Pipeline, Report, RunOptions};
 use memplan_planner as plan;
 use memplan_planner::{
-    AssignOptions, Method, PeakReport, PlaceOptions, PlanError, PlanOptions, Planned, ProgramCost,
+    AsXla, AssignOptions, Method, PeakReport, PlaceOptions, PlanError, PlanOptions, Planned, ProgramCost,
     ScheduleOptions, Sharing, TakeOver,
 };
 
@@ -137,7 +137,7 @@ fn plan_options(compiler: &Compiler) -> PlanOptions {
         Scheduler::List => Method::List,
         Scheduler::DepthFirst => plan::DEPTH_FIRST_AS_XLA,
         Scheduler::PostOrder => plan::POST_ORDER_AS_XLA,
-        Scheduler::BreadthFirst => Method::BreadthFirst,
+        Scheduler::BreadthFirst => plan::BREADTH_FIRST_AS_XLA,
     };
     let methods = compiler.schedulers.iter().map(method).collect();
     let take_over = if compiler.same_shapes { TakeOver::SameShapes } else { TakeOver::SingleValues };
@@ -147,7 +147,7 @@ fn plan_options(compiler: &Compiler) -> PlanOptions {
         assign: AssignOptions {
             place: PlaceOptions {
                 pack: pack::Options::as_xla(),
-                sharing: Sharing::AsXla(take_over),
+                sharing: Sharing::AsXla(AsXla { take_over, temps_in_results: compiler.temps_in_results }),
                 ..PlaceOptions::default()
             },
             ..AssignOptions::default()

@@ -27,6 +27,9 @@ pub struct Compiler {
     /// Whether a result takes over the memory of an operand only where both have one shape.
     #[serde(default)]
     pub same_shapes: bool,
+    /// Whether the memory of a result holds temps before the result is there.
+    #[serde(default)]
+    pub temps_in_results: bool,
     /// It keeps values near the cores, on machines that have memory there, in programs whose temporaries are at most so many
     /// times that memory: larger ones need hardly less main memory for it. 0: in none.
     #[serde(default)]
@@ -42,6 +45,9 @@ pub struct Compiler {
     /// What its pass `library-fusion` hands to a library, where it runs one.
     #[serde(default)]
     pub library: Option<LibraryRules>,
+    /// What a library has for itself while it multiplies, where it runs a pass `gemm-workspace`.
+    #[serde(default)]
+    pub gemm_workspace: Option<Bytes>,
     /// What its pass `splitk-rewriter` reckons with, where it runs one.
     #[serde(default)]
     pub splitk: Option<SplitkRules>,

@@ -96,6 +96,10 @@ pub struct ContractionRules {
     /// Of convolutions: whether windows move along dimensions that tiles do not cover, so that batch and features are the
     /// most minor ones of the result, however much padding that takes.
     pub windows_outside_tiles: bool,
+    /// Of dots: whether tiles are loaded and stored by strides, as Triton's kernels in XLA do. Then each dimension of the
+    /// product (batch, rows or columns, what is summed up) is one stretch of the array in memory, or two if these are the rows
+    /// of the left operand of a product without batches, and numbers that are only counted (iota) are not loaded.
+    pub by_strides: bool,
     /// Whether the result can be worked on before it is stored.
     pub epilogue: bool,
     /// Whether reductions of the result share the kernel: they add up each tile before it is stored.

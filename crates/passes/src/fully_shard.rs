@@ -33,40 +33,38 @@ pub struct FullySharded {
 /// Shares the parameters of the entry with these numbers among devices: each along its largest dimension that they divide.
 /// Those that have none stay whole. Close to linear.
 pub fn fully_shard(module: &Module, parameters: &[usize], devices: i64) -> FullySharded {
-    let mut sharding = Sharding {
-        names: Names::new(module),
-        devices,
-        cut: FxHashMap::default(),
-        whole: FxHashMap::default(),
-        part: FxHashMap::default(),
-        gathered: Vec::new(),
-        scattered: Vec::new(),
-    };
+    let mut sharding = Sharding::new(module, devices);
     let entry = module.entry;
     let mut sharded = module.clone();
     for &number in parameters {
         sharding.cut_parameter(&mut sharded, number);
     }
     sharded.edit_in_order(entry, |module, id| sharding.visit(module, id));
-    let root = sharded.computations[entry].root;
-    if sharded.instructions[root].op == Op::Tuple {
-        sharded.reshape_tuple(root);
-    }
-    let result = sharded.shape(root).clone();
-    let parameters: Vec<Shape> =
-        sharded.computations[entry].parameters.iter().map(|&id| sharded.shape(id).clone()).collect();
-    if let Some(layout) = &mut sharded.config.entry_computation_layout {
-        (layout.parameters, layout.result) = (parameters, result);
-    }
+    fit_interface(&mut sharded);
     let Sharding { gathered, scattered, .. } = sharding;
     FullySharded { module: sharded, gathered, scattered }
 }
 
-struct Sharding {
-    names: Names,
-    devices: i64,
+/// Lets the program hand over what its instructions make and take now.
+pub(crate) fn fit_interface(module: &mut Module) {
+    let (entry, root) = (module.entry, module.entry_computation().root);
+    if module.instructions[root].op == Op::Tuple {
+        module.reshape_tuple(root);
+    }
+    let result = module.shape(root).clone();
+    let parameters: Vec<Shape> =
+        module.computations[entry].parameters.iter().map(|&id| module.shape(id).clone()).collect();
+    if let Some(layout) = &mut module.config.entry_computation_layout {
+        (layout.parameters, layout.result) = (parameters, result);
+    }
+}
+
+/// Which values of a program are cut, while it becomes that of one device.
+pub(crate) struct Sharding {
+    pub(crate) names: Names,
+    pub(crate) devices: i64,
     /// The dimension along which a value is cut.
-    cut: FxHashMap<InstructionId, usize>,
+    pub(crate) cut: FxHashMap<InstructionId, usize>,
     /// The whole of a value that is cut.
     whole: FxHashMap<InstructionId, InstructionId>,
     /// The part of a value that is whole.
@@ -76,6 +74,18 @@ struct Sharding {
 }
 
 impl Sharding {
+    pub(crate) fn new(module: &Module, devices: i64) -> Sharding {
+        Sharding {
+            names: Names::new(module),
+            devices,
+            cut: FxHashMap::default(),
+            whole: FxHashMap::default(),
+            part: FxHashMap::default(),
+            gathered: Vec::new(),
+            scattered: Vec::new(),
+        }
+    }
+
     fn cut_parameter(&mut self, module: &mut Module, number: usize) {
         let id = module.entry_computation().parameters[number];
         let Some(array) = module.shape(id).as_array() else { return };
@@ -87,7 +97,8 @@ impl Sharding {
         self.cut(module, id, dimension);
     }
 
-    fn cut(&mut self, module: &mut Module, id: InstructionId, dimension: usize) {
+    /// Leaves one device a part of a value.
+    pub(crate) fn cut(&mut self, module: &mut Module, id: InstructionId, dimension: usize) {
         let mut shape = module.shape(id).clone();
         if let Some(array) = shape.as_array_mut() {
             array.dimensions[dimension] /= self.devices;
@@ -122,14 +133,14 @@ impl Sharding {
         module.list(id);
     }
 
-    fn is_by_elements(module: &Module, id: InstructionId) -> bool {
+    pub(crate) fn is_by_elements(module: &Module, id: InstructionId) -> bool {
         let op = &module.instructions[id].op;
         let is_elementwise = op.traits().access == Access::Elementwise && op.traits().role == Role::Computes;
         is_elementwise && module.shape(id).as_array().is_some()
     }
 
     /// Lets an instruction read a part of an operand, cut along a dimension.
-    fn read_part(
+    pub(crate) fn read_part(
         &mut self,
         module: &mut Module,
         id: InstructionId,
@@ -148,6 +159,11 @@ impl Sharding {
             None => self.make_part(module, id, whole, dimension, array),
         };
         module.replace_operand(id, operand, part);
+    }
+
+    /// One group of all devices.
+    pub(crate) fn all_devices(&self) -> ReplicaGroups {
+        ReplicaGroups::List(vec![(0..self.devices).collect()])
     }
 
     fn make_part(
@@ -180,7 +196,8 @@ impl Sharding {
         part
     }
 
-    fn gather(
+    /// The whole of a part, from all devices.
+    pub(crate) fn gather(
         &mut self,
         module: &mut Module,
         beside: InstructionId,
@@ -197,7 +214,7 @@ impl Sharding {
         }
         let shape = module.intern(shape);
         let collective = Collective {
-            replica_groups: ReplicaGroups::List(vec![(0..self.devices).collect()]),
+            replica_groups: self.all_devices(),
             channel_id: Some(1),
             use_global_device_ids: true,
             dimension: Some(dimension as i64),

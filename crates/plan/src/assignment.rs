@@ -9,7 +9,7 @@ use memplan_program::{Allocation, AllocationKind, LiveRange, Origin, Placement, 
 use crate::arena::Arena;
 use crate::holes::{self, Candidate};
 use crate::storage::{Home, Storage, StorageId, Storages};
-use crate::{PlaceError, PlaceOptions, Sharing};
+use crate::{AsXla, PlaceError, PlaceOptions, Sharing};
 
 /// What is decided so far.
 pub(crate) struct Assignment<'a> {
@@ -37,7 +37,7 @@ impl<'a> Assignment<'a> {
     pub(crate) fn place_all_but_arenas(&mut self, options: &PlaceOptions) -> Vec<Arena> {
         self.place_arguments();
         self.place_own_allocations();
-        if options.sharing == Sharing::Most {
+        if !matches!(options.sharing, Sharing::AsXla(AsXla { temps_in_results: false, .. })) {
             self.place_into_holes(options);
         }
         self.arenas()
@@ -118,7 +118,11 @@ impl<'a> Assignment<'a> {
             Candidate { space: *space, size: *size, alignment: *alignment, busy }
         });
         let candidates: Vec<Candidate<'_>> = candidates.collect();
-        for (i, allocation, offset) in holes::place(bins, &candidates, self.storages.end, &options.holes) {
+        let placed = match options.sharing {
+            Sharing::Most => holes::place(bins, &candidates, self.storages.end, &options.holes),
+            Sharing::AsXla(_) => holes::place_one_at_a_time(bins, &candidates, &options.holes),
+        };
+        for (i, allocation, offset) in placed {
             self.places[temps[i]] = Some((allocation, offset));
         }
     }

@@ -40,7 +40,7 @@ mod totals;
 pub use error::PlaceError;
 pub use holes::HoleOptions;
 pub use load::Load;
-pub use place::{PlaceOptions, Sharing, SpacePlacement, place, place_below, place_space};
+pub use place::{AsXla, PlaceOptions, Sharing, SpacePlacement, place, place_below, place_space};
 pub use schedule::{
     Effort, Method, RegionError, RegionReport, RegionSchedule, ScheduleOptions, schedule_region,
     schedule_regions,

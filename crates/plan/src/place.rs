@@ -28,8 +28,18 @@ pub enum Sharing {
     /// Whatever can: both ways of taking over operands, and results and donated arguments as scratch.
     #[default]
     Most,
-    /// What XLA lets share: groups of a single value take over operands, under a rule.
-    AsXla(TakeOver),
+    /// What XLA lets share.
+    AsXla(AsXla),
+}
+
+/// How XLA shares bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AsXla {
+    /// The rule under which groups of a single value take over operands.
+    pub take_over: TakeOver,
+    /// Whether temps that are no larger than a result are in its memory as long as it is not: each from the beginning of the
+    /// allocation on, the largest first.
+    pub temps_in_results: bool,
 }
 
 impl PlaceOptions {
@@ -96,8 +106,8 @@ pub fn place_below(
     let place_with = |groups: Storages, policy, limit| {
         place_storages(program, target, options, &groups.shared_by_choice(program, policy), least, limit)
     };
-    if let Sharing::AsXla(policy) = options.sharing {
-        return place_with(groups, policy, limit);
+    if let Sharing::AsXla(rules) = options.sharing {
+        return place_with(groups, rules.take_over, limit);
     }
     let first = place_with(groups.clone(), TakeOver::Any, limit)?;
     if first.as_ref().is_some_and(|it| it.totals.fragmentation == Bytes::ZERO || it.totals.total == least) {

@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | depth-first | the operand with more extra users behind it, then with more bytes, then by name | XLA's `DFSMemoryScheduler` |
 //! | post-order | control predecessors, then operands from left to right | XLA's `MakeInstructionPostOrder` |
+//! | breadth-first | what has been ready longest | XLA's `BFScheduler` |
 //!
 //! What is behind an operand counts once for each way that leads to it. XLA keeps these sums from overflowing: there are no more extra
 //! users than instructions, and no more bytes than those of the instructions so far, in post-order. In deep programs almost
@@ -24,16 +25,21 @@ pub const DEPTH_FIRST_AS_XLA: Method = Method::Given(0);
 /// XLA's post-order, among those that come with a region.
 pub const POST_ORDER_AS_XLA: Method = Method::Given(1);
 
+/// XLA's breadth-first order, among those that come with a region.
+pub const BREADTH_FIRST_AS_XLA: Method = Method::Given(2);
+
 /// All orders that are read off instructions, by their numbers.
 pub(crate) fn given_orders(
     module: &Module,
     target: &Target,
     computation: ComputationId,
-) -> [Vec<InstructionId>; 2] {
+) -> [Vec<InstructionId>; 3] {
     let listed = Listed::new(module, target, computation);
     let post_order = listed.post_order();
     let depth_first = listed.depth_first(&post_order);
-    [depth_first, post_order].map(|order| order.into_iter().map(|at| listed.ids[at as usize]).collect())
+    let breadth_first = listed.breadth_first();
+    [depth_first, post_order, breadth_first]
+        .map(|order| order.into_iter().map(|at| listed.ids[at as usize]).collect())
 }
 
 /// The instructions of a computation by their place in its list.
@@ -108,6 +114,31 @@ impl<'a> Listed<'a> {
             next.extend(&self.control_predecessors[at as usize]);
             next.sort_unstable_by_key(|&at| (Reverse(behind[at as usize]), name(at)));
         })
+    }
+
+    fn breadth_first(&self) -> Vec<u32> {
+        let n = self.ids.len();
+        let mut users: Vec<Vec<u32>> = vec![Vec::new(); n];
+        let mut n_awaited = vec![0u32; n];
+        for at in 0..n {
+            let awaited = [&self.operands[at][..], &self.control_predecessors[at]].concat();
+            for before in unique(&awaited) {
+                users[before as usize].push(at as u32);
+                n_awaited[at] += 1;
+            }
+        }
+        let mut order: Vec<u32> = (0..n as u32).filter(|&at| n_awaited[at as usize] == 0).collect();
+        let mut next = 0;
+        while next < order.len() {
+            for &user in &users[order[next] as usize] {
+                n_awaited[user as usize] -= 1;
+                if n_awaited[user as usize] == 0 {
+                    order.push(user);
+                }
+            }
+            next += 1;
+        }
+        order
     }
 
     /// Everything behind some instructions, in post-order; `children` lists what an instruction waits for, in the order in which it

@@ -43,10 +43,10 @@ mod spaces;
 pub use assign::{AssignOptions, SpacePlan, assign, assign_space, storages};
 pub use cost::ProgramCost;
 pub use error::PlanError;
-pub use given_orders::{DEPTH_FIRST_AS_XLA, POST_ORDER_AS_XLA};
+pub use given_orders::{BREADTH_FIRST_AS_XLA, DEPTH_FIRST_AS_XLA, POST_ORDER_AS_XLA};
 pub use lifetimes::{Lifetime, lifetimes};
 pub use memplan_plan::{
-    Effort, HoleOptions, Home, Load, Method, PlaceError, PlaceOptions, RegionError, RegionReport,
+    AsXla, Effort, HoleOptions, Home, Load, Method, PlaceError, PlaceOptions, RegionError, RegionReport,
     RegionSchedule, ScheduleOptions, Sharing, Storage, StorageId, Storages, TakeOver, place, schedule_region,
     schedule_regions,
 };

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{BufferId, Facts, ValueKind, flights, kernel_scratch};
-use memplan_ir::{InstructionId, Literal, Module, Op, PositionId};
+use memplan_ir::{Instruction, InstructionId, Literal, Module, Op, PositionId};
 use memplan_memory::{Alignment, Bytes, MemorySpaceId, Target};
 use memplan_program::{Origin, Program, Scratch, Time, Value, ValueId};
 use rustc_hash::FxHashMap;
@@ -205,8 +205,10 @@ impl Program for HloProgram<'_> {
         let id = self.facts.line.instructions[time as usize];
         let output = self.facts.flow.positions.shape_index(self.facts.flow.values[result].definition);
         let result = self.module.shape(id).subshape(output);
-        let operands = &self.module.instructions[id].operands;
-        self.operands_with(time, operand).any(|n| result == Some(self.module.shape(operands[n])))
+        let Instruction { op, operands, .. } = &self.module.instructions[id];
+        // There, an all-reduce reads one buffer and writes another.
+        !matches!(op, Op::AllReduce(_))
+            && self.operands_with(time, operand).any(|n| result == Some(self.module.shape(operands[n])))
     }
 
     fn scratch(&self) -> impl Iterator<Item = Scratch> {

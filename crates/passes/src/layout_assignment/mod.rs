@@ -83,7 +83,6 @@ fn assign_layouts(
     let mut choice = Choice::new(module, target, options, &graph, &flow);
     choice.fix_updates();
     choice.fix_interface(&program);
-    choice.fix_convolutions();
     choice.walk_backward();
     choice.walk_forward();
     let layouts = choice.layouts;
@@ -254,13 +253,15 @@ impl<'a> Choice<'a> {
         Choice { module, target, options, graph, flow, layouts: Layouts { class_of, of_class } }
     }
 
-    /// Parameters first: where one is returned, it is the result that is copied. So it is where a library call makes it.
+    /// Parameters first: where one is returned, it is the result that is copied. So it is where a library call makes it, or a
+    /// convolution in tiles of its own.
     fn fix_interface(&mut self, program: &ProgramShape) {
         let entry = self.module.entry_computation();
         for (&parameter, shape) in entry.parameters.iter().zip(&program.parameters) {
             self.fix(parameter, shape);
         }
         self.fix_library_calls();
+        self.fix_convolutions();
         self.fix(entry.root, &program.result);
     }
 

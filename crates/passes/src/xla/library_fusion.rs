@@ -214,7 +214,8 @@ impl<'a> Library<'a> {
         match &instruction.op {
             Op::Constant(_) => is_element(result.element_type),
             Op::Iota { .. } => matches!(result.element_type, ElementType::F32 | ElementType::S32),
-            Op::Bitcast | Op::Reshape { .. } | Op::Transpose { .. } => {
+            // Transposes stand in no row-major order, and copies behind them the library does not have.
+            Op::Bitcast | Op::Reshape { .. } => {
                 is_element(result.element_type) && result.element_type == operands[0].element_type
             }
             Op::Broadcast { dimensions } => {

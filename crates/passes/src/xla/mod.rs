@@ -5,31 +5,47 @@
 //! which of them it runs, and with which numbers.
 
 mod bfloat16_propagation;
+mod change_op_data_type;
 mod convolution_canonicalization;
 mod convolution_padding;
+mod copy_fusion;
 mod divisor_reciprocal;
 mod dot_decomposer;
 mod float_normalization;
 mod fusions;
+mod gemm_workspace;
 mod instruction_fusion;
 mod library_fusion;
+mod reduce_window_rewriter;
 mod reshape_decomposer;
+mod result_layouts;
+mod select_and_scatter_expander;
 mod splitk_rewriter;
+mod spmd_partitioner;
 mod stable_sort_expander;
 mod transposed_state;
+mod tree_reduction_rewriter;
 
 pub use bfloat16_propagation::BFLOAT16_PROPAGATION;
+pub use change_op_data_type::CHANGE_OP_DATA_TYPE;
 pub use convolution_canonicalization::CONVOLUTION_CANONICALIZATION;
 pub use convolution_padding::CONVOLUTION_PADDING_LEGALIZATION;
+pub use copy_fusion::COPY_FUSION;
 pub use divisor_reciprocal::DIVISOR_RECIPROCAL;
 pub use dot_decomposer::{DOT_DECOMPOSER, TRANSPOSE_FOLDING};
 pub use float_normalization::FLOAT_NORMALIZATION;
+pub use gemm_workspace::{GEMM_WORKSPACE, GemmWorkspace};
 pub use instruction_fusion::{INSTRUCTION_FUSION, InstructionFusion};
 pub use library_fusion::{LIBRARY_FUSION, LibraryFusion};
-pub use reshape_decomposer::RESHAPE_DECOMPOSER;
+pub use reduce_window_rewriter::REDUCE_WINDOW_REWRITER;
+pub use reshape_decomposer::{RESHAPE_DECOMPOSER, RESHAPE_DECOMPOSER_OF_RESULTS};
+pub use result_layouts::DEFAULT_RESULT_LAYOUTS;
+pub use select_and_scatter_expander::SELECT_AND_SCATTER_EXPANDER;
 pub use splitk_rewriter::{SPLITK_REWRITER, SplitkRewriter};
+pub use spmd_partitioner::partition;
 pub use stable_sort_expander::STABLE_SORT_EXPANDER;
 pub use transposed_state::TRANSPOSED_STATE;
+pub use tree_reduction_rewriter::TREE_REDUCTION_REWRITER;
 
 use memplan_memory::Compiler;
 
@@ -39,6 +55,7 @@ use crate::{AnyPass, find};
 pub fn of_compiler(name: &str, compiler: &Compiler) -> Option<AnyPass> {
     let pass = find(name)?;
     Some(match pass.name() {
+        "gemm-workspace" => GemmWorkspace { bytes: compiler.gemm_workspace }.into(),
         "instruction-fusion" => InstructionFusion { rules: compiler.instruction_fusion }.into(),
         "library-fusion" => LibraryFusion { rules: compiler.library }.into(),
         "splitk-rewriter" => SplitkRewriter { rules: compiler.splitk }.into(),

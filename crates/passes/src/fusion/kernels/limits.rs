@@ -4,7 +4,7 @@ use memplan_ir::{ArrayShape, Instruction, InstructionId, Module, Op, Opcode};
 use memplan_memory::ContractionRules;
 
 use super::super::report::Verdict;
-use super::{Grouper, Kernel, KernelId, Usage};
+use super::{Grouper, Kernel, KernelId, Usage, strides};
 use crate::cost::{self, CostClass, Hero};
 
 impl Grouper<'_> {
@@ -109,6 +109,7 @@ impl Grouper<'_> {
                     || usage.evaluations > 1
                     || !self.has_epilogue(hero, id)
                     || !self.stores_no_more(id, hero, kernel)
+                    || !self.stores_by_rules(id, hero, kernel)
                 {
                     return Err(Verdict::Epilogue(opcode));
                 }
@@ -125,6 +126,7 @@ impl Grouper<'_> {
                 if let Some(hero) = usage.feeds
                     && !(self.contraction(hero).prologue
                         && fits_prologue(self.module, id)
+                        && self.loads_by_rules(id, hero, kernel)
                         && self.loads_no_more(id, self.contraction(hero))
                         && (!self.contraction(hero).unary_prologue || self.is_unary(id)))
                 {
@@ -221,6 +223,62 @@ impl Grouper<'_> {
         let bytes = |id| self.bytes[id];
         let read = self.distinct_arrays_read(id).into_iter().map(bytes).fold(0, u64::saturating_add);
         rules.tolerance.is_none_or(|tolerance| read <= bytes(id).saturating_add(tolerance.0))
+            || rules.by_strides && self.scales_by_row(id)
+    }
+
+    /// Whether an instruction computes its elements from two arrays of which one repeats what the caller gives: Triton's
+    /// kernels in XLA take it in, however much is loaded for it.
+    fn scales_by_row(&self, id: InstructionId) -> bool {
+        let instruction = &self.module.instructions[id];
+        let is_given = |&operand: &InstructionId| {
+            let broadcast = &self.module.instructions[operand];
+            let is_broadcast = matches!(broadcast.op, Op::Broadcast { .. });
+            let source = || &self.module.instructions[broadcast.operands[0]].op;
+            is_broadcast && matches!(source(), Op::Parameter { .. } | Op::Constant(_))
+        };
+        instruction.operands.len() == 2
+            && cost::is_pointwise(self.module, id)
+            && instruction.operands.iter().any(is_given)
+    }
+
+    /// Whether what a dot loads lies as its loader asks.
+    fn loads_by_rules(&self, id: InstructionId, hero: Hero, kernel: &Kernel) -> bool {
+        if !self.contraction(hero).by_strides {
+            return true;
+        }
+        match self.module.instructions[id].op {
+            _ if kernel.hero.is_some_and(|(dot, _)| is_complex(self.module, dot)) => false,
+            Op::Iota { .. } => false,
+            Op::Transpose { .. } => strides::loads_stretches(self.module, self.users, id, &kernel.members),
+            _ => true,
+        }
+    }
+
+    /// Whether a kernel stores what it multiplies as its rules ask.
+    fn stores_by_rules(&self, id: InstructionId, hero: Hero, kernel: &Kernel) -> bool {
+        let rules = self.contraction(hero);
+        match hero {
+            Hero::Dot if rules.by_strides => {
+                !is_complex(self.module, id)
+                    && strides::stores_stretches(self.module, self.users, id, &kernel.members)
+            }
+            Hero::Convolution if rules.windows_outside_tiles => self.lies_as_stored(id),
+            _ => true,
+        }
+    }
+
+    /// Whether all who read a result leave its elements where they are, within their tiles.
+    fn lies_as_stored(&self, id: InstructionId) -> bool {
+        let array = |id| self.module.shape(id).as_array();
+        let order = |id| array(id).map(|array| (&array.dimensions, array.minor_to_major()));
+        self.users.of(id).iter().all(|&user| {
+            cost::moves_no_bytes(self.module, user)
+                || !matches!(
+                    self.module.instructions[user].op,
+                    Op::Reshape { .. } | Op::Transpose { .. } | Op::Copy
+                )
+                || order(user) == order(id)
+        })
     }
 
     /// Whether an instruction computes its elements from those of a single array, beside smaller ones that are broadcast.
@@ -239,6 +297,11 @@ impl Grouper<'_> {
         let stored = kernel.roots.iter().map(|&root| bytes(root)).fold(0, u64::saturating_add);
         tolerance.is_none_or(|tolerance| stored <= bytes(id).saturating_add(tolerance.0))
     }
+}
+
+/// Whether an instruction makes complex numbers, which kernels with strides do not multiply.
+fn is_complex(module: &Module, id: InstructionId) -> bool {
+    module.shape(id).as_array().is_some_and(|array| array.element_type.is_complex())
 }
 
 /// The operands that an instruction overwrites.

@@ -31,6 +31,7 @@ mod needs;
 mod row_dimensions;
 mod row_tiles;
 mod siblings;
+mod strides;
 
 use cranelift_entity::{EntitySet, SecondaryMap};
 use memplan_analysis::CallGraph;
