@@ -116,7 +116,7 @@ fn owner(file: &str) -> Owner {
         true => folder.starts_with('-') && file.contains(*folder),
         false => file.contains(*folder),
     };
-    match FRAMEWORKS.iter().any(|folder| is_framework(&folder)) {
+    match FRAMEWORKS.iter().any(is_framework) {
         true => Owner::Framework,
         false if is_package => Owner::Package,
         false => Owner::User,
@@ -135,7 +135,8 @@ fn common_folder<'a>(files: impl Iterator<Item = &'a str>) -> usize {
     let folders = files.filter(|file| owner(file) == Owner::User).map(folder_of);
     let common = folders.reduce(|common, folder| {
         let n = common.bytes().zip(folder.bytes()).take_while(|(a, b)| a == b).count();
-        folder_of(&common[..common.floor_char_boundary(n)])
+        let end = (0..=n).rev().find(|&end| common.is_char_boundary(end)).unwrap_or(0);
+        folder_of(&common[..end])
     });
     common.map_or(0, str::len)
 }

@@ -429,7 +429,8 @@ fn names_of_values_that_do_not_exist_are_refused() {
     let source = two_values();
     let placement =
         place(&source.in_order(vec![0, 1]), &target(), &PlaceOptions::default()).expect("there are places");
-    let breaks: [(&str, fn(&mut Source, ValueId)); 3] = [
+    type Break = fn(&mut Source, ValueId);
+    let breaks: [(&str, Break); 3] = [
         ("read", |source, stray| source.operations[1].reads.push(stray)),
         ("written", |source, stray| source.operations[0].writes.push(stray)),
         ("the first of a group", |source, stray| source.values[ValueId::from_u32(1)].group = stray),

@@ -127,7 +127,11 @@ impl Writer<'_> {
         let mut sources: Vec<InstructionId> = Vec::new();
         let mut seen: FxHashSet<InstructionId> = FxHashSet::default();
         for &operand in run.iter().flat_map(|&copy| &self.module.instructions[copy].operands) {
-            let is_array = matches!(self.module.shape(operand), Shape::Array(_));
+            // A select needs a zero of as many elements, which are not known where extents are dynamic.
+            let is_array = match self.module.shape(operand) {
+                Shape::Array(array) => self.tie == Tie::Barrier || !array.is_dynamic(),
+                _ => false,
+            };
             let is_source = is_array && !copies.contains(&operand) && !self.is_of_constants(operand);
             if is_source && seen.insert(operand) {
                 sources.push(operand);

@@ -119,16 +119,18 @@ impl Body<'_, '_> {
         memory = match self.random.below(6) {
             0 => memory,
             1 => {
-                let seen = self.unpin(memory, kind)?;
-                self.pool.push(seen);
                 // Not state itself: a reference and an array that change places in a loop are refused.
+                let seen = self.unpin(memory, kind)?;
+                let read = self.computation.unary(UnaryOp::Negate, seen)?;
+                self.pool.push(read);
                 let other = self.of_kind(kind)?;
                 let other = self.computation.unary(UnaryOp::Negate, other)?;
                 self.pin(other)?
             }
             2 => {
                 let seen = self.unpin(memory, kind)?;
-                self.pool.push(seen);
+                let read = self.computation.unary(UnaryOp::Negate, seen)?;
+                self.pool.push(read);
                 self.pin(seen)?
             }
             _ => self.in_place_call(OVERWRITES, memory, reference(kind))?,
