@@ -120,11 +120,11 @@ impl<'a> Listed<'a> {
         let n = self.ids.len();
         let mut users: Vec<Vec<u32>> = vec![Vec::new(); n];
         let mut n_awaited = vec![0u32; n];
-        for at in 0..n {
+        for (at, n_awaited) in n_awaited.iter_mut().enumerate() {
             let awaited = [&self.operands[at][..], &self.control_predecessors[at]].concat();
             for before in unique(&awaited) {
                 users[before as usize].push(at as u32);
-                n_awaited[at] += 1;
+                *n_awaited += 1;
             }
         }
         let mut order: Vec<u32> = (0..n as u32).filter(|&at| n_awaited[at as usize] == 0).collect();

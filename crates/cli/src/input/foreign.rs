@@ -147,7 +147,7 @@ fn holds_module(bytes: &[u8]) -> bool {
 /// Lines as loggers of XLA, TensorFlow and Python write them, or a trace of calls.
 fn is_log(bytes: &[u8]) -> bool {
     let is_logged = |line: &str| {
-        let time = line.trim_start_matches(|c: char| matches!(c, 'I' | 'W' | 'E' | 'F' | '['));
+        let time = line.trim_start_matches(['I', 'W', 'E', 'F', '[']);
         let begins =
             |n| time.as_bytes().get(..n).is_some_and(|digits: &[u8]| digits.iter().all(u8::is_ascii_digit));
         // `2026-11-23 20:05:01`, `E1123 20:05:01.123456`, `Traceback (most recent call last):`
