@@ -44,8 +44,8 @@ class Totals:
     temp: int
     #: ``arguments + outputs - aliased + constants + temp``.
     total: int
-    #: What every plan for this schedule takes in total, whichever values share bytes: where ``total`` is equal to it, the
-    #: total is proved to be minimal.
+    #: What every plan for this schedule takes in total, whichever values share bytes: where ``total`` is equal to
+    #: it, the total is proved to be minimal.
     total_lower_bound: int
     #: Most bytes live at one moment.
     peak_live: int
