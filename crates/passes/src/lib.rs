@@ -140,7 +140,8 @@ pub use xla::{
     DOT_DECOMPOSER, FLOAT_NORMALIZATION, GEMM_WORKSPACE, GemmWorkspace, INSTRUCTION_FUSION,
     InstructionFusion, LIBRARY_FUSION, LibraryFusion, REDUCE_WINDOW_REWRITER, RESHAPE_DECOMPOSER,
     RESHAPE_DECOMPOSER_OF_RESULTS, SELECT_AND_SCATTER_EXPANDER, SPLITK_REWRITER, STABLE_SORT_EXPANDER,
-    SplitkRewriter, TRANSPOSE_FOLDING, TRANSPOSED_STATE, TREE_REDUCTION_REWRITER, of_compiler, partition,
+    SplitkRewriter, TRANSPOSE_FOLDING, TRANSPOSED_STATE, TREE_REDUCTION_REWRITER, WINDOWS_OUTSIDE_LANES,
+    of_compiler, partition,
 };
 
 /// What takes at most so many bytes is as good as nothing: the alignment of a buffer is no smaller on any target.
@@ -215,6 +216,7 @@ pub const FOREIGN: &[&dyn Pass] = &[
     &TRANSPOSED_STATE,
     &TREE_REDUCTION_REWRITER,
     &WHILE_INVARIANT_CODE_MOTION_OF_ALL,
+    &WINDOWS_OUTSIDE_LANES,
 ];
 
 /// The pass with a name.

@@ -25,6 +25,7 @@ mod spmd_partitioner;
 mod stable_sort_expander;
 mod transposed_state;
 mod tree_reduction_rewriter;
+mod windows_outside_lanes;
 
 pub use bfloat16_propagation::BFLOAT16_PROPAGATION;
 pub use change_op_data_type::CHANGE_OP_DATA_TYPE;
@@ -46,6 +47,7 @@ pub use spmd_partitioner::partition;
 pub use stable_sort_expander::STABLE_SORT_EXPANDER;
 pub use transposed_state::TRANSPOSED_STATE;
 pub use tree_reduction_rewriter::TREE_REDUCTION_REWRITER;
+pub use windows_outside_lanes::WINDOWS_OUTSIDE_LANES;
 
 use memplan_memory::Compiler;
 
