@@ -275,12 +275,15 @@ fn bf16_to_f32(bits: u16) -> f32 {
     f32::from_bits((bits as u32) << 16)
 }
 
-/// The bits of the bfloat16 nearest to `x`. A NaN keeps its leading bits.
+/// The bits of the bfloat16 nearest to `x`. A NaN keeps its leading bits. Without a branch, so that it is done for many
+/// numbers at once.
 fn bf16_from_f32(x: f32) -> u16 {
-    if x.is_nan() {
-        return leading_bits_of_nan(x, 7);
-    }
-    half::bf16::from_f32(x).to_bits()
+    let bits = x.to_bits();
+    let rounded = (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16;
+    let leading = (bits >> 16) as u16;
+    // Where no leading mantissa bit is set, this would be an infinity.
+    let nan = leading | u16::from(leading & 0x7f == 0) << 6;
+    if x.is_nan() { nan } else { rounded }
 }
 
 /// The `f32` of a half-precision number, given by its bits. A NaN keeps its bits.
@@ -293,21 +296,15 @@ fn f16_to_f32(bits: u16) -> f32 {
     half::f16::from_bits(bits).to_f32()
 }
 
-/// The bits of the half-precision number nearest to `x`. A NaN keeps its leading bits.
+/// The bits of the half-precision number nearest to `x`. A NaN keeps its leading bits; it becomes the quiet NaN where none
+/// of those is set.
 fn f16_from_f32(x: f32) -> u16 {
     if x.is_nan() {
-        return leading_bits_of_nan(x, 10);
+        let bits = x.to_bits();
+        let (sign, mantissa) = ((bits >> 16) as u16 & 0x8000, (bits >> 13) as u16 & 0x3ff);
+        return sign | 0x7c00 | if mantissa == 0 { 0x200 } else { mantissa };
     }
     half::f16::from_f32(x).to_bits()
-}
-
-/// The NaN of `mantissa_bits` in 16 bits with the sign and the leading mantissa bits of `x`; the quiet NaN where those
-/// bits are all 0.
-fn leading_bits_of_nan(x: f32, mantissa_bits: u32) -> u16 {
-    let sign = (x.to_bits() >> 16) as u16 & 0x8000;
-    let mantissa = (x.to_bits() & 0x7f_ffff) >> (23 - mantissa_bits);
-    let mantissa = if mantissa == 0 { 1 << (mantissa_bits - 1) } else { mantissa };
-    sign | 0x7fff & !((1 << mantissa_bits) - 1) | mantissa as u16
 }
 
 fn complex32_from_bytes(b: [u8; 8]) -> Complex32 {
