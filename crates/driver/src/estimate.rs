@@ -14,7 +14,7 @@ use memplan_passes as passes;
 use memplan_passes::{Context, InsertedCopy, PassError, Pipeline, Report, RunOptions};
 use memplan_planner as plan;
 use memplan_planner::{
-    AsXla, AssignOptions, Method, PeakReport, PlaceOptions, PlanError, PlanOptions, Planned, ProgramCost,
+    AsXla, AssignOptions, PeakReport, PlaceOptions, PlanError, PlanOptions, Planned, ProgramCost,
     ScheduleOptions, Sharing, TakeOver,
 };
 
@@ -134,7 +134,7 @@ fn passes_of(compiler: &Compiler) -> Result<Pipeline, EstimateError> {
 /// One-pass orders as the compiler tries them, and its ways of sharing and packing.
 fn plan_options(compiler: &Compiler) -> PlanOptions {
     let method = |scheduler: &Scheduler| match scheduler {
-        Scheduler::List => Method::List,
+        Scheduler::List => plan::LIST_AS_XLA,
         Scheduler::DepthFirst => plan::DEPTH_FIRST_AS_XLA,
         Scheduler::PostOrder => plan::POST_ORDER_AS_XLA,
         Scheduler::BreadthFirst => plan::BREADTH_FIRST_AS_XLA,

@@ -1,4 +1,4 @@
-//! Orders of a computation's instructions as XLA's memory schedulers find them, replayed on instructions rather than on nodes: what
+//! Orders of a module's instructions as XLA's memory schedulers find them, replayed on instructions rather than on nodes: what
 //! only passes values on has users and operands like any other, and that is what these schedulers count.
 //!
 //! | order | visits next | source |
@@ -6,19 +6,28 @@
 //! | depth-first | the operand with more extra users behind it, then with more bytes, then by name | XLA's `DFSMemoryScheduler` |
 //! | post-order | control predecessors, then operands from left to right | XLA's `MakeInstructionPostOrder` |
 //! | breadth-first | what has been ready longest | XLA's `BFScheduler` |
+//! | list | what frees the most, less what it takes, then what has more users, then what became ready last | XLA's `ListMemoryScheduler` |
 //!
-//! What is behind an operand counts once for each way that leads to it. XLA keeps these sums from overflowing: there are no more extra
-//! users than instructions, and no more bytes than those of the instructions so far, in post-order. In deep programs almost
-//! all sums are at these limits, and then it is the latest operand in post-order that is visited first.
+//! XLA orders the whole module by each scheduler, and keeps the one with the lowest peak ([`Buffers::peak`]). On modules that
+//! it has scheduled itself, depth-first and post-order give its order to the instruction wherever they have the lowest peak; list
+//! gives its peak, and differs where several instructions do as well.
+//!
+//! What is behind an operand counts once for each way that leads to it; parameters and constants count for nothing. XLA keeps
+//! these sums from overflowing: there are no more extra users than instructions, and no more bytes than those of the
+//! instructions so far, in post-order. In deep programs almost all sums are at these limits, and then it is the latest
+//! operand in post-order that is visited first.
 //!
 //! n log n in instructions and operands.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use memplan_ir::{ComputationId, InstructionId, Module, Op, Role};
 use memplan_memory::Target;
 use memplan_plan::Method;
 use rustc_hash::FxHashMap;
+
+use crate::buffers_as_xla::Buffers;
 
 /// XLA's depth-first order, among those that come with a region.
 pub const DEPTH_FIRST_AS_XLA: Method = Method::Given(0);
@@ -28,36 +37,48 @@ pub const POST_ORDER_AS_XLA: Method = Method::Given(1);
 /// XLA's breadth-first order, among those that come with a region.
 pub const BREADTH_FIRST_AS_XLA: Method = Method::Given(2);
 
-/// All orders that are read off instructions, by their numbers.
+/// XLA's list order, among those that come with a region.
+pub const LIST_AS_XLA: Method = Method::Given(3);
+
+/// All orders that are read off instructions, by their numbers, for each computation; callees come first.
 pub(crate) fn given_orders(
     module: &Module,
     target: &Target,
-    computation: ComputationId,
-) -> [Vec<InstructionId>; 3] {
-    let listed = Listed::new(module, target, computation);
-    let post_order = listed.post_order();
-    let depth_first = listed.depth_first(&post_order);
-    let breadth_first = listed.breadth_first();
-    [depth_first, post_order, breadth_first]
-        .map(|order| order.into_iter().map(|at| listed.ids[at as usize]).collect())
+    computations: &[ComputationId],
+) -> Vec<[Vec<InstructionId>; 4]> {
+    let mut peaks: FxHashMap<ComputationId, u64> = FxHashMap::default();
+    let orders = computations.iter().map(|&computation| {
+        let listed = Listed::new(module, target, computation);
+        let buffers = Buffers::new(&listed, |id| {
+            let called = module.instructions[id].called.iter();
+            called.filter_map(|called| peaks.get(called)).copied().max().unwrap_or(0)
+        });
+        let post_order = listed.post_order();
+        let list = listed.list(&buffers, &post_order);
+        peaks.insert(computation, buffers.peak(&list));
+        [listed.depth_first(&post_order), post_order, listed.breadth_first(), list]
+            .map(|order| order.into_iter().map(|at| listed.ids[at as usize]).collect())
+    });
+    orders.collect()
 }
 
 /// The instructions of a computation by their place in its list.
-struct Listed<'a> {
-    module: &'a Module,
-    ids: &'a [InstructionId],
-    operands: Vec<Vec<u32>>,
+pub(crate) struct Listed<'a> {
+    pub(crate) module: &'a Module,
+    pub(crate) target: &'a Target,
+    pub(crate) ids: &'a [InstructionId],
+    pub(crate) operands: Vec<Vec<u32>>,
     control_predecessors: Vec<Vec<u32>>,
     /// How many instructions use each.
     n_users: Vec<u32>,
     has_control_successors: Vec<bool>,
     /// Bytes that each defines, tables of addresses included.
     bytes: Vec<u64>,
-    root: u32,
+    pub(crate) root: u32,
 }
 
 impl<'a> Listed<'a> {
-    fn new(module: &'a Module, target: &Target, computation: ComputationId) -> Listed<'a> {
+    fn new(module: &'a Module, target: &'a Target, computation: ComputationId) -> Listed<'a> {
         let body = &module.computations[computation];
         let ids = &body.instructions;
         let places: FxHashMap<InstructionId, u32> = ids.iter().copied().zip(0..).collect();
@@ -65,6 +86,7 @@ impl<'a> Listed<'a> {
         let instructions = || ids.iter().map(|&id| &module.instructions[id]);
         let mut listed = Listed {
             module,
+            target,
             ids,
             operands: instructions().map(|instruction| of(&instruction.operands)).collect(),
             control_predecessors: instructions().map(|i| of(&i.control_predecessors)).collect(),
@@ -96,6 +118,12 @@ impl<'a> Listed<'a> {
         let mut behind = vec![(0u64, 0u64); n];
         let mut all_bytes = 0u64;
         for &at in post_order {
+            if matches!(
+                self.module.instructions[self.ids[at as usize]].op,
+                Op::Parameter { .. } | Op::Constant(_)
+            ) {
+                continue;
+            }
             let own = self.bytes[at as usize];
             all_bytes = all_bytes.saturating_add(own);
             let mut sum = (u64::from(self.n_users[at as usize].saturating_sub(1)), own);
@@ -116,17 +144,62 @@ impl<'a> Listed<'a> {
         })
     }
 
-    fn breadth_first(&self) -> Vec<u32> {
+    /// For each instruction, those that wait for it, and for how many it waits itself.
+    fn waiting(&self) -> (Vec<Vec<u32>>, Vec<u32>) {
         let n = self.ids.len();
-        let mut users: Vec<Vec<u32>> = vec![Vec::new(); n];
+        let mut after: Vec<Vec<u32>> = vec![Vec::new(); n];
         let mut n_awaited = vec![0u32; n];
         for (at, n_awaited) in n_awaited.iter_mut().enumerate() {
             let awaited = [&self.operands[at][..], &self.control_predecessors[at]].concat();
             for before in unique(&awaited) {
-                users[before as usize].push(at as u32);
+                after[before as usize].push(at as u32);
                 *n_awaited += 1;
             }
         }
+        (after, n_awaited)
+    }
+
+    fn list(&self, buffers: &Buffers, post_order: &[u32]) -> Vec<u32> {
+        let n = self.ids.len() as u32;
+        let (after, mut n_awaited) = self.waiting();
+        let mut n_reads = buffers.n_reads().to_vec();
+        let mut readers: Vec<Vec<u32>> = vec![Vec::new(); n_reads.len()];
+        for at in 0..n {
+            buffers.read(at).iter().for_each(|&buffer| readers[buffer as usize].push(at));
+        }
+        let mut ready = Ready::default();
+        let mut order: Vec<u32> = Vec::with_capacity(n as usize);
+        let is_first = |at: &u32| n_awaited[*at as usize] == 0;
+        for at in post_order.iter().copied().filter(is_first) {
+            ready.set(at, buffers.freed(at, &n_reads), self.n_users[at as usize]);
+        }
+        while let Some(at) = ready.take() {
+            order.push(at);
+            let mut last_reads = Vec::new();
+            for &buffer in buffers.read(at) {
+                n_reads[buffer as usize] -= 1;
+                if n_reads[buffer as usize] == 1 {
+                    last_reads.push(buffer);
+                }
+            }
+            for &next in &after[at as usize] {
+                n_awaited[next as usize] -= 1;
+                if n_awaited[next as usize] == 0 {
+                    ready.set(next, buffers.freed(next, &n_reads), self.n_users[next as usize]);
+                }
+            }
+            for reader in last_reads.into_iter().flat_map(|buffer| readers[buffer as usize].iter().copied()) {
+                if ready.has(reader) {
+                    ready.set(reader, buffers.freed(reader, &n_reads), self.n_users[reader as usize]);
+                }
+            }
+        }
+        order
+    }
+
+    fn breadth_first(&self) -> Vec<u32> {
+        let n = self.ids.len();
+        let (users, mut n_awaited) = self.waiting();
         let mut order: Vec<u32> = (0..n as u32).filter(|&at| n_awaited[at as usize] == 0).collect();
         let mut next = 0;
         while next < order.len() {
@@ -166,6 +239,42 @@ impl<'a> Listed<'a> {
     }
 }
 
+/// Instructions that could run now.
+#[derive(Default)]
+struct Ready {
+    /// Bytes freed, users, a number that grows with time; and the instruction.
+    queue: BTreeMap<(i64, u32, u32), u32>,
+    keys: FxHashMap<u32, (i64, u32, u32)>,
+    n_entered: u32,
+}
+
+impl Ready {
+    fn has(&self, at: u32) -> bool {
+        self.keys.contains_key(&at)
+    }
+
+    /// Adds an instruction, or says anew what it frees.
+    fn set(&mut self, at: u32, freed: i64, n_users: u32) {
+        if let Some(&old) = self.keys.get(&at) {
+            if (old.0, old.1) == (freed, n_users) {
+                return;
+            }
+            self.queue.remove(&old);
+        }
+        let key = (freed, n_users, self.n_entered);
+        self.n_entered += 1;
+        self.queue.insert(key, at);
+        self.keys.insert(at, key);
+    }
+
+    /// The one that frees the most.
+    fn take(&mut self) -> Option<u32> {
+        let (_, at) = self.queue.pop_last()?;
+        self.keys.remove(&at);
+        Some(at)
+    }
+}
+
 /// The elements of a list, each once.
 fn unique(list: &[u32]) -> impl Iterator<Item = u32> {
     let mut sorted = list.to_vec();
@@ -175,7 +284,7 @@ fn unique(list: &[u32]) -> impl Iterator<Item = u32> {
 }
 
 /// Bytes of an address in the table of a tuple.
-const ADDRESS: u64 = 8;
+pub(crate) const ADDRESS: u64 = 8;
 
 fn defined_bytes(module: &Module, target: &Target, id: InstructionId) -> u64 {
     let (op, shape) = (&module.instructions[id].op, module.shape(id));

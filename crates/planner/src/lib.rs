@@ -28,6 +28,7 @@
 //! ```
 
 mod assign;
+mod buffers_as_xla;
 mod cost;
 mod error;
 mod given_orders;
@@ -43,7 +44,7 @@ mod spaces;
 pub use assign::{AssignOptions, SpacePlan, assign, assign_space, storages};
 pub use cost::ProgramCost;
 pub use error::PlanError;
-pub use given_orders::{BREADTH_FIRST_AS_XLA, DEPTH_FIRST_AS_XLA, POST_ORDER_AS_XLA};
+pub use given_orders::{BREADTH_FIRST_AS_XLA, DEPTH_FIRST_AS_XLA, LIST_AS_XLA, POST_ORDER_AS_XLA};
 pub use lifetimes::{Lifetime, lifetimes};
 pub use memplan_plan::{
     AsXla, Effort, HoleOptions, Home, Load, Method, PlaceError, PlaceOptions, RegionError, RegionReport,

@@ -76,8 +76,9 @@ pub fn schedule_with(
 ) -> Result<(Schedule, ScheduleReport), ScheduleError> {
     let (mut regions, nodes) = regions(module, aliasing, target, results);
     if options.methods.iter().any(|method| matches!(method, Method::Given(_))) {
-        for (region, nodes) in regions.values_mut().zip(nodes.values()) {
-            let orders = given_orders(module, target, nodes.computation);
+        let computations: Vec<ComputationId> = nodes.values().map(|nodes| nodes.computation).collect();
+        let orders = given_orders(module, target, &computations);
+        for ((region, nodes), orders) in regions.values_mut().zip(nodes.values()).zip(orders) {
             region.given = orders.iter().map(|order| nodes.among(order)).collect();
         }
     }

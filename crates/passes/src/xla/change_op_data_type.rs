@@ -1,4 +1,4 @@
-//! `change-op-data-type`: products and convolutions of half precision, in single precision.
+//! `change-op-data-type`: products and convolutions in a type that the libraries have.
 //!
 //! ```text
 //!   d = f16[64,64] dot(x, y)      =>      xw = f32[64,64] convert(x)
@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The libraries of XLA's CPU compiler multiply no f16 (seen on jaxlib 0.10.2), so all three arrays are in memory once more, and
-//! twice as wide. Left alone: operands of two types. *Changed* means that there was such a product.
+//! twice as wide. Nor do they multiply integers to floats: the operands become floats before. Left alone: f16 and another
+//! type. *Changed* means that there was such a product.
 
 use memplan_ir::{ArrayShape, ElementType, InstructionId, Module, Op, Shape};
 
@@ -18,7 +19,7 @@ use crate::{Context, PassError, PassFn};
 /// The pass.
 pub const CHANGE_OP_DATA_TYPE: PassFn = PassFn {
     name: "change-op-data-type",
-    description: "multiply in f32 what is f16, as XLA's CPU compiler does",
+    description: "multiply in f32 what is f16, and in floats what integers are multiplied to, as XLA's CPU compiler does",
     run,
 };
 
@@ -33,14 +34,20 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
 
 fn widen(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let operands = [r.operand(id, 0), r.operand(id, 1)];
-    if operands.iter().any(|&operand| r.element_type(operand) != Some(ElementType::F16)) {
-        return None;
-    }
     let result = r.array(id)?.clone();
+    let are_all =
+        |is: fn(ElementType) -> bool| operands.iter().all(|&operand| r.element_type(operand).is_some_and(is));
+    let wide = if are_all(|t| t == ElementType::F16) {
+        ElementType::F32
+    } else if are_all(ElementType::is_integral) && result.element_type.is_floating() {
+        result.element_type
+    } else {
+        return None;
+    };
     let op = r.op(id).clone();
-    let wide = operands.map(|operand| converted(r, operand, ElementType::F32));
-    let product = ArrayShape { element_type: ElementType::F32, layout: None, ..result.clone() };
-    let product = r.emit(op, wide, Shape::Array(product));
+    let operands = operands.map(|operand| converted(r, operand, wide));
+    let product = ArrayShape { element_type: wide, layout: None, ..result.clone() };
+    let product = r.emit(op, operands, Shape::Array(product));
     Some(converted(r, product, result.element_type))
 }
 

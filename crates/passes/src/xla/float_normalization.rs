@@ -186,6 +186,11 @@ impl Widen<'_> {
             self.module.list(id);
             let narrow = self.module.instructions[id].shape;
             let Some(wide) = wide_shape(self.module.shape(id)) else { continue };
+            if matches!(self.module.instructions[id].op, Op::Constant(_)) {
+                let wide = self.module.intern(wide);
+                rounded.insert(id, self.convert(id, wide));
+                continue;
+            }
             self.module.set_shape(id, wide);
             if self.module.instructions[id].op.is_elementwise() {
                 let wide = self.module.instructions[id].shape;
@@ -205,9 +210,10 @@ impl Widen<'_> {
         }
         let computes_numbers = self.module.instructions_of(computation).all(|(_, instruction)| {
             instruction.op.is_elementwise()
-                || matches!(instruction.op, Op::Parameter { .. } | Op::Tuple | Op::Broadcast { .. })
-                || matches!(instruction.op, Op::Constant(_))
-                    && wide_shape(self.module.shape_of(instruction.shape)).is_none()
+                || matches!(
+                    instruction.op,
+                    Op::Parameter { .. } | Op::Tuple | Op::Broadcast { .. } | Op::Constant(_)
+                )
         });
         let body = computes_numbers.then(|| {
             let name = self.names.fresh(&self.module.computations[computation].name.clone());
