@@ -141,10 +141,20 @@ impl Separate<'_> {
             let changes = self.flow.values[state].kind == ValueKind::ExitPhi
                 && self.flow.positions.instruction(definition) == id;
             let leaf = leaf_of(self.module, user, number);
-            if !changes || !matches!(self.module.shape(leaf), Shape::Array(_)) {
+            if !changes {
                 continue;
             }
             let (old, new) = (self.class_of_leaf(leaf), self.class(state));
+            match self.module.shape(leaf) {
+                Shape::Array(_) => {}
+                // What the loop leaves is in the memory that the reference stands for, whoever's that is. A reference has
+                // one user and cannot be a copy, so that there is nothing to do where this fails.
+                Shape::Buffer(_) => {
+                    _ = self.join(old, new, Some(node));
+                    continue;
+                }
+                _ => continue,
+            }
             let n_uses = uses.entry(old).or_default();
             let joined = match *n_uses {
                 1 => self.join(old, new, Some(node)),
