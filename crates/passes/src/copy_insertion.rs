@@ -14,10 +14,11 @@
 //! ```
 //!
 //! Each computation is treated after those it calls. Within one, *classes* are values that share a buffer there;
-//! every class has the instruction that first writes it. Joining an older class with a newer one asks that every
-//! reader of the older runs before the first writer of the newer; that is possible unless such a reader depends on
-//! that writer (XLA inserts all copies that might be needed and then removes them one by one in program order, see
-//! its copy insertion; here a copy is inserted only when joining fails).
+//! every class has the instruction that first writes it. What a call or a loop leaves in the place of an operand is of
+//! that operand's class. Joining an older class with a newer one asks that every reader of the older runs before the
+//! first writer of the newer; that is possible unless such a reader depends on that writer (XLA inserts all copies that
+//! might be needed and then removes them one by one in program order, see its copy insertion; here a copy is inserted
+//! only when joining fails).
 //!
 //! Requires a flat call graph. Leaves scheduled modules alone: their order is given, and so are their copies.
 //! Idempotent: what was joined once joins again without a copy. Changed: whether a copy or dependency was added.
@@ -86,8 +87,9 @@ fn insert_copies(module: &mut Module, target: &Target, report: &mut CopyReport) 
     let given = given_parameters(module, &flow);
     let facts =
         Facts { target, graph: &graph, flow: &flow, in_place: &in_place, readers: &readers, given: &given };
+    let mut overwritten = FxHashMap::default();
     for &computation in graph.sequential() {
-        let mut separate = Separate::new(module, &mut names, facts, computation, report);
+        let mut separate = Separate::new(module, &mut names, facts, computation, &mut overwritten, report);
         separate.updates_in_place()?;
         separate.receives()?;
         separate.results()?;
@@ -173,6 +175,9 @@ struct ClassData {
     outside: Vec<ValueId>,
 }
 
+/// The values from outside that a called computation has overwritten, each with the value that it returns in its place.
+type Overwritten = FxHashMap<ComputationId, Vec<(ValueId, ValueId)>>;
+
 /// The work on one computation.
 struct Separate<'a> {
     module: &'a mut Module,
@@ -187,6 +192,10 @@ struct Separate<'a> {
     /// Values that the start of this computation declares to be overwritten, each with the result that takes its place.
     /// It has copied what others need.
     promised: Vec<(ValueId, ValueId)>,
+    /// What the computations that were treated before have overwritten.
+    overwritten: &'a mut Overwritten,
+    /// Values from outside that calls have overwritten. Nobody else reads those.
+    overwritten_by_calls: FxHashSet<ValueId>,
     /// How many of the readers of each value are in this computation.
     reads_here: FxHashMap<ValueId, u32>,
     computation: ComputationId,
@@ -222,6 +231,7 @@ impl<'a> Separate<'a> {
         names: &'a mut Names,
         Facts { target, graph, flow, in_place, readers, given }: Facts<'a>,
         computation: ComputationId,
+        overwritten: &'a mut Overwritten,
         report: &'a mut CopyReport,
     ) -> Separate<'a> {
         let mut separate = Separate {
@@ -234,6 +244,8 @@ impl<'a> Separate<'a> {
             readers,
             given,
             promised: Vec::new(),
+            overwritten,
+            overwritten_by_calls: FxHashSet::default(),
             reads_here: FxHashMap::default(),
             computation,
             nodes: Vec::new(),
@@ -403,8 +415,11 @@ impl<'a> Separate<'a> {
         self.module.instructions[id].name.clone()
     }
 
-    /// Puts the instructions into an order that keeps all dependencies. Returns whether anything changed.
+    /// Puts the instructions into an order that keeps all dependencies, and tells the caller what was overwritten. Returns
+    /// whether anything changed.
     fn finish(self) -> bool {
+        let overwritten = self.overwritten_for_caller();
+        self.overwritten.insert(self.computation, overwritten);
         if self.changed {
             sort_topologically(self.module, self.computation);
         }

@@ -99,8 +99,11 @@ impl Separate<'_> {
             .count()
     }
 
-    /// Whether a value from outside is read by this computation alone.
+    /// Whether a value from outside is read by this computation alone, or by a call that overwrites it.
     fn is_read_here_only(&self, value: ValueId, class: Class) -> bool {
+        if self.overwritten_by_calls.contains(&value) {
+            return true;
+        }
         let is_carried = |node: &Node| {
             matches!(self.module.instructions[self.nodes[*node].id].op, Op::Call { .. } | Op::Conditional)
         };

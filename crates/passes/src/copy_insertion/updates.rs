@@ -17,6 +17,10 @@ impl Separate<'_> {
                 self.enter_loop(node);
                 continue;
             }
+            if let Op::Call { .. } = self.module.instructions[id].op {
+                self.enter_call(node);
+                continue;
+            }
             let mut replaced_by: FxHashMap<(u32, ShapeIndex), ValueId> = FxHashMap::default();
             for pair in self.in_place.must_alias(self.module, id) {
                 let Some(result) = self.flow.find(id, &pair.output_index) else { continue };
@@ -118,6 +122,31 @@ impl Separate<'_> {
             }
             reference = before;
         }
+    }
+
+    /// What a call overwrites was decided when the called computation was treated: nobody else reads it. Where the classes
+    /// cannot be joined all the same, since another call is handed the old value and does not look at it, they stay two.
+    fn enter_call(&mut self, node: Node) {
+        let called = self.module.instructions[self.nodes[node].id].called[0];
+        for (old, new) in self.overwritten.get(&called).cloned().unwrap_or_default() {
+            self.overwritten_by_calls.insert(old);
+            _ = self.join(self.class(old), self.class(new), Some(node));
+        }
+    }
+
+    /// The values from outside in whose memory a called computation has put what it returns, each with what is there.
+    pub(super) fn overwritten_for_caller(&self) -> Vec<(ValueId, ValueId)> {
+        let mut overwritten = Vec::new();
+        let caller = self.graph.caller(self.computation).map(|caller| &self.module.instructions[caller].op);
+        if !matches!(caller, Some(Op::Call { .. })) {
+            return overwritten;
+        }
+        for position in self.flow.positions.of(self.module.computations[self.computation].root) {
+            let value = self.flow.value_at(position).expect("sequential");
+            let outside = &self.classes[self.class(value)].outside;
+            overwritten.extend(outside.iter().filter(|&&old| old != value).map(|&old| (old, value)));
+        }
+        overwritten
     }
 
     /// The initial state of a loop is overwritten by it, where the loop changes it.
