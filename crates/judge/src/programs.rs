@@ -13,6 +13,10 @@ use crate::{evaluate_on_devices, explain, inputs_of_devices, plan_to_run, run_in
 /// Machines of all kinds: tiled layouts, small fast memories, and none.
 pub const TARGETS: [&str; 4] = ["cpu", "gpu-h100", "tpu-v5e", "tpu-v4"];
 
+/// How much results may differ, relative to the largest element: HLO leaves the order of sums open, and what is the same in
+/// all that is summed up is multiplied instead.
+const ROUNDING: f64 = 1e-4;
+
 /// Most instructions of a text that is planned: larger ones are no better at finding mistakes.
 const MOST_INSTRUCTIONS: usize = 500;
 
@@ -105,7 +109,7 @@ pub fn judge(source: &Module, targets: &[&str]) -> Result<(), String> {
         let planned = plan_to_run(&mut module, &target).map_err(|error| format!("{name}: {error}"))?;
         let found = run_in_arena_on_devices(&module, &planned, &inputs)
             .map_err(|error| format!("{name}: {error}"))?;
-        if let Some(difference) = first_difference(&found, &meant, 1e-4) {
+        if let Some(difference) = first_difference(&found, &meant, ROUNDING) {
             return Err(format!("{name}: {difference}"));
         }
     }
@@ -121,7 +125,7 @@ fn rewritten(source: &Module, inputs: &[Vec<ir::Literal>], meant: &ir::Literal) 
             .map_err(|error| format!("rewritten for {name}: {}", explain(&error)))?;
         let found =
             evaluate_on_devices(&found.module, inputs).map_err(|error| format!("for {name}: {error}"))?;
-        if let Some(difference) = first_difference(&found, meant, 0.0) {
+        if let Some(difference) = first_difference(&found, meant, ROUNDING) {
             return Err(format!("rewritten for {name}: {difference}"));
         }
     }
