@@ -5,6 +5,9 @@ use memplan_ir::{InstructionId, Op, Role, Shape};
 
 use crate::given_orders::{ADDRESS, Listed};
 
+/// What larger buffers count as: more than any machine has, and few enough that no sum of them overflows.
+const MOST_BYTES: u64 = 1 << 40;
+
 /// The buffers of a computation. Instructions are known by their place in its list.
 pub(crate) struct Buffers {
     /// Bytes of each buffer. Those of parameters and constants are somebody else's, and count as none.
@@ -148,7 +151,7 @@ impl Values<'_> {
         let op = &self.listed.module.instructions[self.listed.ids[at]].op;
         let is_given = matches!(op, Op::Parameter { .. } | Op::Constant(_));
         let buffer = self.buffers.bytes.len() as u32;
-        self.buffers.bytes.push(if is_given { 0 } else { bytes });
+        self.buffers.bytes.push(if is_given { 0 } else { bytes.min(MOST_BYTES) });
         self.buffers.made[at].push(buffer);
         buffer
     }
