@@ -2,7 +2,10 @@
 
 use memplan_ir::Module;
 use memplan_memory::Target;
-use memplan_planner::{DEPTH_FIRST_AS_XLA, Method, POST_ORDER_AS_XLA, ScheduleOptions, schedule};
+use memplan_planner::{
+    BREADTH_FIRST_AS_XLA, DEPTH_FIRST_AS_XLA, LIST_AS_XLA, Method, POST_ORDER_AS_XLA, ScheduleOptions,
+    schedule,
+};
 
 /// The names of what the entry computation computes, in the order that one method finds.
 fn order(text: &str, method: Method) -> String {
@@ -42,11 +45,46 @@ fn bytes_decide_among_equals_then_names() {
           arg1 = f32[64] parameter(1)
           arg2 = f32[8] parameter(2)
           z = f32[8] negate(arg0)
-          l = f32[8] slice(arg1), slice={[0:8]}
+          w = f32[64] negate(arg1)
+          l = f32[8] slice(w), slice={[0:8]}
           k = f32[8] negate(arg2)
           ROOT r = (f32[8], f32[8], f32[8]) tuple(z, l, k)
         }";
-    assert_eq!(order(text, DEPTH_FIRST_AS_XLA), "l k z r");
+    assert_eq!(order(text, DEPTH_FIRST_AS_XLA), "w l k z r");
+}
+
+/// Nothing is behind parameters: not the bytes of `arg1`, nor its users.
+#[test]
+fn parameters_count_for_nothing() {
+    let text = "HloModule m
+        ENTRY main {
+          arg0 = f32[8] parameter(0)
+          arg1 = f32[64] parameter(1)
+          l = f32[8] slice(arg1), slice={[0:8]}
+          k = f32[8] negate(arg0)
+          m = f32[8] slice(arg1), slice={[8:16]}
+          ROOT r = (f32[8], f32[8], f32[8]) tuple(m, l, k)
+        }";
+    assert_eq!(order(text, DEPTH_FIRST_AS_XLA), "k l m r");
+}
+
+/// What takes one array comes before what takes four, and before that what frees as much as it takes.
+#[test]
+fn list_takes_what_frees_the_most() {
+    let text = "HloModule m
+        add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
+        ENTRY main {
+          arg0 = f32[256] parameter(0)
+          arg1 = f32[] parameter(1)
+          wide = f32[4,256] broadcast(arg0), dimensions={1}
+          sum = f32[256] reduce(wide, arg1), dimensions={0}, to_apply=add
+          small = f32[256] negate(arg0)
+          same = f32[256] exponential(small)
+          ROOT r = (f32[256], f32[256]) tuple(sum, same)
+        }";
+    assert_eq!(order(text, LIST_AS_XLA), "small same wide sum r");
+    assert_eq!(order(text, DEPTH_FIRST_AS_XLA), "wide sum small same r");
+    assert_eq!(order(text, BREADTH_FIRST_AS_XLA), "wide small sum same r");
 }
 
 /// Every step of a chain doubles what is counted behind it, so both chains reach the limits; then the bytes so far decide,

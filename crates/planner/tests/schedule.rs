@@ -89,39 +89,6 @@ fn cases_have_the_peaks_they_state() {
 }
 
 #[test]
-fn orders_of_xla_are_replayed() {
-    let text = "
-HloModule orders
-add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
-ENTRY main {
-  zero = f32[] constant(0)
-  x = f32[256] parameter(0)
-  wide = f32[4,256] broadcast(x), dimensions={1}
-  sum = f32[256] reduce(wide, zero), dimensions={0}, to_apply=add
-  small = f32[256] negate(x)
-  same = f32[256] exponential(small)
-  ROOT both = (f32[256], f32[256]) tuple(same, sum)
-}";
-    let target = Target::find("toy").expect("built in");
-    let module = prepared(text, &target);
-    for (method, expected) in [
-        // What takes 1 KiB before what takes 4, and before that what takes no more than it frees.
-        (LIST_AS_XLA, ["small", "same", "wide", "sum"]),
-        // The sum has more bytes behind it.
-        (DEPTH_FIRST_AS_XLA, ["wide", "sum", "small", "same"]),
-        (POST_ORDER_AS_XLA, ["small", "same", "wide", "sum"]),
-        (BREADTH_FIRST_AS_XLA, ["wide", "small", "sum", "same"]),
-    ] {
-        let options = ScheduleOptions { budget: 0, methods: vec![method], ..ScheduleOptions::default() };
-        let (order, _) = schedule(&module, &target, &options).expect("there is an order");
-        let name = |id: &memplan_ir::InstructionId| module.instructions[*id].name.to_string();
-        let order: Vec<String> = order.sequence(module.entry).iter().map(name).collect();
-        let found: Vec<&String> = order.iter().filter(|name| expected.contains(&name.as_str())).collect();
-        assert_eq!(found, expected, "{method:?}");
-    }
-}
-
-#[test]
 fn corpus_programs_get_legal_orders_no_worse_than_the_text() {
     let target = Target::find("gpu-h100").expect("built in");
     // The larger programs take seconds without optimization; `examples/schedules.rs` covers them.
