@@ -6,8 +6,7 @@ use memplan_analysis::Facts;
 use memplan_ir::{Module, SecondaryMap};
 use memplan_memory::Target;
 use memplan_planner::{
-    BREADTH_FIRST_AS_XLA, DEPTH_FIRST_AS_XLA, HloProgram, LIST_AS_XLA, Method, POST_ORDER_AS_XLA,
-    PlaceOptions, ScheduleOptions, ScheduleReport, place, plan, schedule,
+    HloProgram, Method, PlaceOptions, ScheduleOptions, ScheduleReport, place, plan, schedule,
 };
 use memplan_testkit::{Program, corpus};
 
