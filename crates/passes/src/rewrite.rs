@@ -344,6 +344,17 @@ impl<'m> Rewriter<'m> {
         self.emit(Op::Broadcast { dimensions: Dimensions::new() }, [scalar], shape)
     }
 
+    /// An array with its dimensions in another order: the array itself where it has that order. `None` for what is no array.
+    pub(crate) fn transpose(&mut self, id: InstructionId, order: &Dimensions) -> Option<InstructionId> {
+        if order.is_sorted() {
+            return Some(id);
+        }
+        let array = self.array(id)?;
+        let extents: Dimensions = order.iter().map(|&d| array.dimensions[d as usize]).collect();
+        let shape = Shape::array(array.element_type, extents);
+        Some(self.emit(Op::Transpose { dimensions: order.clone() }, [id], shape))
+    }
+
     /// A name that no instruction and no computation of the module has.
     pub(crate) fn fresh_name(&mut self, base: &str) -> Box<str> {
         let suffix = self.next_suffix.unwrap_or_else(|| first_free_suffix(self.module));

@@ -55,7 +55,7 @@ fn reorder_all(
         let Op::Convolution(convolution) = r.op(id).clone() else { return None };
         let orders = orders(r, id, &convolution.dimensions)?;
         let all = [&orders.input, &orders.kernel, &orders.result];
-        let is_new = all.into_iter().any(|order| !is_identity(order));
+        let is_new = all.into_iter().any(|order| !order.is_sorted());
         if is_new { reorder(r, id, *convolution, &orders) } else { None }
     });
     rewriter.finish()
@@ -105,24 +105,20 @@ fn order(first: &[i64], spatial: &Dimensions, last: &[i64]) -> Dimensions {
     first.iter().chain(spatial).chain(last).copied().collect()
 }
 
-fn is_identity(order: &Dimensions) -> bool {
-    order.iter().enumerate().all(|(i, &d)| i as i64 == d)
-}
-
 fn reorder(
     r: &mut Rewriter<'_>,
     id: InstructionId,
     mut convolution: Convolution,
     orders: &Orders,
 ) -> Option<InstructionId> {
-    let input = transposed(r, r.operand(id, 0), &orders.input)?;
-    let kernel = transposed(r, r.operand(id, 1), &orders.kernel)?;
+    let input = r.transpose(r.operand(id, 0), &orders.input)?;
+    let kernel = r.transpose(r.operand(id, 1), &orders.kernel)?;
     let result = r.array(id)?.clone();
     convolution.dimensions = renumbered(&convolution.dimensions, orders);
     let extents = orders.result.iter().map(|&d| result.dimensions[d as usize]);
     let shape = Shape::Array(ArrayShape::new(result.element_type, extents));
     let new = r.emit(Op::Convolution(Box::new(convolution)), [input, kernel], shape);
-    transposed(r, new, &inverse(&orders.result))
+    r.transpose(new, &inverse(&orders.result))
 }
 
 /// The numbers of the same dimensions in the new orders.
@@ -147,15 +143,4 @@ fn inverse(order: &Dimensions) -> Dimensions {
     let mut places = Dimensions::from_elem(0, order.len());
     (0..).zip(order).for_each(|(at, &d)| places[d as usize] = at);
     places
-}
-
-/// A transpose, where there is something to transpose.
-fn transposed(r: &mut Rewriter<'_>, id: InstructionId, order: &Dimensions) -> Option<InstructionId> {
-    if is_identity(order) {
-        return Some(id);
-    }
-    let array = r.array(id)?;
-    let extents: Dimensions = order.iter().map(|&d| array.dimensions[d as usize]).collect();
-    let shape = Shape::Array(ArrayShape::new(array.element_type, extents));
-    Some(r.emit(Op::Transpose { dimensions: order.clone() }, [id], shape))
 }

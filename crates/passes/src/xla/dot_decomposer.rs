@@ -109,15 +109,7 @@ fn canonicalize(r: &mut Rewriter<'_>, id: InstructionId, dot: Dot) -> Option<Ins
 
 /// An operand with its dimensions in another order, and then taken together.
 fn arranged(r: &mut Rewriter<'_>, id: InstructionId, order: Vec<i64>, extents: Dimensions) -> InstructionId {
-    let array = r.array(id).expect("arrays are multiplied").clone();
-    let is_in_order = order.iter().enumerate().all(|(i, &d)| i as i64 == d);
-    let transposed = if is_in_order {
-        id
-    } else {
-        let permuted = order.iter().map(|&d| array.dimensions[d as usize]);
-        let shape = Shape::Array(ArrayShape::new(array.element_type, permuted));
-        r.emit(Op::Transpose { dimensions: order.into() }, [id], shape)
-    };
+    let transposed = r.transpose(id, &order.into()).expect("arrays are multiplied");
     reshaped(r, transposed, extents)
 }
 

@@ -88,9 +88,9 @@ fn rewrite(
     let mut order: Dimensions = (0..rank as i64).collect();
     order.swap(dimension, rank - 1);
     let running = Running { reducer, initial, backward };
-    let along = transposed(r, operand, &order);
+    let along = r.transpose(operand, &order)?;
     let sums = running.sums(r, along, false);
-    Some(transposed(r, sums, &order))
+    r.transpose(sums, &order)
 }
 
 /// What is summed up over the last dimension, and from which end.
@@ -212,15 +212,4 @@ fn sliced(r: &mut Rewriter<'_>, x: InstructionId, start: i64, limit: i64) -> Ins
     *dimensions.last_mut().expect("as many as the array has") = SliceDimension { start, limit, stride: 1 };
     let shape = Shape::array(array.element_type, array.dimensions);
     r.emit(Op::Slice { dimensions }, [x], shape)
-}
-
-/// An array with its dimensions in another order, where that is another one.
-fn transposed(r: &mut Rewriter<'_>, x: InstructionId, order: &Dimensions) -> InstructionId {
-    if order.is_sorted() {
-        return x;
-    }
-    let array = r.array(x).expect("arrays are transposed");
-    let extents: Dimensions = order.iter().map(|&d| array.dimensions[d as usize]).collect();
-    let shape = Shape::array(array.element_type, extents);
-    r.emit(Op::Transpose { dimensions: order.clone() }, [x], shape)
 }

@@ -13,7 +13,7 @@
 //! matrix by columns is its transpose by rows, so the same numbers are where the libraries have them. Left alone: solves
 //! from the right, which were turned already. *Changed* means that a solve was turned.
 
-use memplan_ir::{ArrayShape, Dimensions, InstructionId, Module, Op, Shape};
+use memplan_ir::{Dimensions, InstructionId, Module, Op};
 
 use crate::rewrite::Rewriter;
 use crate::{Context, PassError, PassFn};
@@ -46,11 +46,8 @@ fn turn(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
 
 /// Matrices with rows and columns exchanged.
 fn transposed(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
-    let array = r.array(id)?;
-    let rank = array.rank();
-    let mut dimensions: Dimensions = (0..rank as i64).collect();
-    dimensions.swap(rank - 2, rank - 1);
-    let extents: Dimensions = dimensions.iter().map(|&d| array.dimensions[d as usize]).collect();
-    let shape = Shape::Array(ArrayShape::new(array.element_type, extents));
-    Some(r.emit(Op::Transpose { dimensions }, [id], shape))
+    let rank = r.array(id)?.rank();
+    let mut order: Dimensions = (0..rank as i64).collect();
+    order.swap(rank - 2, rank - 1);
+    r.transpose(id, &order)
 }
