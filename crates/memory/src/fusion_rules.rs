@@ -22,6 +22,8 @@
 //!   value, so that blocks are independent and no two cores write the same element. One kernel has at most two dots,
 //!   as fused attention has; a third operand panel would not fit beside the block.
 
+use std::collections::BTreeMap;
+
 use memplan_ir::Opcode;
 use serde::{Deserialize, Serialize};
 
@@ -69,6 +71,35 @@ pub struct FusionRules {
     pub update_shares: bool,
     /// Whether arrays into which pieces of products are written lie as products are stored, a row in each sublane.
     pub updates_lie_as_products: bool,
+    /// When reductions that leave columns compute their operand; `None`: always.
+    pub columns: Option<ColumnRules>,
+}
+
+/// What a compiler reckons with where a reduction leaves columns: a block sums up some of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ColumnRules {
+    /// Columns that a block sums up.
+    pub columns_per_block: u64,
+    /// From so many rows on, rows are split among blocks as well, and there are enough of those.
+    pub split_rows: u64,
+    /// Bytes that the machine's memory transfers a second.
+    pub bandwidth: f64,
+    /// Elements of two bytes and more that a block reads a second at most.
+    pub block_elements: f64,
+    /// Elements of one byte that a block reads a second at most.
+    pub block_bytes: f64,
+    /// Multiprocessors of the machine.
+    pub multiprocessors: f64,
+    /// Cycles of all units of one multiprocessor, in a second.
+    pub multiprocessor_cycles: f64,
+    /// Seconds to launch a kernel.
+    pub launch: f64,
+    /// Cycles of an operation on an element.
+    pub cycles: f64,
+    /// The same of operations on `f16` and `f32` that take another number, by the name of the operation.
+    pub slow: BTreeMap<String, f64>,
 }
 
 /// What a fusion has to be good for.
@@ -130,6 +161,7 @@ impl Default for FusionRules {
             reduce_epilogue: true,
             update_shares: true,
             updates_lie_as_products: false,
+            columns: None,
         }
     }
 }

@@ -47,7 +47,7 @@ pub use compiler::{
     CodeSize, Compiler, CompilerError, InstructionFusionRules, LibraryRules, Scheduler, SplitkRules,
 };
 pub use fast_memory::{FastMemoryDecision, Prefetch, SlicePrefetch, SliceTiming};
-pub use fusion_rules::{ContractionRules, FusionGoal, FusionRules};
+pub use fusion_rules::{ColumnRules, ContractionRules, FusionGoal, FusionRules};
 pub use padding::{LessPadding, RemedyKind, remedies};
 pub use plan::{Allocation, AllocationId, AllocationKind, MemoryPlan, Slice, SpaceTotals, Totals};
 pub use plan_file::{CostEntry, KindName, PlanFile, PlanFileError};

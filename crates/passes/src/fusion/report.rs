@@ -111,6 +111,9 @@ pub enum Verdict {
     /// It takes no more than the product that it is made from, whose kernel can compute it.
     #[error("not fused: the kernel of the {0} computes it, and it takes no more")]
     EndsProduct(Opcode),
+    /// The reduction that reads it leaves few columns, so few blocks would compute it.
+    #[error("not fused: the reduction leaves few columns, and would compute it in few blocks")]
+    FewColumns,
     /// Computing it several times reads too much.
     #[error("not fused: computing it in each consumer would read {moved}, the limit is {limit}")]
     MovesMore {

@@ -43,6 +43,9 @@ impl Grouper<'_> {
 
     /// Whether fusing an instruction into kernels keeps fewer bytes alive, and moves not many more.
     pub(super) fn check_cost(&self, id: InstructionId, kernels: &[KernelId]) -> Result<(), Verdict> {
+        if let Some(rules) = &self.target.fusion.columns {
+            self.check_columns(id, kernels, rules)?;
+        }
         let saved = self.bytes[id];
         let first_reader = kernels.iter().map(|&k| self.ranks[self.grouping.kernels[k].roots[0]]).max();
         // Nothing else runs between the instruction and its only reader, so its operands stay alive no longer.

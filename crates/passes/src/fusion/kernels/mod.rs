@@ -22,6 +22,7 @@
 //! serves several ([`siblings`]); only there a search for cycles is needed ([`merge`]).
 
 mod bytes;
+mod columns;
 mod epilogues;
 mod in_step;
 mod kernel;
@@ -109,6 +110,8 @@ struct Grouper<'a> {
     spans: merge::Spans,
     /// What instructions of the computation at hand are computed from.
     needs: needs::Needs,
+    /// What is not computed with the reduction that reads it, which leaves few columns.
+    kept_from_columns: EntitySet<InstructionId>,
     /// Instructions that others must run after.
     is_control_predecessor: EntitySet<InstructionId>,
     /// Entry parameters, and parts of them, of which the caller gives something up.
@@ -143,6 +146,7 @@ impl<'a> Grouper<'a> {
             positions: SecondaryMap::new(),
             spans: merge::Spans::default(),
             needs: needs::Needs::default(),
+            kept_from_columns: EntitySet::new(),
             is_control_predecessor: EntitySet::new(),
             has_given_up: module
                 .config
@@ -195,6 +199,9 @@ impl<'a> Grouper<'a> {
             return;
         }
         self.note(id, verdict);
+        if verdict == Verdict::FewColumns {
+            self.kept_from_columns.insert(id);
+        }
         let rank = match verdict {
             Verdict::Fused { .. } => {
                 kernels.iter().zip(usages).for_each(|(&kernel, usage)| self.join(id, kernel, usage));

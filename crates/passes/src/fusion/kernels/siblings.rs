@@ -230,7 +230,15 @@ impl Grouper<'_> {
     fn rank_together(&self, a: KernelId, b: KernelId, loops: &Loops, siblings: Siblings) -> Option<Rank> {
         let [first, second] = [a, b].map(|kernel| &self.grouping.kernels[kernel]);
         let (Some(loop_a), Some(loop_b)) = (&loops[a], &loops[b]) else { return None };
+        let is_kept_apart = |kernel: &Kernel, other: &Kernel| {
+            kernel
+                .roots
+                .iter()
+                .any(|&root| self.kept_from_columns.contains(root) && other.operands.contains(&root))
+        };
         let can_be_one = loop_a.space.agrees_with(&loop_b.space)
+            && !is_kept_apart(first, second)
+            && !is_kept_apart(second, first)
             && self.heroes_agree(first, second)
             && self.fit_together([a, b])
             && self.read_alike([(first, &loop_a.out_of_step), (second, &loop_b.out_of_step)]);
