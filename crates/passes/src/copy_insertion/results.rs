@@ -41,7 +41,9 @@ impl Separate<'_> {
                 self.copy_slot(slot, conflict)?;
             }
         }
-        for slot in &slots {
+        // References first: they cannot be copied, and a copy of an array waits for what reads where it is to be.
+        let (references, arrays): (Vec<&Slot>, _) = slots.iter().partition(|slot| self.is_reference(slot));
+        for slot in references.into_iter().chain(arrays) {
             let Some(before) = slot.before else { continue };
             let class = self.class_of_leaf(self.leaf(slot));
             let Err(conflict) = self.join(before, class, None) else { continue };

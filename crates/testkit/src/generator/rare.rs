@@ -119,12 +119,16 @@ impl Body<'_, '_> {
         memory = match self.random.below(6) {
             0 => memory,
             1 => {
-                // Not state itself: a reference and an array that change places in a loop are refused.
+                // What was there may become the array, and the array the reference.
                 let seen = self.unpin(memory, kind)?;
-                let read = self.computation.unary(UnaryOp::Negate, seen)?;
-                self.pool.push(read);
-                let other = self.of_kind(kind)?;
-                let other = self.computation.unary(UnaryOp::Negate, other)?;
+                let other = match self.random.below(2) {
+                    0 => array,
+                    _ => {
+                        let other = self.of_kind(kind)?;
+                        self.computation.unary(UnaryOp::Negate, other)?
+                    }
+                };
+                self.pool.push(seen);
                 self.pin(other)?
             }
             2 => {
