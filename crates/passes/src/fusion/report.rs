@@ -111,6 +111,11 @@ pub enum Verdict {
     /// It takes no more than the product that it is made from, whose kernel can compute it.
     #[error("not fused: the kernel of the {0} computes it, and it takes no more")]
     EndsProduct(Opcode),
+    /// It is a copy into a layout with more padding, which somebody asked for.
+    #[error(
+        "not fused: it is copied into a layout that takes more bytes, for those that ask for that layout"
+    )]
+    Padded,
     /// The reduction that reads it leaves few columns, so few blocks would compute it.
     #[error("not fused: the reduction leaves few columns, and would compute it in few blocks")]
     FewColumns,

@@ -19,7 +19,7 @@
 mod insist;
 mod references;
 mod updates;
-mod views;
+pub(crate) mod views;
 
 use std::sync::Arc;
 

@@ -51,7 +51,7 @@ fn reshaped_order(from: &ArrayShape, to: &ArrayShape) -> Option<Dimensions> {
 }
 
 /// The dimensions of the shortest runs whose extents have equal products, major first, those of extent one left out.
-fn common_runs(from: &[i64], to: &[i64]) -> Option<Vec<(Vec<i64>, Vec<i64>)>> {
+pub(crate) fn common_runs(from: &[i64], to: &[i64]) -> Option<Vec<(Vec<i64>, Vec<i64>)>> {
     let long = |extents: &[i64]| -> Vec<(i64, i64)> {
         (0..).zip(extents.iter().copied()).filter(|&(_, extent)| extent != 1).collect()
     };
@@ -75,6 +75,6 @@ fn common_runs(from: &[i64], to: &[i64]) -> Option<Vec<(Vec<i64>, Vec<i64>)>> {
     Some(runs)
 }
 
-fn unit_dimensions(array: &ArrayShape) -> Vec<i64> {
+pub(crate) fn unit_dimensions(array: &ArrayShape) -> Vec<i64> {
     (0..).zip(&array.dimensions).filter(|&(_, &extent)| extent == 1).map(|(d, _)| d).collect()
 }

@@ -42,7 +42,17 @@ impl Grouper<'_> {
         if self.has_control_dependencies(id) {
             return Err(Verdict::Control);
         }
+        if self.is_padding_copy(id) {
+            return Err(Verdict::Padded);
+        }
         Ok(class)
+    }
+
+    /// Whether an instruction copies an array into a layout that takes more bytes. Who asks for that reads those.
+    fn is_padding_copy(&self, id: InstructionId) -> bool {
+        let instruction = &self.module.instructions[id];
+        let copied = || cost::result_bytes(self.module, self.target, instruction.operands[0]);
+        instruction.op == Op::Copy && self.bytes[id] > copied()
     }
 
     /// Whether every user is in a kernel, and reads the value in a way that kernels can.
