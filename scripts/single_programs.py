@@ -203,6 +203,8 @@ add('product', 'kron', jnp.kron, 'f32[64,64] f32[32,32]')
 add('product', 'attention', nn.dot_product_attention, 'f32[4,512,8,64] f32[4,512,8,64] f32[4,512,8,64]; bf16[4,1024,8,64] bf16[4,1024,8,64] bf16[4,1024,8,64]', 'bf16[4,512,8,64] bf16[4,512,8,64] bf16[4,512,8,64]')
 add('product', 'ragged_dot', lax.ragged_dot, 'f32[2048,256] f32[8,256,512] s32[8]')
 
+add('reduction', 'sum_of_products_axis0', lambda x, y: (x * y).sum(0), 'f32[2048,1024] f32[2048,1024]; bf16[4096,512] bf16[4096,512]; f32[1024,64] f32[1024,64]')
+
 # Movement.
 
 add('movement', 'broadcast', lambda x: jnp.broadcast_to(x[:, None], (2048, 16, 512)), 'f32[2048,512]', 'f32[2048,512]')
@@ -212,6 +214,11 @@ add('movement', 'transpose_nchw', lambda x: x.transpose(0, 3, 1, 2), 'f32[32,112
 add('movement', 'reshape', lambda x: x.reshape(1000, -1), 'f32[3000,777]; bf16[1024,3000]')
 add('movement', 'reshape_heads', lambda x: x.reshape(16, 512, 12, 64), 'f32[16,512,768]')
 add('movement', 'ravel', jnp.ravel, 'f32[500,1000,3]; bf16[1000,1000]')
+add('movement', 'flatten_images', lambda x: x.reshape(x.shape[0], -1), 'f32[64,56,56,3]; f32[8,224,224,3]; bf16[64,56,56,3]')
+add('movement', 'patches_of_images', lambda x: x.reshape(32, 14, 16, 14, 16, 3).transpose(0, 1, 3, 2, 4, 5).reshape(32, 196, 768), 'f32[32,224,224,3]')
+add('movement', 'pixels', lambda x: x.reshape(-1, 3), 'f32[1024,1024,3]')
+add('movement', 'pairs', lambda x: (2 * x).reshape(-1, 2), 'f32[2000000]')
+add('movement', 'merge_heads', lambda x: x.transpose(0, 2, 1, 3).reshape(32, 128, 512), 'f32[32,8,128,64]')
 add('movement', 'reverse', lambda x: x[::-1], 'f32[4096,1024]; bf16[4096,1024]')
 add('movement', 'flip_1', lambda x: jnp.flip(x, 1), 'f32[2048,2048]')
 add('movement', 'roll', lambda x: jnp.roll(x, 5, 1), 'f32[2048,2048]', 'f32[2048,2048]')

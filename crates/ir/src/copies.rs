@@ -38,16 +38,15 @@ pub fn copied_as(
     tuple
 }
 
-/// The shape of an array in the layout asked for, if that is another one than it has.
+/// The shape of an array in the layout asked for, if that is another one than it has. Where nothing is said, it lies row-major.
 pub fn other_layout(found: &Shape, asked: &Shape) -> Option<Shape> {
-    match (found, asked) {
-        (Shape::Array(found), Shape::Array(asked))
-            if found.layout != asked.layout && asked.layout.is_some() =>
-        {
-            Some(Shape::Array(crate::ArrayShape { layout: asked.layout.clone(), ..found.clone() }))
-        }
-        _ => None,
-    }
+    let (Shape::Array(found), Shape::Array(asked)) = (found, asked) else { return None };
+    let layout = asked.layout.as_ref()?;
+    let is_so = match &found.layout {
+        Some(found) => found == layout,
+        None => layout.is_default(),
+    };
+    (!is_so).then(|| Shape::Array(crate::ArrayShape { layout: Some(layout.clone()), ..found.clone() }))
 }
 
 /// A copy of an array in another shape, as the last instruction of its computation.

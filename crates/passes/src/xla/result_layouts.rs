@@ -12,7 +12,7 @@
 //! elements for it (seen on jaxlib 0.10.2). Left alone: parameters that are returned, and what control flow, calls and
 //! libraries result in. *Changed* means that a result lies otherwise now.
 
-use memplan_ir::{InstructionId, Layout, Module, Op, Role, Shape};
+use memplan_ir::{InstructionId, Layout, Module, Op, Role, Shape, layouts_asked_for};
 
 use crate::{Context, PassError, PassFn};
 
@@ -35,7 +35,8 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     };
     let mut changed = false;
     for id in results {
-        let computes = module.instructions[id].op.traits().role == Role::Computes;
+        let computes = module.instructions[id].op.traits().role == Role::Computes
+            && layouts_asked_for(module, id).is_none();
         let Shape::Array(array) = module.shape(id) else { continue };
         if computes && array.layout.as_ref().is_some_and(lies_otherwise) {
             let mut array = array.clone();
