@@ -5,7 +5,8 @@
 //! capacity is enough, [`pack`] for whichever the problem says. Every answer carries a [`Certificate`]:
 //! a lower bound, and whether the height is proved least or the capacity proved too small.
 //! How hard to try is a number of steps, so that answers are the same on every machine; who would rather
-//! limit the time asks for that ([`Options::within`]). [`validate()`] judges packings and shares no code with
+//! limit the time asks for that ([`Options::within`]). A [`Recording`] makes a problem of what an eager runtime
+//! allocates in one step, and replays the offsets. [`validate()`] judges packings and shares no code with
 //! the solver. The crate knows nothing of programs.
 //!
 //! ```
@@ -117,6 +118,7 @@ mod rng;
 mod sample;
 mod search;
 mod solve;
+mod step;
 pub mod table;
 mod units;
 mod validate;
@@ -126,4 +128,5 @@ pub use packing::{Certificate, Packing, Report, Status};
 pub use peak::Peak;
 pub use problem::{Error, Item, Problem};
 pub use solve::{fit, minimize, pack};
+pub use step::{Call, CallError, PackedStep, Placed, Recording, Replay};
 pub use validate::{Violation, validate};

@@ -1,7 +1,7 @@
 //! Against brute force, on problems small enough for it.
 
 use memplan_pack::fuzz::{Case, check};
-use memplan_pack::{Item, Options, Problem, Status, pack, validate};
+use memplan_pack::{Item, Options, Problem, Recording, Status, pack, validate};
 use proptest::prelude::*;
 
 #[test]
@@ -31,6 +31,36 @@ proptest! {
     #[test]
     fn answers_agree_with_brute_force(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
         check(&bytes);
+    }
+
+    /// Each byte of input allocates so many bytes, or frees one of what is live.
+    #[test]
+    fn replayed_allocations_share_no_byte(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+        let is_allocation = |byte: u8, live: &[(usize, u64)]| byte % 2 == 0 || live.is_empty();
+        let mut recording = Recording::new(16);
+        let mut live: Vec<(usize, u64)> = Vec::new();
+        for &byte in &bytes {
+            match is_allocation(byte, &live) {
+                true => live.push((recording.allocate(byte.into()), byte.into())),
+                false => recording.free(live.remove(byte as usize % live.len()).0).expect("it is live"),
+            }
+        }
+        let step = recording.pack(&Options::quick()).expect("nothing is wrong with it");
+        let mut replay = step.replay();
+        let mut live: Vec<(usize, u64, u64)> = Vec::new();
+        for &byte in &bytes {
+            let numbers: Vec<(usize, u64)> = live.iter().map(|&(number, size, _)| (number, size)).collect();
+            match is_allocation(byte, &numbers) {
+                true => {
+                    let (size, placed) = (u64::from(byte), replay.allocate(byte.into()).expect("as recorded"));
+                    let end = placed.offset + size;
+                    prop_assert!(placed.offset % 16 == 0 && end <= step.bytes());
+                    prop_assert!(live.iter().all(|&(_, other, at)| end <= at || at + other <= placed.offset || size == 0 || other == 0));
+                    live.push((placed.number, size, placed.offset));
+                }
+                false => replay.free(live.remove(byte as usize % live.len()).0).expect("as recorded"),
+            }
+        }
     }
 }
 
