@@ -99,7 +99,9 @@ pub struct ColumnRules {
     /// Cycles of an operation on an element.
     pub cycles: f64,
     /// The same of operations on `f16` and `f32` that take another number, by the name of the operation.
-    pub slow: BTreeMap<String, f64>,
+    #[serde(with = "by_name")]
+    #[cfg_attr(feature = "schema", schemars(with = "BTreeMap<String, f64>"))]
+    pub slow: BTreeMap<Opcode, f64>,
 }
 
 /// What a fusion has to be good for.

@@ -14,7 +14,7 @@
 //! Left alone: reshapes that need no more bytes than they have, those of more than [`MOST_RUNS`] runs of dimensions, and
 //! machines without tiles. *Changed* means that there is a new copy.
 
-use memplan_ir::{ArrayShape, Instruction, InstructionId, Module, Names, Op, Shape, Users};
+use memplan_ir::{ArrayShape, InstructionId, Module, Names, Op, Shape, Users, copy_into};
 use memplan_memory::Target;
 
 use crate::layout_assignment::views::{common_runs, unit_dimensions};
@@ -42,13 +42,13 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
             changed |= operand.is_some() || result.is_some();
             if let Some(padded) = operand {
                 let operand = module.instructions[id].operands[0];
-                module.instructions[id].operands[0] = copy(module, operand, padded, &mut names);
+                module.instructions[id].operands[0] = copy_into(module, operand, padded, "rows", &mut names);
             }
             module.list(id);
             if let Some(padded) = result {
                 let usual = module.shape(id).clone();
-                let padded = copy(module, id, padded, &mut names);
-                let back = copy(module, padded, usual, &mut names);
+                let padded = copy_into(module, id, padded, "rows", &mut names);
+                let back = copy_into(module, padded, usual, "rows", &mut names);
                 users.of(id).iter().for_each(|&user| module.replace_operand(user, id, back));
                 if module.computations[computation].root == id {
                     module.computations[computation].root = back;
@@ -57,12 +57,6 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
         });
     }
     Ok(changed)
-}
-
-fn copy(module: &mut Module, of: InstructionId, shape: Shape, names: &mut Names) -> InstructionId {
-    let shape = module.intern(shape);
-    let parent = module.instructions[of].parent;
-    module.add_instruction(Instruction::new(names.fresh("copy"), shape, Op::Copy, [of], parent))
 }
 
 /// How the operand and the result of a reshape lie while it runs, where that takes more bytes than they take otherwise.

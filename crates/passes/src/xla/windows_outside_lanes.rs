@@ -15,7 +15,7 @@
 //! Runs after kernels were formed. Left alone: windows within fusions, which read what the kernel has computed, windows
 //! that cover all dimensions, and machines without tiles. *Changed* means that there is a new copy.
 
-use memplan_ir::{ArrayShape, Instruction, InstructionId, Module, Names, Op, Shape, Window, WindowDimension};
+use memplan_ir::{ArrayShape, InstructionId, Module, Names, Op, Shape, Window, WindowDimension, copy_into};
 use memplan_memory::Target;
 
 use crate::pass::call_graph;
@@ -35,11 +35,9 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
     for &computation in graph.sequential() {
         module.edit_in_order(computation, |module, id| {
             for (number, shape) in wanted(module, id, context.target) {
-                let shape = module.intern(Shape::Array(shape));
                 let operand = module.instructions[id].operands[number];
-                let Instruction { parent, .. } = module.instructions[id];
-                let copy = Instruction::new(names.fresh("copy"), shape, Op::Copy, [operand], parent);
-                module.instructions[id].operands[number] = module.add_instruction(copy);
+                let copy = copy_into(module, operand, Shape::Array(shape), "lanes", &mut names);
+                module.instructions[id].operands[number] = copy;
                 changed = true;
             }
             module.list(id);
