@@ -2,9 +2,9 @@
 #![allow(clippy::print_stdout, reason = "an example talks")]
 
 use memplan::check::{check_order, check_placement};
-use memplan::memory::{Bytes, Target};
 use memplan::plan::{PlaceOptions, ScheduleOptions, place, schedule_region};
 use memplan::program::{LiveRange, Program, Region, Time, Value, ValueId};
+use memplan::units::{Alignment, Bytes, OneMemory};
 use petgraph::graph::{DiGraph, NodeIndex};
 
 enum Op {
@@ -51,9 +51,9 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let order = schedule_region(region.clone(), &ScheduleOptions::default())?.order;
     check_order(&region, &order)?;
     let program = Ordered(&graph, order.iter().map(|node| node.as_u32()).collect());
-    let target = Target::find("toy")?;
-    let placement = place(&program, &target, &PlaceOptions::default())?;
+    let device = OneMemory { name: "hbm".into(), capacity: None, alignment: Alignment::new(8)? };
+    let placement = place(&program, &device, &PlaceOptions::default())?;
     placement.slices.iter().for_each(|(value, slice)| println!("{value} {slice:?}"));
     assert_eq!(placement.totals.temp, Bytes(64), "the second layer is written over the first");
-    Ok(check_placement(&program, &target, &placement)?)
+    Ok(check_placement(&program, &device, &placement)?)
 }

@@ -61,3 +61,4 @@ pub use memplan_passes::LEGALIZE;
 pub use memplan_planner as plan;
 pub use memplan_pool as pool;
 pub use memplan_program as program;
+pub use memplan_units as units;

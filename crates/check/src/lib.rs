@@ -77,7 +77,6 @@ mod join;
 mod kernel_scratch;
 mod lie;
 mod live;
-mod placement;
 mod structure;
 mod violation;
 mod walk;
@@ -88,7 +87,7 @@ use rustc_hash::FxHashMap;
 
 use bytes::Holder;
 use facts::{Facts, Report};
-pub use placement::{Misplacement, Tenant, check_order, check_placement};
+pub use memplan_check_placement::{Misplacement, Tenant, check_order, check_placement};
 pub use violation::{Found, Place, Violation, Violations};
 use walk::Proving;
 

@@ -39,7 +39,6 @@ mod target_spans;
 mod tile_report;
 mod tiles;
 mod tpu_layout;
-mod units;
 
 pub use addressing::{Addressing, Digit, is_view};
 pub use closest::{closest, did_you_mean};
@@ -48,13 +47,17 @@ pub use compiler::{
 };
 pub use fast_memory::{FastMemoryDecision, Prefetch, SlicePrefetch, SliceTiming};
 pub use fusion_rules::{ColumnRules, ContractionRules, FusionGoal, FusionRules};
+pub use memplan_units::{
+    Alignment, AllocationId, Bytes, Machine, Memory, MemorySpaceId, NotAPowerOfTwo, NotBytes, Slice,
+    SpaceTotals, Totals,
+};
 pub use padding::{LessPadding, RemedyKind, remedies};
-pub use plan::{Allocation, AllocationId, AllocationKind, MemoryPlan, Slice, SpaceTotals, Totals};
+pub use plan::{Allocation, AllocationKind, MemoryPlan};
 pub use plan_file::{CostEntry, KindName, PlanFile, PlanFileError};
 pub use plan_file_peak::{HeldEntry, HolderEntry, PeakEntry};
 pub use resident::{Assigned, Resident, ResidentProgram};
 pub use target::{
-    Family, FastMemory, MatrixCores, MemorySpace, MemorySpaceId, Rates, Target, Transfer, VectorUnit,
+    Family, FastMemory, MatrixCores, MemorySpace, Rates, Target, Transfer, VectorUnit, memory_space_of,
 };
 #[cfg(feature = "schema")]
 pub use target_fields::TargetField;
@@ -62,4 +65,3 @@ pub use target_file::TargetError;
 pub use tile_report::{TileCategories, TileReport, TileStage};
 pub use tiles::{TileCosts, Tiles};
 pub use tpu_layout::{NoTiledLayout, TileRule};
-pub use units::{Alignment, Bytes, NotAPowerOfTwo, NotBytes};

@@ -3,31 +3,15 @@
 use std::collections::BTreeMap;
 
 use memplan_ir::{ArrayShape, ElementType, Layout, Shape};
+use memplan_units::{Alignment, Bytes, Machine, Memory, MemorySpaceId};
 use serde::{Deserialize, Serialize};
 
-use crate::{Alignment, Bytes, FusionRules, TileRule, Tiles, by_name};
+use crate::{FusionRules, TileRule, Tiles, by_name};
 
-/// A memory space by the number that layouts use, `S(n)`; 0 is the main memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(transparent)]
-pub struct MemorySpaceId(pub u32);
-
-impl MemorySpaceId {
-    /// The device's main memory.
-    pub const MAIN: MemorySpaceId = MemorySpaceId(0);
-
-    /// The memory that the layout of an array names; the main memory for what is no array, or has no layout.
-    pub fn of(shape: &Shape) -> MemorySpaceId {
-        let space = shape.as_array().map_or(0, |array| array.memory_space());
-        u32::try_from(space).map_or(MemorySpaceId::MAIN, MemorySpaceId)
-    }
-}
-
-impl std::fmt::Display for MemorySpaceId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "S({})", self.0)
-    }
+/// The memory that the layout of an array names; main memory for what is no array, or has no layout.
+pub fn memory_space_of(shape: &Shape) -> MemorySpaceId {
+    let space = shape.as_array().map_or(0, |array| array.memory_space());
+    u32::try_from(space).map_or(MemorySpaceId::MAIN, MemorySpaceId)
 }
 
 /// What kind of machine a target is.
@@ -254,6 +238,28 @@ pub struct Target {
     /// The tiles that main memory consists of; `None`: every core reaches all of it.
     #[serde(default)]
     pub tiles: Option<Tiles>,
+}
+
+impl Machine for Target {
+    fn memory(&self, space: MemorySpaceId) -> Option<Memory<'_>> {
+        let it = self.space(space)?;
+        Some(Memory {
+            name: &it.name,
+            capacity: it.capacity,
+            usable: it.usable(),
+            is_divided: self.tiles.is_some() && space == MemorySpaceId::MAIN,
+            is_read_only: it.read_only,
+            granule: it.granule,
+        })
+    }
+
+    fn alignment(&self, space: MemorySpaceId) -> Alignment {
+        self.alignment(space)
+    }
+
+    fn argument_alignment(&self) -> Alignment {
+        self.argument_alignment
+    }
 }
 
 impl Target {

@@ -39,8 +39,8 @@ pub struct Certificate {
 }
 
 /// The answer to the question asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Status {
     /// Every item has its place, within the capacity where there is one.
     Packed,
@@ -51,7 +51,8 @@ pub enum Status {
 }
 
 /// The figures of a packing, under the names that scripts read.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Report {
     /// The answer to the question asked.
     pub status: Status,

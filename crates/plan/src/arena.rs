@@ -1,8 +1,8 @@
 //! An arena: what is to be packed into it, and what comes out.
 
-use memplan_memory::{Alignment, Bytes, MemorySpace, MemorySpaceId, SpaceTotals, Target};
 use memplan_pack::{Item, Packing, Problem};
 use memplan_program::{LiveRange, Time};
+use memplan_units::{Alignment, Bytes, Machine, MemorySpaceId, SpaceTotals};
 
 use crate::{Load, PlaceError, StorageId, Storages};
 
@@ -121,20 +121,17 @@ impl Arena {
     }
 
     /// What is known of its memory space before sums are made.
-    pub(crate) fn totals(&self, packing: &Packing, target: &Target) -> SpaceTotals {
-        let description = target.space(self.space);
+    pub(crate) fn totals(&self, packing: &Packing, machine: &dyn Machine) -> SpaceTotals {
+        let memory = machine.memory(self.space);
         let temp = Bytes(packing.height);
         let temp_lower_bound = self.load.peak().1;
         SpaceTotals {
             space: self.space,
-            name: description.map_or_else(|| self.space.to_string(), |d| d.name.clone()),
-            capacity: description.and_then(|d| d.capacity),
-            // Whether the parts fit their tiles is not a question of the sum.
-            available: description
-                .filter(|_| target.tiles.is_none() || self.space != MemorySpaceId::MAIN)
-                .and_then(MemorySpace::usable),
+            name: memory.map_or_else(|| self.space.to_string(), |memory| memory.name.into()),
+            capacity: memory.and_then(|memory| memory.capacity),
+            available: memory.filter(|memory| !memory.is_divided).and_then(|memory| memory.usable),
             excess: Bytes::ZERO,
-            read_only: description.is_some_and(|d| d.read_only),
+            read_only: memory.is_some_and(|memory| memory.is_read_only),
             arguments: Bytes::ZERO,
             outputs: Bytes::ZERO,
             constants: Bytes::ZERO,

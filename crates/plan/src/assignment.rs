@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use cranelift_entity::{PrimaryMap, SecondaryMap};
-use memplan_memory::{AllocationId, Bytes, MemorySpaceId, Slice, Target};
 use memplan_program::{Allocation, AllocationKind, LiveRange, Origin, Placement, Scratch, Time, ValueId};
+use memplan_units::{AllocationId, Bytes, Machine, MemorySpaceId, Slice};
 
 use crate::arena::Arena;
 use crate::holes::{self, Candidate};
@@ -14,7 +14,7 @@ use crate::{AsXla, PlaceError, PlaceOptions, Sharing};
 /// What is decided so far.
 pub(crate) struct Assignment<'a> {
     pub(crate) storages: &'a Storages,
-    pub(crate) target: &'a Target,
+    pub(crate) machine: &'a dyn Machine,
     pub(crate) placement: Placement,
     /// Allocation and offset of each storage, once decided.
     places: SecondaryMap<StorageId, Option<(AllocationId, Bytes)>>,
@@ -23,14 +23,18 @@ pub(crate) struct Assignment<'a> {
 }
 
 impl<'a> Assignment<'a> {
-    pub(crate) fn new(storages: &'a Storages, target: &'a Target, needed: &[Scratch]) -> Assignment<'a> {
+    pub(crate) fn new(
+        storages: &'a Storages,
+        machine: &'a dyn Machine,
+        needed: &[Scratch],
+    ) -> Assignment<'a> {
         let mut scratch: BTreeMap<(MemorySpaceId, Time), (Time, Bytes)> = BTreeMap::new();
         for needed in needed.iter().filter(|needed| needed.size > Bytes::ZERO) {
             let (end, most) = scratch.entry((needed.space, needed.time)).or_default();
             (*end, *most) = (needed.end.max(*end), needed.size.max(*most));
         }
         let placement = Placement::default();
-        Assignment { storages, target, placement, places: SecondaryMap::new(), scratch }
+        Assignment { storages, machine, placement, places: SecondaryMap::new(), scratch }
     }
 
     /// Places what has an allocation of its own or finds room in one, and says what is left for arenas.
@@ -67,7 +71,7 @@ impl<'a> Assignment<'a> {
                 kind: AllocationKind::Argument(argument),
                 space: self.storages.all[storage].space,
                 size: value.size,
-                alignment: self.target.argument_alignment.max(self.storages.all[storage].alignment),
+                alignment: self.machine.argument_alignment().max(self.storages.all[storage].alignment),
                 live_out: self.is_live_out(storage),
             });
             self.places[storage] = Some((allocation, Bytes::ZERO));
@@ -89,7 +93,7 @@ impl<'a> Assignment<'a> {
                 kind,
                 space: storage.space,
                 size: storage.size,
-                alignment: self.target.alignment(storage.space).max(storage.alignment),
+                alignment: self.machine.alignment(storage.space).max(storage.alignment),
                 live_out: self.is_live_out(id),
             });
             self.places[id] = Some((allocation, Bytes::ZERO));
@@ -107,7 +111,7 @@ impl<'a> Assignment<'a> {
                     allocation,
                     space: storage.space,
                     size: room.size,
-                    alignment: self.target.alignment(storage.space).min(room.alignment),
+                    alignment: self.machine.alignment(storage.space).min(room.alignment),
                     busy: storage.busy.clone(),
                 });
             }
@@ -140,7 +144,7 @@ impl<'a> Assignment<'a> {
             let scratch = self.scratch.range((space, 0)..=(space, Time::MAX));
             let scratch =
                 scratch.map(|(&(_, start), &(end, size))| (LiveRange { start, end }, size)).collect();
-            Arena::new(self.storages, space, self.target.alignment(space), self.temps(Some(space)), scratch)
+            Arena::new(self.storages, space, self.machine.alignment(space), self.temps(Some(space)), scratch)
         };
         spaces.into_iter().map(arena).collect()
     }
@@ -169,7 +173,7 @@ impl<'a> Assignment<'a> {
                 .scratch
                 .extend(scratch.map(|(time, offset, size)| (time, Slice { allocation, offset, size })));
         }
-        self.placement.spaces.push(arena.totals(&packing, self.target));
+        self.placement.spaces.push(arena.totals(&packing, self.machine));
         Ok(temp)
     }
 

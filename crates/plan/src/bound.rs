@@ -16,8 +16,8 @@
 use std::collections::BTreeMap;
 
 use cranelift_entity::SecondaryMap;
-use memplan_memory::{Bytes, MemorySpaceId};
 use memplan_program::{LiveRange, Origin, Program, Time, ValueId};
+use memplan_units::{Bytes, MemorySpaceId};
 
 use crate::{Home, StorageId, Storages};
 

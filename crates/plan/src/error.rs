@@ -1,7 +1,7 @@
 //! Why nothing was placed.
 
-use memplan_memory::MemorySpaceId;
 use memplan_program::ValueId;
+use memplan_units::MemorySpaceId;
 
 /// Why nothing was placed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

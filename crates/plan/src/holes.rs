@@ -12,8 +12,8 @@
 //! fits into some hole moves there, and the peak is looked for again, until nothing at the peak fits.
 
 use cranelift_entity::{PrimaryMap, entity_impl};
-use memplan_memory::{Alignment, AllocationId, Bytes, MemorySpaceId};
 use memplan_program::{LiveRange, Time};
+use memplan_units::{Alignment, AllocationId, Bytes, MemorySpaceId};
 
 /// An allocation with room in it.
 #[derive(Clone, Debug)]

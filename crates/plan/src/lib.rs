@@ -5,7 +5,7 @@
 //! HLO.
 //!
 //! ```
-//! use memplan_memory::Bytes;
+//! use memplan_units::Bytes;
 //! use memplan_plan::{ScheduleOptions, schedule_region};
 //! use memplan_program::{Buffer, NodeId, Region};
 //!

@@ -1,7 +1,7 @@
 //! Load: how many bytes are live at every instant.
 
-use memplan_memory::Bytes;
 use memplan_program::{LiveRange, Time};
+use memplan_units::Bytes;
 
 /// Bytes live at every instant, as differences: linear to build, linear to read.
 #[derive(Clone, Debug)]

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use memplan_memory::Bytes;
 use memplan_program::{LiveRange, union_of_ranges};
+use memplan_units::Bytes;
 
 use crate::{Home, Load, StorageId, Storages};
 

@@ -4,8 +4,8 @@
 //! space, after what fits has been placed into bytes of arguments and results that nobody needs yet, or any more
 //! ([`holes`](crate::holes)).
 
-use memplan_memory::{Bytes, MemorySpaceId, SpaceTotals, Target};
 use memplan_program::{Placement, Program, Scratch};
+use memplan_units::{Bytes, Machine, MemorySpaceId, SpaceTotals};
 
 use crate::assignment::Assignment;
 use crate::bound;
@@ -81,10 +81,10 @@ pub struct SpacePlacement {
 /// When values that must share storage cannot (see [`PlaceError`]), or sizes are beyond 64 bits.
 pub fn place(
     program: &impl Program,
-    target: &Target,
+    machine: &dyn Machine,
     options: &PlaceOptions,
 ) -> Result<Placement, PlaceError> {
-    Ok(place_below(program, target, options, None)?.expect("there is no limit"))
+    Ok(place_below(program, machine, options, None)?.expect("there is no limit"))
 }
 
 /// Places like [`place`]; `None` where the total would be a limit or more, which is often clear before anything is
@@ -94,7 +94,7 @@ pub fn place(
 /// As [`place`].
 pub fn place_below(
     program: &impl Program,
-    target: &Target,
+    machine: &dyn Machine,
     options: &PlaceOptions,
     limit: Option<Bytes>,
 ) -> Result<Option<Placement>, PlaceError> {
@@ -104,7 +104,7 @@ pub fn place_below(
         return Ok(None);
     }
     let place_with = |groups: Storages, policy, limit| {
-        place_storages(program, target, options, &groups.shared_by_choice(program, policy), least, limit)
+        place_storages(program, machine, options, &groups.shared_by_choice(program, policy), least, limit)
     };
     if let Sharing::AsXla(rules) = options.sharing {
         return place_with(groups, rules.take_over, limit);
@@ -115,7 +115,7 @@ pub fn place_below(
     }
     let limit = first.as_ref().map(|first| first.totals.total).or(limit);
     let other = place_with(groups, TakeOver::SingleValues, limit)?;
-    let fits = |placement: &Placement| placement.spaces.iter().all(|arena| fits(target, arena));
+    let fits = |placement: &Placement| placement.spaces.iter().all(|arena| fits(machine, arena));
     Ok(match (first, other) {
         // Less main memory is no reason to want more than there is near the cores.
         (Some(first), Some(other)) if fits(&first) && !fits(&other) => Some(first),
@@ -124,8 +124,8 @@ pub fn place_below(
 }
 
 /// Whether the arena of a memory other than main memory has room there.
-fn fits(target: &Target, arena: &SpaceTotals) -> bool {
-    let usable = target.space(arena.space).and_then(|space| space.usable());
+fn fits(machine: &dyn Machine, arena: &SpaceTotals) -> bool {
+    let usable = machine.memory(arena.space).and_then(|memory| memory.usable);
     arena.space == MemorySpaceId::MAIN || usable.is_none_or(|usable| arena.temp <= usable)
 }
 
@@ -136,14 +136,14 @@ fn fits(target: &Target, arena: &SpaceTotals) -> bool {
 /// As [`place`].
 pub fn place_space(
     program: &impl Program,
-    target: &Target,
+    machine: &dyn Machine,
     space: MemorySpaceId,
     capacity: Option<u64>,
 ) -> Result<SpacePlacement, PlaceError> {
     let storages = Storages::new(program, TakeOver::Any)?;
     let scratch: Vec<Scratch> = program.scratch().collect();
     let options = PlaceOptions::quick();
-    let mut assignment = Assignment::new(&storages, target, &scratch);
+    let mut assignment = Assignment::new(&storages, machine, &scratch);
     let mut arenas = assignment.place_all_but_arenas(&options);
     let total = assignment.least_total(&arenas);
     let mut height = Bytes::ZERO;
@@ -158,14 +158,14 @@ pub fn place_space(
 /// Places what shares storage; `least` is what every placement of the program takes.
 fn place_storages(
     program: &impl Program,
-    target: &Target,
+    machine: &dyn Machine,
     options: &PlaceOptions,
     storages: &Storages,
     least: Bytes,
     limit: Option<Bytes>,
 ) -> Result<Option<Placement>, PlaceError> {
     let scratch: Vec<Scratch> = program.scratch().collect();
-    let mut assignment = Assignment::new(storages, target, &scratch);
+    let mut assignment = Assignment::new(storages, machine, &scratch);
     let mut arenas = assignment.place_all_but_arenas(options);
     if limit.is_some_and(|limit| assignment.least_total(&arenas) >= limit) {
         return Ok(None);

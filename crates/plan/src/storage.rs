@@ -20,8 +20,8 @@
 //! Where `y` is written over `x`, and `r` over `y`, all three are one storage.
 
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap, entity_impl};
-use memplan_memory::{Alignment, Bytes, MemorySpaceId};
 use memplan_program::{LiveRange, Origin, Program, Time, Value, ValueId};
+use memplan_units::{Alignment, Bytes, MemorySpaceId};
 
 use crate::PlaceError;
 

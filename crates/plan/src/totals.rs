@@ -1,7 +1,7 @@
 //! Sums of a finished placement.
 
-use memplan_memory::{Alignment, Bytes, MemorySpaceId, Totals};
 use memplan_program::{Allocation, AllocationKind};
+use memplan_units::{Alignment, Bytes, MemorySpaceId, Totals};
 
 use crate::PlaceError;
 use crate::assignment::Assignment;
@@ -59,7 +59,7 @@ impl Assignment<'_> {
     fn record_space_totals(&mut self) {
         let placement = &mut self.placement;
         for space in &mut placement.spaces {
-            let granule = self.target.space(space.space).map_or(Alignment::ONE, |s| s.granule);
+            let granule = self.machine.memory(space.space).map_or(Alignment::ONE, |s| s.granule);
             for &Allocation { kind, size, .. } in
                 placement.allocations.values().filter(|a| a.space == space.space)
             {

@@ -2,7 +2,7 @@
 //! accepts are tried.
 
 use cranelift_entity::PrimaryMap;
-use memplan_check::{Misplacement, check_placement};
+use memplan_check_placement::{Misplacement, check_placement};
 use memplan_memory::{AllocationId, Bytes, MemorySpaceId, Slice, Target};
 use memplan_plan::{PlaceOptions, place};
 use memplan_program::{

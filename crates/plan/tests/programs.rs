@@ -1,7 +1,7 @@
 //! Random programs that are not HLO: scheduled, placed, proved, and refused where the placement is broken.
 
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap};
-use memplan_check::{Misplacement, Tenant, check_order, check_placement};
+use memplan_check_placement::{Misplacement, Tenant, check_order, check_placement};
 use memplan_memory::{Alignment, Bytes, MemorySpaceId, Slice, Target, Totals};
 use memplan_plan::{PlaceOptions, ScheduleOptions, place, schedule_region, schedule_regions};
 use memplan_program::{

@@ -3,7 +3,7 @@
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{BufferId, Facts, ValueKind};
 use memplan_ir::{Module, Op, PositionId, Shape};
-use memplan_memory::{MemorySpaceId, Target};
+use memplan_memory::{MemorySpaceId, Target, memory_space_of};
 use memplan_program::ValueId;
 
 /// A value that is to be in a certain memory.
@@ -91,7 +91,7 @@ pub(crate) fn spaces(
     for (id, value) in flow.values.iter() {
         let instruction = flow.positions.instruction(value.definition);
         let part = module.shape(instruction).subshape(flow.positions.shape_index(value.definition));
-        spaces[id] = part.map_or(MemorySpaceId::MAIN, MemorySpaceId::of);
+        spaces[id] = part.map_or(MemorySpaceId::MAIN, memory_space_of);
         if spaces[id] != MemorySpaceId::MAIN
             && let Some(why) = written_by(module, facts, id)
             && target.space(spaces[id]).is_some_and(|space| space.read_only)

@@ -9,7 +9,7 @@
 
 use memplan_analysis::Dataflow;
 use memplan_ir::{Module, PositionId};
-use memplan_memory::{MemorySpaceId, Target};
+use memplan_memory::{MemorySpaceId, Target, memory_space_of};
 
 /// A value that layouts put into two memories.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,7 +31,7 @@ pub struct SpaceError {
 /// Asks that each value is in one memory wherever it appears. Linear in positions; a layout may leave it open, where
 /// kernels reach the memory as they reach main memory.
 pub(crate) fn agree(module: &Module, flow: &Dataflow, target: &Target) -> Result<(), SpaceError> {
-    let space = |position: PositionId| MemorySpaceId::of(flow.positions.part(module, position));
+    let space = |position: PositionId| memory_space_of(flow.positions.part(module, position));
     for (id, value) in flow.values.iter() {
         let made = space(value.definition);
         let is_open = target.reaches_directly(made);

@@ -3,7 +3,7 @@
 //! Nothing here decides anything, and nothing knows an operation.
 //!
 //! * In the order in which it runs, a program is a [`Program`]: values with bytes and live ranges, and who may share with
-//!   whom. `memplan_plan::place` answers with a [`Placement`], which `memplan_check::check_placement` proves.
+//!   whom. `memplan_plan::place` answers with a [`Placement`], which `memplan_check_placement::check_placement` proves.
 //! * Before there is an order, it is [`Region`]s: nodes, what depends on what, and the bytes that they touch.
 //!   `memplan_plan::schedule_regions` finds an order with a low peak for each. The region of a program without calls can be
 //!   read off the program in the order of its source ([`Region::of`]).
@@ -22,7 +22,7 @@
 //! | buffer | in a region: bytes that are live from the first node that touches them to the last |
 //!
 //! ```
-//! use memplan_memory::Bytes;
+//! use memplan_units::Bytes;
 //! use memplan_program::{LiveRange, Program, Region, Time, Value, ValueId};
 //!
 //! /// Each instant reads the value before, and writes one of so many bytes.

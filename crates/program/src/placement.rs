@@ -1,7 +1,7 @@
 //! Where everything is: what a planner answers.
 
 use cranelift_entity::{PrimaryMap, SecondaryMap};
-use memplan_memory::{Alignment, AllocationId, Bytes, MemorySpaceId, Slice, SpaceTotals, Totals};
+use memplan_units::{Alignment, AllocationId, Bytes, MemorySpaceId, Slice, SpaceTotals, Totals};
 
 use crate::{Time, ValueId};
 

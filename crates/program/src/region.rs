@@ -1,7 +1,7 @@
 //! What scheduling has to know: nodes that must run in some order, and the bytes that they touch.
 
 use cranelift_entity::{PrimaryMap, entity_impl};
-use memplan_memory::Bytes;
+use memplan_units::Bytes;
 
 /// A region: what is scheduled by itself.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

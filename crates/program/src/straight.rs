@@ -2,7 +2,7 @@
 //! is placed by.
 
 use cranelift_entity::{EntityRef, SecondaryMap};
-use memplan_memory::Bytes;
+use memplan_units::Bytes;
 
 use crate::{Buffer, BufferId, NodeId, Origin, Program, Region, Reuse, Time, ValueId};
 

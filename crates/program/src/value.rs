@@ -1,7 +1,7 @@
 //! Values: what is given a place.
 
 use cranelift_entity::entity_impl;
-use memplan_memory::{Alignment, Bytes, MemorySpaceId};
+use memplan_units::{Alignment, Bytes, MemorySpaceId};
 
 use crate::{LiveRange, Time};
 

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{ComputationId, InstructionId, Module, Op, ShapeIndex};
-use memplan_memory::{MemorySpaceId, Target};
+use memplan_memory::{MemorySpaceId, Target, memory_space_of};
 
 use super::{Costs, Machine};
 use crate::CallGraph;
@@ -316,6 +316,6 @@ impl Follow<'_> {
     }
 
     fn space(&self, id: InstructionId, index: &ShapeIndex) -> MemorySpaceId {
-        self.module.shape(id).subshape(index).map_or(MemorySpaceId::MAIN, MemorySpaceId::of)
+        self.module.shape(id).subshape(index).map_or(MemorySpaceId::MAIN, memory_space_of)
     }
 }

@@ -23,8 +23,8 @@ mod tests;
 mod window;
 
 use cranelift_entity::{PrimaryMap, SecondaryMap};
-use memplan_memory::Bytes;
 use memplan_program::{Call, NodeId, Region, RegionId};
+use memplan_units::Bytes;
 
 use graph::{Graph, Node};
 pub use options::{Effort, Method, ScheduleOptions};

@@ -1,8 +1,8 @@
 //! Properties on random graphs, with all topological orders as the oracle.
 
 use cranelift_entity::EntityRef;
-use memplan_memory::Bytes;
 use memplan_program::{Buffer, BufferId, NodeId, Region, Reuse};
+use memplan_units::Bytes;
 
 use super::graph::{Graph, Node};
 use super::profile::Profile;

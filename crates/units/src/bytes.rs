@@ -1,31 +1,20 @@
-//! Units as types: bytes and alignments.
+//! Numbers of bytes, as numbers and as text.
 
 use std::fmt;
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Sub};
 use std::str::FromStr;
 
-use serde::de::{Deserializer, Error, Visitor};
-use serde::{Deserialize, Serialize};
+use crate::Alignment;
 
 /// A number of bytes: a size, or an offset from the start of an allocation.
 ///
 /// As text it has a unit (`16 GiB`, `64MB`, `512B`); files that people write may have that text instead of a number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(transparent)]
+#[cfg_attr(feature = "serde", serde(transparent))]
 pub struct Bytes(pub u64);
-
-/// An alignment in bytes: a power of two by construction.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(try_from = "u64", into = "u64")]
-pub struct Alignment(u8);
-
-/// An alignment that is not a power of two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an alignment is a power of two, not {0}")]
-pub struct NotAPowerOfTwo(pub u64);
 
 /// Why a text is not a number of bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -75,37 +64,6 @@ impl FromStr for Bytes {
         }
         let bytes = value * factor as f64;
         if bytes < u64::MAX as f64 { Ok(Bytes(bytes as u64)) } else { Err(too_large()) }
-    }
-}
-
-impl<'de> Deserialize<'de> for Bytes {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
-        struct NumberOrText;
-
-        impl Visitor<'_> for NumberOrText {
-            type Value = Bytes;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a number of bytes, or text such as \"8 MiB\"")
-            }
-
-            fn visit_u64<E: Error>(self, bytes: u64) -> Result<Bytes, E> {
-                Ok(Bytes(bytes))
-            }
-
-            fn visit_i64<E: Error>(self, bytes: i64) -> Result<Bytes, E> {
-                let not_negative = u64::try_from(bytes);
-                not_negative
-                    .map(Bytes)
-                    .map_err(|_| E::invalid_value(serde::de::Unexpected::Signed(bytes), &self))
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<Bytes, E> {
-                text.parse().map_err(E::custom)
-            }
-        }
-
-        deserializer.deserialize_any(NumberOrText)
     }
 }
 
@@ -207,51 +165,6 @@ impl fmt::Display for Bytes {
     }
 }
 
-impl Alignment {
-    /// No alignment at all.
-    pub const ONE: Alignment = Alignment(0);
-
-    /// The alignment of a number of bytes.
-    pub const fn new(bytes: u64) -> Result<Alignment, NotAPowerOfTwo> {
-        if bytes.is_power_of_two() {
-            Ok(Alignment(bytes.trailing_zeros() as u8))
-        } else {
-            Err(NotAPowerOfTwo(bytes))
-        }
-    }
-
-    /// The number of bytes.
-    pub const fn bytes(self) -> u64 {
-        1 << self.0
-    }
-}
-
-impl TryFrom<u64> for Alignment {
-    type Error = NotAPowerOfTwo;
-
-    fn try_from(bytes: u64) -> Result<Alignment, NotAPowerOfTwo> {
-        Alignment::new(bytes)
-    }
-}
-
-impl From<Alignment> for u64 {
-    fn from(alignment: Alignment) -> u64 {
-        alignment.bytes()
-    }
-}
-
-impl fmt::Debug for Alignment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.bytes())
-    }
-}
-
-impl fmt::Display for Alignment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.bytes())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -273,14 +186,6 @@ mod tests {
             ["", "GiB", "-1", "1 QB", "99999999999999999999B", "1e3", "18446744073709551615k", "1.2.3MiB"]
         {
             assert!(text.parse::<Bytes>().is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn files_have_numbers_or_text() {
-        assert_eq!(serde_json::from_str::<Vec<Bytes>>(r#"[8388608, "8 MiB"]"#).unwrap(), [Bytes(8 << 20); 2]);
-        for wrong in ["-1", "1.5", "\"8\"", "true"] {
-            assert!(serde_json::from_str::<Bytes>(wrong).is_err(), "{wrong}");
         }
     }
 }

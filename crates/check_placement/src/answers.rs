@@ -1,8 +1,8 @@
 //! Whether what a program says of its values agrees with what it says of its instants.
 
 use cranelift_entity::EntityRef;
-use memplan_memory::Bytes;
 use memplan_program::{LiveRange, Origin, Program, Scratch, Value, ValueId};
+use memplan_units::Bytes;
 
 use super::{Checker, Misplacement, Tenant, is_writable};
 

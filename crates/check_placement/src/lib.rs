@@ -2,7 +2,7 @@
 //!
 //! Shares nothing with the planner: it reads the answers of a [`Program`], which are data, and follows the bytes of the
 //! placement from instant to instant. What the program says of a value is held against what it says of instants; the
-//! rest is taken for granted. [`check`](crate::check()), which knows HLO, trusts no analysis either.
+//! rest is taken for granted. `memplan-check`, which knows HLO, trusts no analysis either.
 
 mod answers;
 mod overlap;
@@ -10,10 +10,10 @@ mod overlap;
 use std::collections::BTreeMap;
 
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap};
-use memplan_memory::{Alignment, AllocationId, Bytes, MemorySpaceId, Slice, Target, Totals};
 use memplan_program::{
     AllocationKind, LiveRange, NodeId, Origin, Placement, Program, Region, Scratch, Time, Value, ValueId,
 };
+use memplan_units::{Alignment, AllocationId, Bytes, Machine, MemorySpaceId, Slice, Totals};
 
 /// One reason why a placement or an order is wrong, or why what a program says of itself cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -150,17 +150,17 @@ pub fn check_order(region: &Region, order: &[NodeId]) -> Result<(), Misplacement
 /// instant that writes it may come later); that the values of a [`group`](Program::group) do not need different bytes at
 /// the same time; that [`may_overwrite`](Program::may_overwrite) says yes only where it may; sizes, memories, alignments
 /// and working memory. That no placement is lower
-/// ([`total_lower_bound`](memplan_memory::Totals::total_lower_bound)) is not proved here.
+/// ([`total_lower_bound`](memplan_units::Totals::total_lower_bound)) is not proved here.
 ///
 /// # Errors
 /// The first thing that is wrong.
 pub fn check_placement(
     program: &impl Program,
-    target: &Target,
+    machine: &dyn Machine,
     placement: &Placement,
 ) -> Result<(), Misplacement> {
     let values = (0..program.n_values()).map(|i| program.value(ValueId::new(i)));
-    let checker = Checker { program, target, placement, values: values.collect() };
+    let checker = Checker { program, machine, placement, values: values.collect() };
     checker.check_answers()?;
     checker.check_values()?;
     checker.check_allocations()?;
@@ -171,7 +171,7 @@ pub fn check_placement(
 
 struct Checker<'a, P> {
     program: &'a P,
-    target: &'a Target,
+    machine: &'a dyn Machine,
     placement: &'a Placement,
     values: PrimaryMap<ValueId, Value>,
 }
@@ -223,7 +223,7 @@ impl<P: Program> Checker<'_, P> {
             return Err(Misplacement::WrongSpace { at, needed: space, found: allocation.space });
         }
         // What the caller passes may be aligned less than what the program would ask for.
-        let needed = self.target.alignment(space).min(allocation.alignment).max(alignment);
+        let needed = self.machine.alignment(space).min(allocation.alignment).max(alignment);
         if allocation.alignment < needed || !slice.offset.is_aligned(needed) {
             return Err(Misplacement::Misaligned { at, slice, found: allocation.alignment, needed });
         }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 
-use memplan_memory::{AllocationId, Bytes, MemorySpaceId, Slice};
 use memplan_program::{AllocationKind, LiveRange, Origin, Program, Time, ValueId};
+use memplan_units::{AllocationId, Bytes, MemorySpaceId, Slice};
 
 use super::{Checker, Misplacement, Tenant, is_writable};
 
