@@ -36,7 +36,7 @@ proptest! {
     /// Each byte of input allocates so many bytes, or frees one of what is live.
     #[test]
     fn replayed_allocations_share_no_byte(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
-        let is_allocation = |byte: u8, live: &[(usize, u64)]| byte % 2 == 0 || live.is_empty();
+        let is_allocation = |byte: u8, live: &[(usize, u64)]| byte.is_multiple_of(2) || live.is_empty();
         let mut recording = Recording::new(16);
         let mut live: Vec<(usize, u64)> = Vec::new();
         for &byte in &bytes {

@@ -73,16 +73,14 @@ fn padded(module: &Module, id: InstructionId, target: &Target) -> Option<[Option
     if runs.len() > MOST_RUNS {
         return None;
     }
+    let laid_out = |array: &ArrayShape, mut order: Vec<i64>| {
+        order.extend(unit_dimensions(array));
+        Shape::Array(ArrayShape { layout: Some(target.layout_with_order(array, &order)), ..array.clone() })
+    };
     let ways = orders(runs.len()).into_iter().map(|order| {
-        let laid_out = |array: &ArrayShape, run: fn(&(Vec<i64>, Vec<i64>)) -> &Vec<i64>| {
-            let dimensions = order.iter().flat_map(|&at| run(&runs[at]).iter().rev().copied());
-            let order: Vec<i64> = dimensions.chain(unit_dimensions(array)).collect();
-            Shape::Array(ArrayShape {
-                layout: Some(target.layout_with_order(array, &order)),
-                ..array.clone()
-            })
-        };
-        [laid_out(operand, |run| &run.0), laid_out(result, |run| &run.1)]
+        let from = order.iter().flat_map(|&at| runs[at].0.iter().rev().copied());
+        let to = order.iter().flat_map(|&at| runs[at].1.iter().rev().copied());
+        [laid_out(operand, from.collect()), laid_out(result, to.collect())]
     });
     let bytes = |shape: &Shape| target.size_of(shape);
     let [from, to] = ways.min_by_key(|[from, to]| bytes(from).saturating_add(bytes(to)))?;
