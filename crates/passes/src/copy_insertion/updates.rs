@@ -36,13 +36,9 @@ impl Separate<'_> {
                 let Some(source) = self.flow.find(operand, &pair.operand_index) else { continue };
                 let (old, new) = (self.class(source), self.class(result));
                 let is_only_use = self.operands_touching(id, old) == 1;
-                let is_promised_elsewhere = self.promised.iter().any(|&(value, result)| {
-                    self.class(value) == old
-                        && self.class_of.get(&result).is_some_and(|&it| self.find(it) != new)
-                });
                 let is_state = self.classes[old].first_writer.is_none();
                 let is_other_state = |&memory: &ValueId| is_state && self.class(memory) != old;
-                let joined = match (is_only_use, is_promised_elsewhere) {
+                let joined = match (is_only_use, self.is_promised_elsewhere(old, new)) {
                     (false, _) => Err(Conflict::InTwoPlaces),
                     (_, true) => Err(Conflict::Promised),
                     // A reference cannot be copied when the loop asks for it in other memory: the array is, before.
@@ -75,6 +71,13 @@ impl Separate<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the start of this computation declares that another class takes the place of one.
+    fn is_promised_elsewhere(&self, old: Class, new: Class) -> bool {
+        self.promised.iter().any(|&(value, result)| {
+            self.class(value) == old && self.class_of.get(&result).is_some_and(|&it| self.find(it) != new)
+        })
     }
 
     /// The references that a loop's body hands to the next iteration, as they are when they are made of arrays, and the
@@ -186,6 +189,7 @@ impl Separate<'_> {
             }
             let n_uses = uses.entry(old).or_default();
             let joined = match *n_uses {
+                1 if self.is_promised_elsewhere(old, new) => Err(Conflict::Promised),
                 1 => self.join(old, new, Some(node)),
                 _ => Err(Conflict::InTwoPlaces),
             };
