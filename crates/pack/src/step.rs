@@ -15,7 +15,7 @@
 //! recording.free(b)?;
 //! recording.free(c)?;
 //! let step = recording.pack(&Options::default())?;
-//! assert_eq!(step.bytes(), 1524, "the third allocation is where the first was");
+//! assert_eq!(step.bytes(), 1512, "the third allocation is where the first was");
 //!
 //! // The steps after it take one block of that size, and offsets in it.
 //! let mut replay = step.replay();
