@@ -94,8 +94,11 @@ impl Grouper<'_> {
         leaves_columns.then(|| (columns / rules.columns_per_block as f64).ceil() * others)
     }
 
-    /// What computing a value takes, from what is in memory anyway.
+    /// What it takes to compute a value elementwise from arrays in memory; `None` where it is no elementwise one, or too long.
     fn chain(&self, id: InstructionId, blocks: f64, rules: &ColumnRules) -> Option<Chain> {
+        if !self.module.instructions[id].op.is_elementwise() {
+            return None;
+        }
         let mut chain = Chain::default();
         let mut members = vec![id];
         let mut read: Vec<InstructionId> = Vec::new();
@@ -103,9 +106,9 @@ impl Grouper<'_> {
         while let Some(&at) = members.get(next) {
             next += 1;
             let instruction = &self.module.instructions[at];
-            let element_type = self.module.shape(at).as_array()?.element_type;
-            let n_elements = self.module.shape(at).as_array()?.element_count()? as f64;
-            chain.cycles += n_elements * cycles(rules, &instruction.op, element_type);
+            let array = self.module.shape(at).as_array()?;
+            chain.cycles +=
+                array.element_count()? as f64 * cycles(rules, &instruction.op, array.element_type);
             for &operand in &instruction.operands {
                 let op = &self.module.instructions[operand].op;
                 let is_ours = self.users.of(operand).iter().all(|user| members.contains(user));
@@ -125,7 +128,7 @@ impl Grouper<'_> {
                 return None;
             }
         }
-        members.iter().all(|&at| self.module.instructions[at].op.is_elementwise()).then_some(chain)
+        Some(chain)
     }
 }
 
