@@ -146,6 +146,39 @@ pub struct DotDimensions {
     pub rhs_batch: Dimensions,
 }
 
+/// One of the two operands of a dot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "XLA's names")]
+pub enum DotOperand {
+    Lhs,
+    Rhs,
+}
+
+impl DotDimensions {
+    /// The batch dimensions of an operand.
+    pub fn batch(&self, operand: DotOperand) -> &Dimensions {
+        match operand {
+            DotOperand::Lhs => &self.lhs_batch,
+            DotOperand::Rhs => &self.rhs_batch,
+        }
+    }
+
+    /// The dimensions of an operand that products are summed over.
+    pub fn contracting(&self, operand: DotOperand) -> &Dimensions {
+        match operand {
+            DotOperand::Lhs => &self.lhs_contracting,
+            DotOperand::Rhs => &self.rhs_contracting,
+        }
+    }
+
+    /// The other dimensions of an operand of some rank, in order. The result has the batch dimensions first, then those of the
+    /// left operand, then those of the right one.
+    pub fn free(&self, operand: DotOperand, rank: usize) -> Dimensions {
+        let (batch, contracting) = (self.batch(operand), self.contracting(operand));
+        (0..rank as i64).filter(|d| !batch.contains(d) && !contracting.contains(d)).collect()
+    }
+}
+
 /// Requested precision of one operand.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, strum::Display, strum::EnumString, strum::IntoStaticStr,

@@ -53,6 +53,7 @@ mod element_type;
 mod entities;
 mod fingerprint;
 mod float;
+pub mod indexing;
 pub mod infer;
 mod instruction;
 mod layout;
