@@ -4,6 +4,7 @@
 //! The *work* of an instruction is the array whose elements its vertices walk over: the result, or for a reduction
 //! what is reduced.
 
+use memplan_ir::indexing::{IndexMap, operands_read};
 use memplan_ir::{ArrayShape, ComputationId, Instruction, InstructionId, Module, Op};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -53,7 +54,7 @@ impl<'m> Alignments<'m> {
                 self.fused.entry(fused).or_insert_with(|| look_into(module, fused)).clone()
             }
             _ => Alignment {
-                reads: (0..instruction.operands.len()).map(|i| reads(self.module, id, i)).collect(),
+                reads: reads(self.module, id),
                 reduces: matches!(instruction.op, Op::Reduce { .. }),
                 reduces_minor: reduces_minor(self.module, instruction),
             },
@@ -66,22 +67,25 @@ pub(crate) fn same_order(a: &ArrayShape, b: &ArrayShape) -> bool {
     a.dimensions == b.dimensions && a.minor_to_major() == b.minor_to_major()
 }
 
-/// How an instruction that is no fusion reads an operand.
-fn reads(module: &Module, id: InstructionId, operand: usize) -> Reads {
+/// How an instruction that is no fusion reads its operands.
+fn reads(module: &Module, id: InstructionId) -> SmallVec<[Reads; 4]> {
     let instruction = &module.instructions[id];
-    let (result, source) =
-        (module.shape(id).as_array(), module.shape(instruction.operands[operand]).as_array());
+    let maps = operands_read(module, id);
+    (0..instruction.operands.len()).map(|k| read(module, id, k, maps[k].as_ref())).collect()
+}
+
+fn read(module: &Module, id: InstructionId, operand: usize, map: Option<&IndexMap>) -> Reads {
+    let instruction = &module.instructions[id];
+    let arrays = module.shape(id).as_array().zip(module.shape(instruction.operands[operand]).as_array());
     let in_step = match &instruction.op {
         Op::Reduce { .. } => operand < instruction.operands.len() / 2,
-        Op::Scatter(_) | Op::DynamicUpdateSlice => operand == 0,
         // Bytes stay where they are, whatever the extents are called.
         Op::Sort { .. } | Op::AllReduce(_) | Op::Bitcast | Op::Tuple => true,
-        Op::BitcastConvert => result.zip(source).is_some_and(|(a, b)| same_order(a, b)),
-        op => op.is_elementwise() && result.zip(source).is_some_and(|(a, b)| same_order(a, b)),
+        _ => map.is_some_and(IndexMap::is_identity) && arrays.is_some_and(|(a, b)| same_order(a, b)),
     };
-    match (&instruction.op, result, source) {
+    match (&instruction.op, arrays) {
         _ if in_step => Reads::InStep,
-        (Op::Broadcast { dimensions }, Some(result), Some(source)) => {
+        (Op::Broadcast { dimensions }, Some((result, source))) => {
             let is_leading = dimensions.iter().copied().eq(0..source.rank() as i64);
             let row_major =
                 |array: &ArrayShape| array.minor_to_major().iter().rev().copied().eq(0..array.rank() as i64);
@@ -90,7 +94,7 @@ fn reads(module: &Module, id: InstructionId, operand: usize) -> Reads {
                 false => Reads::Anyhow,
             }
         }
-        (Op::Concatenate { .. }, _, _) => Reads::Joined,
+        (Op::Concatenate { .. }, _) => Reads::Joined,
         _ => Reads::Anyhow,
     }
 }
@@ -111,9 +115,9 @@ fn look_into(module: &Module, fused: ComputationId) -> Alignment {
                 demand = Reads::InStep;
             }
         }
-        for (i, &operand) in instruction.operands.iter().enumerate() {
+        for (&operand, read) in instruction.operands.iter().zip(reads(module, id)) {
             // Of arrays that are joined one is read, however.
-            let here = if demand == Reads::Joined { demand } else { demand.max(reads(module, id, i)) };
+            let here = if demand == Reads::Joined { demand } else { demand.max(read) };
             let known = demands.entry(operand).or_insert(here);
             *known = match here == Reads::Joined || *known == Reads::Joined {
                 true if here != *known => Reads::Anyhow,

@@ -11,7 +11,7 @@
 //! rate, plus a synchronization for each pass) among those whose cell fits the limit; where none does, the limit is
 //! dropped and the grid with the smallest cell is taken.
 
-use memplan_ir::{ArrayShape, Convolution, DotDimensions, ElementType};
+use memplan_ir::{ArrayShape, Convolution, DotDimensions, DotOperand, ElementType};
 use memplan_memory::{Bytes, Target, Tiles};
 
 use crate::mapping::{Grain, LinearMapping, Mapping};
@@ -64,15 +64,11 @@ impl Contraction {
         let product = |array: &ArrayShape, of: &[i64]| extents(array, of);
         let batch = product(lhs, &dimensions.lhs_batch);
         let depth = product(lhs, &dimensions.lhs_contracting);
-        let rest = |array: &ArrayShape, batch: &[i64], contracting: &[i64]| {
-            let is_free = |d: &i64| !batch.contains(d) && !contracting.contains(d);
-            extents(array, &(0..array.rank() as i64).filter(is_free).collect::<Vec<_>>())
-        };
-        let rows = rest(lhs, &dimensions.lhs_batch, &dimensions.lhs_contracting);
+        let rows = product(lhs, &dimensions.free(DotOperand::Lhs, lhs.rank()));
         Contraction {
             batch,
             rows,
-            columns: rest(rhs, &dimensions.rhs_batch, &dimensions.rhs_contracting),
+            columns: product(rhs, &dimensions.free(DotOperand::Rhs, rhs.rank())),
             depth,
             lhs_depth: depth,
             lhs_elements: rows.saturating_mul(depth),

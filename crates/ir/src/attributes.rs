@@ -127,6 +127,12 @@ impl WindowDimension {
     pub fn placements(&self, extent: i64) -> Option<i64> {
         crate::infer::placements(extent, self)
     }
+
+    /// Whether it has one place for each element, and is on that element alone.
+    pub fn is_still(&self) -> bool {
+        let still = WindowDimension { window_dilation: self.window_dilation, ..WindowDimension::default() };
+        WindowDimension { window_reversal: false, ..*self } == still
+    }
 }
 
 /// A window, one entry per dimension.
@@ -172,10 +178,13 @@ impl DotDimensions {
     }
 
     /// The other dimensions of an operand of some rank, in order. The result has the batch dimensions first, then those of the
-    /// left operand, then those of the right one.
+    /// left operand, then those of the right one. Linear in the rank.
     pub fn free(&self, operand: DotOperand, rank: usize) -> Dimensions {
-        let (batch, contracting) = (self.batch(operand), self.contracting(operand));
-        (0..rank as i64).filter(|d| !batch.contains(d) && !contracting.contains(d)).collect()
+        let mut is_free: SmallVec<[bool; 8]> = SmallVec::from_elem(true, rank);
+        for &d in self.batch(operand).iter().chain(self.contracting(operand)) {
+            is_free.get_mut(d as usize).into_iter().for_each(|free| *free = false);
+        }
+        (0..rank as i64).filter(|&d| is_free[d as usize]).collect()
     }
 }
 

@@ -11,14 +11,12 @@
 //!   s = f32[768,768]           dot(z, y): a sum over rows
 //! ```
 //!
-//! What is left alone, operation by operation, stands at the end of the list in [`parts_of_operands`]; of the others, what
-//! mixes rows: convolutions along what is convolved, sorts along what is sorted, reverses along what is reversed. Kernels
+//! Where a row reads, its operation's [`IndexMap`]s say. What has none is left alone, and so is what mixes rows: convolutions
+//! along what is convolved, sorts along what is sorted, reverses along what is reversed. Kernels
 //! ask (`fusion`: may a kernel hold a few rows at a time?), and so do loops over blocks of rows (`row_blocks`).
 
-use memplan_ir::{
-    ArrayShape, BinaryOp, ComputationId, Dimensions, Dot, ElementType, GatherDimensions, InstructionId,
-    Module, Op, ScatterDimensions, Shape,
-};
+use memplan_ir::indexing::{IndexMap, Source, operands_read};
+use memplan_ir::{ArrayShape, BinaryOp, ComputationId, ElementType, InstructionId, Module, Op, Shape};
 use smallvec::SmallVec;
 
 /// Where the rows of an array are: `n` rows in a dimension of `n * unit` elements.
@@ -179,181 +177,59 @@ fn parts_of_operands(
     rows: Rows,
 ) -> Option<SmallVec<[Option<Rows>; 4]>> {
     let instruction = &module.instructions[id];
-    let array = |number: usize| module.shape(instruction.operands[number]).as_array();
-    let count = instruction.operands.len();
-    let at = |dimension: usize| Some(Rows { dimension, ..rows });
-    let (d, all) = (rows.dimension, SmallVec::from_elem(Some(rows), count));
-    let first = |n_first: usize, part: Option<Rows>| {
-        (0..count).map(|number| if number < n_first { part } else { None }).collect::<SmallVec<_>>()
-    };
-    Some(match &instruction.op {
-        Op::Unary(_)
-        | Op::Binary(_)
-        | Op::Compare { .. }
-        | Op::Select
-        | Op::Clamp
-        | Op::Convert
-        | Op::StochasticConvert
-        | Op::Copy
-        | Op::ReducePrecision { .. } => {
-            let is_array = |number: usize| array(number).is_some_and(|array| array.rank() > 0);
-            (0..count).map(|number| is_array(number).then_some(rows)).collect()
-        }
-        Op::Map { .. } | Op::GetTupleElement { .. } => all,
-        Op::BitcastConvert => (d < array(0)?.rank()).then_some(all)?,
-        Op::Broadcast { dimensions } => first(1, place_of(dimensions, d).and_then(at)),
-        Op::Reshape { .. } => {
-            first(1, Some(through_reshape(module.shape(id).as_array()?, array(0)?, n, rows)?))
-        }
-        Op::Transpose { dimensions } => first(1, at(dimensions[d] as usize)),
-        Op::Reverse { dimensions } => place_of(dimensions, d).is_none().then_some(all)?,
-        Op::Slice { dimensions } => {
-            let slice = dimensions[d];
-            let is_whole = slice.start == 0 && slice.stride == 1 && slice.limit == array(0)?.dimensions[d];
-            is_whole.then_some(all)?
-        }
-        Op::DynamicSlice { slice_sizes } => {
-            (slice_sizes[d] == array(0)?.dimensions[d]).then(|| first(1, Some(rows)))?
-        }
-        Op::DynamicUpdateSlice => {
-            (array(1)?.dimensions[d] == array(0)?.dimensions[d]).then(|| first(2, Some(rows)))?
-        }
-        Op::Concatenate { dimension } => (*dimension != d as i64).then_some(all)?,
-        Op::Pad { dimensions } => {
-            let padding = dimensions[d];
-            let is_none = padding.low == 0 && padding.high == 0 && padding.interior == 0;
-            is_none.then_some(first(1, Some(rows)))?
-        }
-        Op::Reduce { dimensions } => {
-            let mut kept = (0..array(0)?.rank()).filter(|&i| place_of(dimensions, i).is_none());
-            first(count / 2, at(kept.nth(d)?))
-        }
-        Op::ReduceWindow(window) => {
-            let is_trivial = window.dimensions[d] == Default::default();
-            is_trivial.then_some(first(count / 2, Some(rows)))?
-        }
-        Op::SelectAndScatter(window) => {
-            let is_trivial = window.dimensions[d] == Default::default();
-            is_trivial.then_some(first(2, Some(rows)))?
-        }
-        Op::Sort { dimension, .. } => (*dimension != d as i64).then_some(all)?,
-        Op::TopK { .. } => (d + 1 < array(0)?.rank()).then_some(all)?,
+    match &instruction.op {
+        Op::GetTupleElement { .. } => return Some(SmallVec::from_elem(Some(rows), 1)),
+        // The first number of a block is added to it, which only whole numbers bear.
         Op::Iota { dimension } => {
             let is_exact = module.shape(id).as_array()?.element_type.is_integral();
-            (*dimension != d as i64 || is_exact).then_some(all)?
+            return (*dimension != rows.dimension as i64 || is_exact).then(SmallVec::new);
         }
-        Op::Dot(dot) => SmallVec::from_slice(&parts_of_dot(dot, array(0)?, array(1)?, rows)?),
-        Op::Gather(gather) => SmallVec::from_slice(&parts_of_gather(gather, array(0)?, array(1)?, rows)?),
-        Op::Scatter(scatter) if count == 3 => {
-            SmallVec::from_slice(&parts_of_scatter(scatter, array(0)?, array(2)?, rows)?)
+        // Blocks of features or of places are not cut out, though each could be computed by itself.
+        Op::Convolution(it) if it.dimensions.output_batch != rows.dimension as i64 => return None,
+        // Several arrays at a time.
+        Op::Scatter(_) if instruction.operands.len() != 3 => return None,
+        _ => {}
+    }
+    let maps = operands_read(module, id);
+    let part = |(&operand, map): (&InstructionId, &Option<IndexMap>)| -> Option<Option<Rows>> {
+        let array = module.shape(operand).as_array()?;
+        let Some(map) = map else { return array.dimensions.is_empty().then_some(None) };
+        match map.dimension_along(rows.dimension) {
+            _ if !map.mentions(rows.dimension) => Some(None),
+            Some(dimension) => Some(Some(Rows { dimension, ..rows })),
+            None if matches!(instruction.op, Op::Reshape { .. }) => {
+                through_reshape(module.shape(id).as_array()?, array, n, rows).map(Some)
+            }
+            None => None,
         }
-        Op::Convolution(convolution) => {
-            let (dimensions, is_batch) = (&convolution.dimensions, convolution.batch_group_count == 1);
-            let is_batch = is_batch && dimensions.output_batch == d as i64;
-            is_batch.then_some(first(1, at(dimensions.input_batch as usize)))?
-        }
-        Op::Fft { lengths, .. } => (d + lengths.len() < array(0)?.rank()).then_some(all)?,
-        Op::Cholesky { .. } | Op::TriangularSolve(_) => (d + 2 < array(0)?.rank()).then_some(all)?,
-        // Several arrays at a time, scales of blocks and groups of unequal size; statistics over all rows.
-        Op::Scatter(_)
-        | Op::ScaledDot(_)
-        | Op::RaggedDot(_)
-        | Op::Scan(_)
-        | Op::BatchNormTraining { .. }
-        | Op::BatchNormInference { .. }
-        | Op::BatchNormGrad { .. }
-        // Extents and places that only a run knows, or that a layout decides.
-        | Op::DynamicReshape
-        | Op::GetDimensionSize { .. }
-        | Op::SetDimensionSize { .. }
-        | Op::Bitcast
-        // Numbers that come in an order.
-        | Op::Rng { .. }
-        | Op::RngBitGenerator { .. }
-        | Op::RngGetAndUpdateState { .. }
-        // What is given, named, handed on as a whole, or decided elsewhere.
-        | Op::Parameter { .. }
-        | Op::Constant(_)
-        | Op::Tuple
-        | Op::AddDependency
-        | Op::AfterAll
-        | Op::OptimizationBarrier
-        | Op::Domain(_)
-        | Op::ReplicaId
-        | Op::PartitionId
-        | Op::While
-        | Op::Conditional
-        | Op::Call { .. }
-        | Op::Fusion(_)
-        | Op::CustomCall(_)
-        // Memory, devices and hosts.
-        | Op::CopyStart { .. }
-        | Op::CopyDone
-        | Op::AsyncStart(_)
-        | Op::AsyncUpdate(_)
-        | Op::AsyncDone(_)
-        | Op::Infeed(_)
-        | Op::Outfeed(_)
-        | Op::Send(_)
-        | Op::SendDone(_)
-        | Op::Recv(_)
-        | Op::RecvDone(_)
-        | Op::AllGather(_)
-        | Op::AllGatherStart(_)
-        | Op::AllGatherDone(_)
-        | Op::AllReduce(_)
-        | Op::AllReduceStart(_)
-        | Op::AllReduceDone(_)
-        | Op::ReduceScatter(_)
-        | Op::AllToAll(_)
-        | Op::RaggedAllToAll(_)
-        | Op::CollectiveBroadcast(_)
-        | Op::CollectivePermute(_)
-        | Op::CollectivePermuteStart(_)
-        | Op::CollectivePermuteDone(_) => return None,
-    })
+    };
+    let parts: SmallVec<[Option<Rows>; 4]> =
+        instruction.operands.iter().zip(&maps).map(part).collect::<Option<_>>()?;
+    let is_made_of_rows = match &instruction.op {
+        // Indices say which row an update is for, but not in a block.
+        Op::Scatter(_) => parts[2].is_some(),
+        op => is_repetition(op) || parts.iter().any(Option::is_some),
+    };
+    is_made_of_rows.then_some(parts)
 }
 
 /// Where the rows of an operand are in the result. Only a first answer: what they take settles it.
 fn rows_of_result(module: &Module, id: InstructionId, n: i64, number: usize, rows: Rows) -> Option<Rows> {
     let instruction = &module.instructions[id];
-    let array = |number: usize| module.shape(instruction.operands[number]).as_array();
-    let (d, at) = (rows.dimension, |dimension: usize| Some(Rows { dimension, ..rows }));
     match &instruction.op {
-        Op::Broadcast { dimensions } => at(dimensions[d] as usize),
-        Op::Reshape { .. } => through_reshape(array(0)?, module.shape(id).as_array()?, n, rows),
-        Op::Transpose { dimensions } => at(place_of(dimensions, d)?),
-        Op::Reduce { dimensions } => at(d - dimensions.iter().filter(|&&i| i < d as i64).count()),
-        Op::Dot(dot) => {
-            let dot = &dot.dimensions;
-            let (batch, contracting) = match number {
-                0 => (&dot.lhs_batch, &dot.lhs_contracting),
-                _ => (&dot.rhs_batch, &dot.rhs_contracting),
-            };
-            let is_free = |i: &usize| place_of(batch, *i).is_none() && place_of(contracting, *i).is_none();
-            let left = array(0)?.rank() - dot.lhs_batch.len() - dot.lhs_contracting.len();
-            let free_before = (0..d).filter(is_free).count() + if number == 1 { left } else { 0 };
-            at(place_of(batch, d).unwrap_or(batch.len() + free_before))
+        Op::GetTupleElement { .. } => Some(rows),
+        Op::Reshape { .. } => {
+            let operand = module.shape(instruction.operands[number]).as_array()?;
+            through_reshape(operand, module.shape(id).as_array()?, n, rows)
         }
-        // The dimension of the result that takes these rows.
-        Op::Gather(gather) => {
-            let (operand, indices) = (array(0)?, array(1)?);
-            let takes = |parts: [Option<Rows>; 2]| parts[number] == Some(rows);
-            let mut dimensions = 0..module.shape(id).as_array()?.rank();
-            at(dimensions.find(|&to| {
-                parts_of_gather(gather, operand, indices, Rows { dimension: to, ..rows }).is_some_and(takes)
-            })?)
+        _ => {
+            let maps = operands_read(module, id);
+            let map = maps[number].as_ref()?;
+            match *map.sources.get(rows.dimension)? {
+                Source::Dim(dimension) if dimension < map.rank => Some(Rows { dimension, ..rows }),
+                _ => None,
+            }
         }
-        Op::Scatter(scatter) if instruction.operands.len() == 3 => {
-            let (operand, updates) = (array(0)?, array(2)?);
-            let takes = |parts: [Option<Rows>; 3]| parts[number] == Some(rows);
-            let mut dimensions = 0..module.shape(id).as_array()?.rank();
-            at(dimensions.find(|&to| {
-                parts_of_scatter(scatter, operand, updates, Rows { dimension: to, ..rows }).is_some_and(takes)
-            })?)
-        }
-        Op::Convolution(convolution) => at(convolution.dimensions.output_batch as usize),
-        _ => Some(rows),
     }
 }
 
@@ -415,77 +291,6 @@ fn through_reshape(from: &ArrayShape, to: &ArrayShape, n: i64, rows: Rows) -> Op
         ahead = ahead.checked_mul(extent)?;
     }
     None
-}
-
-fn parts_of_dot(dot: &Dot, lhs: &ArrayShape, rhs: &ArrayShape, rows: Rows) -> Option<[Option<Rows>; 2]> {
-    let dot = &dot.dimensions;
-    let at = |dimension: usize| Some(Rows { dimension, ..rows });
-    let n_batch = dot.lhs_batch.len();
-    if rows.dimension < n_batch {
-        return Some([
-            at(dot.lhs_batch[rows.dimension] as usize),
-            at(dot.rhs_batch[rows.dimension] as usize),
-        ]);
-    }
-    let free = |array: &ArrayShape, batch: &Dimensions, contracting: &Dimensions| -> Vec<usize> {
-        let is_free = |i: &usize| place_of(batch, *i).is_none() && place_of(contracting, *i).is_none();
-        (0..array.rank()).filter(is_free).collect()
-    };
-    let left = free(lhs, &dot.lhs_batch, &dot.lhs_contracting);
-    let right = free(rhs, &dot.rhs_batch, &dot.rhs_contracting);
-    let i = rows.dimension - n_batch;
-    match left.get(i) {
-        Some(&dimension) => Some([at(dimension), None]),
-        None => Some([None, at(*right.get(i - left.len())?)]),
-    }
-}
-
-/// A row of what a gather takes is a row of what it takes from, where a slice is as wide as that; or a row of indices,
-/// and with it of what is taken from where the two go together.
-fn parts_of_gather(
-    gather: &GatherDimensions,
-    operand: &ArrayShape,
-    indices: &ArrayShape,
-    rows: Rows,
-) -> Option<[Option<Rows>; 2]> {
-    let at = |dimension: i64| Some(Rows { dimension: dimension as usize, ..rows });
-    if let Some(i) = place_of(&gather.offset_dims, rows.dimension) {
-        let is_kept =
-            |d: &i64| !gather.collapsed_slice_dims.contains(d) && !gather.operand_batching_dims.contains(d);
-        let from = (0..operand.rank() as i64).filter(is_kept).nth(i)?;
-        let is_whole = gather.slice_sizes[from as usize] == operand.dimensions[from as usize];
-        return is_whole.then_some([at(from), None]);
-    }
-    let i = (0..rows.dimension).filter(|&d| place_of(&gather.offset_dims, d).is_none()).count();
-    let from = (0..indices.rank() as i64).filter(|&d| d != gather.index_vector_dim).nth(i)?;
-    let batch = gather.start_indices_batching_dims.iter().position(|&d| d == from);
-    Some([batch.and_then(|batch| at(gather.operand_batching_dims[batch])), at(from)])
-}
-
-/// A row that a scatter writes into is one of the updates, too, where a window is as wide as that, or where updates,
-/// indices and what they are written into go together.
-fn parts_of_scatter(
-    scatter: &ScatterDimensions,
-    operand: &ArrayShape,
-    updates: &ArrayShape,
-    rows: Rows,
-) -> Option<[Option<Rows>; 3]> {
-    let at = |dimension: i64| Some(Rows { dimension: dimension as usize, ..rows });
-    let d = rows.dimension as i64;
-    if let Some(batch) = scatter.input_batching_dims.iter().position(|&i| i == d) {
-        let from = scatter.scatter_indices_batching_dims[batch];
-        let i = (0..from).filter(|&d| d != scatter.index_vector_dim).count();
-        let is_batch = |d: &i64| !scatter.update_window_dims.contains(d);
-        let update = (0..updates.rank() as i64).filter(is_batch).nth(i)?;
-        return Some([Some(rows), at(from), at(update)]);
-    }
-    let is_window =
-        |d: &i64| !scatter.inserted_window_dims.contains(d) && !scatter.input_batching_dims.contains(d);
-    let i = (0..operand.rank() as i64).filter(is_window).position(|i| i == d)?;
-    let update = *scatter.update_window_dims.get(i)?;
-    let is_whole = updates.dimensions[update as usize] == operand.dimensions[rows.dimension];
-    let is_target = scatter.scatter_dims_to_operand_dims.contains(&d);
-    (is_whole && !is_target).then_some([Some(rows), None, at(update)])
 }
 
 /// The place of a dimension in a list of them.

@@ -1,9 +1,10 @@
 //! What each operation says about the dimensions of its operands and of its result.
 
 use super::{DimensionId, Dimensions, FactorList, Relation, RelationKind};
+use memplan_ir::indexing::operands_read;
 use memplan_ir::{
-    Access, Convolution, DotDimensions, GatherDimensions, Instruction, InstructionId, Module, Op,
-    PaddingDimension, PositionId, ScatterDimensions, SliceDimension, Window, WindowDimension,
+    Access, Convolution, Instruction, InstructionId, Module, Op, PaddingDimension, PositionId,
+    ScatterDimensions, SliceDimension, Window, WindowDimension,
 };
 
 /// Lets every instruction of the module say what it knows.
@@ -60,43 +61,31 @@ impl Rules<'_> {
             Op::Conditional => self.branches(),
             Op::CustomCall(_) => self.custom_call(),
 
-            Op::Broadcast { dimensions } => {
-                for (from, &to) in dimensions.iter().enumerate() {
-                    if self.extents(operand(0))[from] == self.extents(self.id)[to as usize] {
-                        self.same(self.at(operand(0), from), self.at(self.id, to as usize));
-                    }
-                }
+            Op::Reshape { .. } => {
+                self.same_product(self.dimensions.of_array(operand(0)), self.dimensions.of_array(self.id))
             }
-            Op::Transpose { dimensions } => {
-                for (to, &from) in dimensions.iter().enumerate() {
-                    self.same(self.at(operand(0), from as usize), self.at(self.id, to));
-                }
-            }
-            Op::Reshape { .. } => self.regroup(operand(0), self.id),
+            Op::Broadcast { .. }
+            | Op::Transpose { .. }
+            | Op::DynamicSlice { .. }
+            | Op::DynamicUpdateSlice
+            | Op::Gather(_)
+            | Op::TopK { .. }
+            | Op::Dot(_) => self.by_index(),
             Op::Slice { dimensions } => self.slice(dimensions),
             Op::Pad { dimensions } => self.pad(dimensions),
             Op::Concatenate { dimension } => self.concatenate(*dimension as usize),
-            Op::DynamicSlice { .. } => self.where_whole(operand(0), self.id),
-            Op::DynamicUpdateSlice => {
-                self.same_values(operand(0), self.id);
-                self.where_whole(operand(0), operand(1));
-            }
-            Op::Gather(gather) => self.gather(gather),
             Op::Scatter(scatter) => self.scatter(scatter),
-            Op::Reduce { dimensions } => self.reduce(dimensions),
+            Op::Reduce { .. } => {
+                self.by_index();
+                let arrays = &instruction.operands[..instruction.operands.len() / 2];
+                arrays.iter().for_each(|&array| self.same_values(array, operand(0)));
+            }
             Op::ReduceWindow(window) => self.reduce_window(window),
             Op::SelectAndScatter(window) => self.select_and_scatter(window),
-            Op::TopK { .. } => {
-                let positions: Vec<PositionId> = self.dimensions.positions.of(self.id).skip(1).collect();
-                for position in positions {
-                    self.all_but_last(operand(0), position);
-                }
-            }
-            Op::Dot(dot) => self.dot(&dot.dimensions),
             Op::Convolution(convolution) => self.convolution(convolution),
             Op::Fft { lengths, .. } => {
+                self.by_index();
                 let batch = self.extents(self.id).len() - lengths.len();
-                (0..batch).for_each(|d| self.same(self.at(operand(0), d), self.at(self.id, d)));
                 self.hold_from(operand(0), batch);
                 self.hold_from(self.id, batch);
             }
@@ -171,27 +160,31 @@ impl Rules<'_> {
         pairs.into_iter().for_each(|(a, b)| self.same_arrays(a, b));
     }
 
-    fn regroup(&mut self, a: InstructionId, b: InstructionId) {
-        self.same_product(self.dimensions.of_array(a), self.dimensions.of_array(b));
-    }
-
     fn relate(&mut self, from: Vec<DimensionId>, to: DimensionId, kind: RelationKind) {
         self.dimensions.relations.push(Relation { instruction: self.id, from, to, kind });
     }
 
-    /// Where a part of an array is as long as the array, it is so whatever the length.
-    fn where_whole(&mut self, array: InstructionId, part: InstructionId) {
-        for d in 0..self.extents(array).len() {
-            if self.extents(array)[d] == self.extents(part)[d] {
-                self.same(self.at(array, d), self.at(part, d));
+    /// Dimensions are one where their indices are and they are equally long: a part that is as long as its array is so whatever
+    /// the length. Those that are summed over are one, too.
+    fn by_index(&mut self) {
+        let result: Vec<PositionId> = self.dimensions.positions.of(self.id).collect();
+        let leaves = if self.module.shape(self.id).is_tuple() { &result[1..] } else { &result[..] };
+        let mut of_loop: Vec<Option<DimensionId>> = Vec::new();
+        for (&operand, map) in self.instruction.operands.iter().zip(operands_read(self.module, self.id)) {
+            let Some(map) = map else { continue };
+            of_loop.resize(map.loops.len(), None);
+            for (l, known) in of_loop.iter_mut().enumerate() {
+                let Some(e) = map.dimension_along(l) else { continue };
+                let from = self.at(operand, e);
+                if l < map.rank {
+                    leaves
+                        .iter()
+                        .for_each(|&leaf| self.same(from, self.dimensions.of(leaf).start + l as u32));
+                } else {
+                    let other = *known.get_or_insert(from);
+                    self.same(other, from);
+                }
             }
-        }
-    }
-
-    fn all_but_last(&mut self, operand: InstructionId, result: PositionId) {
-        let (from, to) = (self.dimensions.of_array(operand), self.dimensions.of(result));
-        if from.len() == to.len() && !from.is_empty() {
-            (from.start..from.end - 1).zip(to).for_each(|(from, to)| self.same(from, to));
         }
     }
 
@@ -291,102 +284,47 @@ impl Rules<'_> {
     // -- Parts of arrays.
 
     fn slice(&mut self, dimensions: &[SliceDimension]) {
+        self.by_index();
         let operand = self.instruction.operands[0];
         for (d, slice) in dimensions.iter().enumerate() {
-            let (from, to) = (self.at(operand, d), self.at(self.id, d));
-            match *slice == (SliceDimension { start: 0, limit: self.extents(operand)[d], stride: 1 }) {
-                true => self.same(from, to),
-                false => self.relate(vec![from], to, RelationKind::Slice(*slice)),
+            if *slice != (SliceDimension { start: 0, limit: self.extents(operand)[d], stride: 1 }) {
+                self.relate(vec![self.at(operand, d)], self.at(self.id, d), RelationKind::Slice(*slice));
             }
         }
     }
 
     fn pad(&mut self, dimensions: &[PaddingDimension]) {
+        self.by_index();
         let operand = self.instruction.operands[0];
         for (d, padding) in dimensions.iter().enumerate() {
-            let (from, to) = (self.at(operand, d), self.at(self.id, d));
-            match *padding == PaddingDimension::default() {
-                true => self.same(from, to),
-                false => self.relate(vec![from], to, RelationKind::Pad(*padding)),
+            if *padding != PaddingDimension::default() {
+                self.relate(vec![self.at(operand, d)], self.at(self.id, d), RelationKind::Pad(*padding));
             }
         }
     }
 
     fn concatenate(&mut self, dimension: usize) {
+        self.by_index();
         let operands = &self.instruction.operands;
-        for d in 0..self.extents(self.id).len() {
-            let from: Vec<DimensionId> = operands.iter().map(|&operand| self.at(operand, d)).collect();
-            let to = self.at(self.id, d);
-            match d == dimension && from.len() > 1 {
-                true => self.relate(from, to, RelationKind::Concatenation),
-                false => from.into_iter().for_each(|from| self.same(from, to)),
-            }
+        if operands.len() > 1 {
+            let from = operands.iter().map(|&operand| self.at(operand, dimension)).collect();
+            self.relate(from, self.at(self.id, dimension), RelationKind::Concatenation);
         }
-    }
-
-    fn gather(&mut self, gather: &GatherDimensions) {
-        let [operand, indices] = [self.instruction.operands[0], self.instruction.operands[1]];
-        let is_in_window = |d: &usize| {
-            let d = &(*d as i64);
-            !gather.collapsed_slice_dims.contains(d) && !gather.operand_batching_dims.contains(d)
-        };
-        let window = (0..self.extents(operand).len()).filter(is_in_window);
-        for (d, &to) in window.zip(&gather.offset_dims) {
-            if gather.slice_sizes[d] == self.extents(operand)[d] {
-                self.same(self.at(operand, d), self.at(self.id, to as usize));
-            }
-        }
-        let rank = self.extents(self.id).len();
-        let batch = (0..rank).filter(|&d| !gather.offset_dims.contains(&(d as i64)));
-        self.same_each(
-            indices,
-            index_dimensions(self.extents(indices).len(), gather.index_vector_dim),
-            self.id,
-            batch,
-        );
-        let pair = |list: &[i64]| list.iter().map(|&d| d as usize).collect::<Vec<_>>();
-        let batching = pair(&gather.start_indices_batching_dims);
-        self.same_each(operand, pair(&gather.operand_batching_dims), indices, batching);
     }
 
     fn scatter(&mut self, scatter: &ScatterDimensions) {
+        self.by_index();
         let n = (self.instruction.operands.len() - 1) / 2;
-        let indices = self.instruction.operands[n];
-        let result: Vec<PositionId> = self.dimensions.positions.of(self.id).collect();
-        let leaves = if self.module.shape(self.id).is_tuple() { &result[1..] } else { &result[..] };
-        let list = |list: &[i64]| list.iter().map(|&d| d as usize).collect::<Vec<_>>();
-        for (k, &leaf) in leaves.iter().enumerate() {
+        for k in 0..n {
             let (operand, update) = (self.instruction.operands[k], self.instruction.operands[n + 1 + k]);
-            self.same_arrays(self.dimensions.positions.root(operand), leaf);
-            let is_in_window = |d: &usize| {
-                let d = &(*d as i64);
-                !scatter.inserted_window_dims.contains(d) && !scatter.input_batching_dims.contains(d)
-            };
-            let window = (0..self.extents(operand).len()).filter(is_in_window);
-            for (d, &from) in window.zip(&scatter.update_window_dims) {
-                if self.extents(operand)[d] == self.extents(update)[from as usize] {
-                    self.same(self.at(operand, d), self.at(update, from as usize));
-                }
-            }
-            let rank = self.extents(update).len();
-            let batch: Vec<usize> =
-                (0..rank).filter(|&d| !scatter.update_window_dims.contains(&(d as i64))).collect();
-            let of_indices = index_dimensions(self.extents(indices).len(), scatter.index_vector_dim);
-            self.same_each(indices, of_indices, update, batch.iter().copied());
-            let batching = list(&scatter.scatter_indices_batching_dims);
-            self.same_each(operand, list(&scatter.input_batching_dims), indices, batching);
-            self.room(scatter, operand, update, &batch);
+            self.room(scatter, operand, update);
         }
     }
 
     /// Where there are at least as many places as updates, the program makes room for all of them.
-    fn room(
-        &mut self,
-        scatter: &ScatterDimensions,
-        operand: InstructionId,
-        update: InstructionId,
-        batch: &[usize],
-    ) {
+    fn room(&mut self, scatter: &ScatterDimensions, operand: InstructionId, update: InstructionId) {
+        let is_batch = |d: &usize| !scatter.update_window_dims.contains(&(*d as i64));
+        let batch: Vec<usize> = (0..self.extents(update).len()).filter(is_batch).collect();
         let places = scatter.inserted_window_dims.iter().map(|&d| self.extents(operand)[d as usize]);
         let updates = batch.iter().map(|&d| self.extents(update)[d]);
         let product = |extents: &mut dyn Iterator<Item = i64>| extents.fold(1, i64::saturating_mul);
@@ -399,40 +337,17 @@ impl Rules<'_> {
         }
     }
 
-    fn same_each(
-        &mut self,
-        a: InstructionId,
-        of_a: impl IntoIterator<Item = usize>,
-        b: InstructionId,
-        of_b: impl IntoIterator<Item = usize>,
-    ) {
-        for (x, y) in of_a.into_iter().zip(of_b) {
-            self.same(self.at(a, x), self.at(b, y));
-        }
-    }
-
-    // -- Reductions and products.
-
-    fn reduce(&mut self, dimensions: &[i64]) {
-        let n = self.instruction.operands.len() / 2;
-        let result: Vec<PositionId> = self.dimensions.positions.of(self.id).collect();
-        let leaves = if self.module.shape(self.id).is_tuple() { &result[1..] } else { &result[..] };
-        for (&operand, &leaf) in self.instruction.operands[..n].iter().zip(leaves) {
-            let kept = (0..self.extents(operand).len()).filter(|&d| !dimensions.contains(&(d as i64)));
-            let kept: Vec<DimensionId> = kept.map(|d| self.at(operand, d)).collect();
-            kept.into_iter().zip(self.dimensions.of(leaf)).for_each(|(from, to)| self.same(from, to));
-            self.same_values(operand, self.instruction.operands[0]);
-        }
-    }
+    // -- Windows and products.
 
     fn reduce_window(&mut self, window: &Window) {
+        self.by_index();
         let n = self.instruction.operands.len() / 2;
         let result: Vec<PositionId> = self.dimensions.positions.of(self.id).collect();
         let leaves = if self.module.shape(self.id).is_tuple() { &result[1..] } else { &result[..] };
         for (&operand, &leaf) in self.instruction.operands[..n].iter().zip(leaves) {
-            for (d, window) in window.dimensions.iter().enumerate() {
+            for (d, window) in window.dimensions.iter().enumerate().filter(|(_, window)| !window.is_still()) {
                 let (from, to) = (self.at(operand, d), self.dimensions.of(leaf).start + d as u32);
-                match is_still(window) || is_prefix(window, self.extents(operand)[d]) {
+                match is_prefix(window, self.extents(operand)[d]) {
                     true => self.same(from, to),
                     false => self.relate(vec![from], to, RelationKind::Window(*window)),
                 }
@@ -441,74 +356,36 @@ impl Rules<'_> {
     }
 
     fn select_and_scatter(&mut self, window: &Window) {
+        self.by_index();
         let [operand, source] = [self.instruction.operands[0], self.instruction.operands[1]];
         self.same_values(operand, self.id);
-        for (d, window) in window.dimensions.iter().enumerate() {
-            let (from, to) = (self.at(operand, d), self.at(source, d));
-            match is_still(window) {
-                true => self.same(from, to),
-                false => self.relate(vec![from], to, RelationKind::Window(*window)),
-            }
+        for (d, window) in window.dimensions.iter().enumerate().filter(|(_, window)| !window.is_still()) {
+            self.relate(vec![self.at(operand, d)], self.at(source, d), RelationKind::Window(*window));
         }
-    }
-
-    fn dot(&mut self, dot: &DotDimensions) {
-        let [lhs, rhs] = [self.instruction.operands[0], self.instruction.operands[1]];
-        let list = |list: &[i64]| list.iter().map(|&d| d as usize).collect::<Vec<_>>();
-        self.same_each(lhs, list(&dot.lhs_contracting), rhs, list(&dot.rhs_contracting));
-        self.same_each(lhs, list(&dot.lhs_batch), rhs, list(&dot.rhs_batch));
-        let free = |id: InstructionId, batch: &[i64], contracting: &[i64]| {
-            let is_free = |&d: &usize| !batch.contains(&(d as i64)) && !contracting.contains(&(d as i64));
-            (0..self.extents(id).len()).filter(is_free).map(|d| self.at(id, d)).collect::<Vec<_>>()
-        };
-        let from = dot.lhs_batch.iter().map(|&d| self.at(lhs, d as usize));
-        let from = from.chain(free(lhs, &dot.lhs_batch, &dot.lhs_contracting));
-        let from: Vec<DimensionId> = from.chain(free(rhs, &dot.rhs_batch, &dot.rhs_contracting)).collect();
-        from.into_iter().zip(self.dimensions.of_array(self.id)).for_each(|(from, to)| self.same(from, to));
     }
 
     fn convolution(&mut self, convolution: &Convolution) {
+        self.by_index();
         let [input, kernel] = [self.instruction.operands[0], self.instruction.operands[1]];
         let Convolution { dimensions: labels, feature_group_count, batch_group_count, .. } = convolution;
-        let [input_batch, input_feature] =
-            [labels.input_batch, labels.input_feature].map(|d| self.at(input, d as usize));
-        let [kernel_in, kernel_out] =
-            [labels.kernel_input_feature, labels.kernel_output_feature].map(|d| self.at(kernel, d as usize));
-        let [batch, feature] =
-            [labels.output_batch, labels.output_feature].map(|d| self.at(self.id, d as usize));
-        self.same(kernel_out, feature);
         // Groups are counted by attributes, which no resize follows.
-        match *feature_group_count {
-            1 => self.same(input_feature, kernel_in),
-            _ => [input_feature, kernel_in, kernel_out].into_iter().for_each(|d| self.hold(d)),
+        if *feature_group_count != 1 {
+            self.hold(self.at(input, labels.input_feature as usize));
+            self.hold(self.at(kernel, labels.kernel_input_feature as usize));
+            self.hold(self.at(kernel, labels.kernel_output_feature as usize));
         }
-        match *batch_group_count {
-            1 => self.same(input_batch, batch),
-            _ => [input_batch, batch, kernel_out].into_iter().for_each(|d| self.hold(d)),
+        if *batch_group_count != 1 {
+            self.hold(self.at(input, labels.input_batch as usize));
+            self.hold(self.at(self.id, labels.output_batch as usize));
+            self.hold(self.at(kernel, labels.kernel_output_feature as usize));
         }
-        for (d, window) in convolution.window.dimensions.iter().enumerate() {
-            let from = self.at(input, labels.input_spatial[d] as usize);
-            let to = self.at(self.id, labels.output_spatial[d] as usize);
-            match is_still(window) {
-                true => self.same(from, to),
-                false => {
-                    let size = self.at(kernel, labels.kernel_spatial[d] as usize);
-                    self.relate(vec![from, size], to, RelationKind::Window(*window));
-                }
-            }
+        for (i, window) in convolution.window.dimensions.iter().enumerate().filter(|(_, it)| !it.is_still()) {
+            let from = self.at(input, labels.input_spatial[i] as usize);
+            let size = self.at(kernel, labels.kernel_spatial[i] as usize);
+            let to = self.at(self.id, labels.output_spatial[i] as usize);
+            self.relate(vec![from, size], to, RelationKind::Window(*window));
         }
     }
-}
-
-/// The dimensions of an array of indices that are not the indices themselves.
-fn index_dimensions(rank: usize, vector: i64) -> impl Iterator<Item = usize> {
-    (0..rank).filter(move |&d| d as i64 != vector)
-}
-
-/// Whether a window has one place for each element, and is on that element.
-fn is_still(window: &WindowDimension) -> bool {
-    let still = WindowDimension { window_dilation: window.window_dilation, ..WindowDimension::default() };
-    WindowDimension { window_reversal: false, ..*window } == still
 }
 
 /// Whether a window takes in everything up to an element, or from it on, as sums over prefixes do.

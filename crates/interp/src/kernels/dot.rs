@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use memplan_ir::{ArrayShape, DotDimensions, InstructionId, Module};
+use memplan_ir::{ArrayShape, DotDimensions, DotOperand, InstructionId, Module};
 
 use crate::Error;
 use crate::element::Class;
@@ -64,18 +64,16 @@ impl Roles {
         let dims = |side: usize, numbers: &[i64]| -> Dims {
             numbers.iter().map(|&d| Dim::of(shapes[side], d)).collect()
         };
-        let free = |side: usize, used: [&[i64]; 3]| -> Dims {
-            let numbers = 0..shapes[side].rank() as i64;
-            dims(side, &numbers.filter(|d| !used.iter().any(|u| u.contains(d))).collect::<Vec<_>>())
-        };
         let mut next = first;
         let mut numbered = |dims: &Dims| -> Dims {
             next += dims.len();
             (next - dims.len()..next).zip(dims).map(|(d, dim)| Dim::whole(d, dim.extent)).collect()
         };
         let batch = [dims(0, &d.lhs_batch), dims(1, &d.rhs_batch)];
-        let rows = free(0, [&d.lhs_batch, &d.lhs_contracting, &[]]);
-        let columns = free(1, [&d.rhs_batch, &d.rhs_contracting, groups]);
+        let rows = dims(0, &d.free(DotOperand::Lhs, shapes[0].rank()));
+        let mut columns = d.free(DotOperand::Rhs, shapes[1].rank());
+        columns.retain(|d| !groups.contains(d));
+        let columns = dims(1, &columns);
         let out = [numbered(&batch[0]), numbered(&rows), numbered(&columns)];
         let [out_batch, out_rows, out_columns] = out;
         let [lhs_batch, rhs_batch] = batch;

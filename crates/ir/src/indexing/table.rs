@@ -133,7 +133,7 @@ impl<'a> Table<'a> {
             Op::Reduce { dimensions } => self.reduce(dimensions)?,
             Op::ReduceWindow(window) => self.reduce_window(window)?,
             Op::SelectAndScatter(window) => {
-                let source = |(d, window): (usize, &WindowDimension)| match is_still(window) {
+                let source = |(d, window): (usize, &WindowDimension)| match window.is_still() {
                     true => Source::Dim(d),
                     false => Source::Any,
                 };
@@ -317,26 +317,29 @@ impl<'a> Table<'a> {
         Some([at_most(sources), exactly(of_indices)].into_iter().collect())
     }
 
-    /// The result is read for like the first arrays, which it updates.
-    fn scatter(&self, scatter: &ScatterDimensions) -> Option<Reads> {
+    /// The result is read for like the first arrays, which it updates. Which update goes where, data decide: there is a loop for
+    /// each dimension of updates that are not of a window.
+    fn scatter(&mut self, scatter: &ScatterDimensions) -> Option<Reads> {
         let n = (self.operands.len() - 1) / 2;
         let (indices, update) = (self.array(n)?, self.array(n + 1)?);
-        let is_window = |d: &usize| scatter.update_window_dims.contains(&(*d as i64));
-        let update_batch: SmallVec<[usize; 6]> = (0..update.rank()).filter(|d| !is_window(d)).collect();
         let mut of_indices = Sources::from_elem(Source::Any, indices.rank());
         let mut of_update = Sources::from_elem(Source::Any, update.rank());
-        for (&d, &i) in scatter.input_batching_dims.iter().zip(&scatter.scatter_indices_batching_dims) {
-            *of_indices.get_mut(i as usize)? = Source::Dim(d as usize);
-            let place = (0..i).filter(|&i| i != scatter.index_vector_dim).count();
-            of_update[*update_batch.get(place)?] = Source::Dim(d as usize);
+        let batch = (0..update.rank()).filter(|&u| !scatter.update_window_dims.contains(&(u as i64)));
+        for (u, i) in batch.zip((0..indices.rank() as i64).filter(|&i| i != scatter.index_vector_dim)) {
+            let goes_with = scatter.scatter_indices_batching_dims.iter().position(|&batching| batching == i);
+            let number = match goes_with {
+                Some(batching) => *scatter.input_batching_dims.get(batching)? as usize,
+                None => self.add_loop(update.dimensions[u]),
+            };
+            (of_update[u], of_indices[i as usize]) = (Source::Dim(number), Source::Dim(number));
         }
-        let is_target = |d: &i64| scatter.scatter_dims_to_operand_dims.contains(d);
         let is_in_window =
             |d: &i64| !scatter.inserted_window_dims.contains(d) && !scatter.input_batching_dims.contains(d);
         let window = (0..self.result.rank() as i64).filter(is_in_window);
         for (d, &u) in window.zip(&scatter.update_window_dims) {
-            let source = of_update.get_mut(u as usize)?;
-            *source = if is_target(&d) { Source::Shifted(d as usize) } else { Source::Dim(d as usize) };
+            let (d, u) = (d as usize, u as usize);
+            let is_whole = self.extent(n + 1, u)? == self.loops[d];
+            of_update[u] = if is_whole { Source::Dim(d) } else { Source::Shifted(d) };
         }
         let read = |k: usize| match k {
             k if k < n => at_most(self.same()),
@@ -373,7 +376,7 @@ impl<'a> Table<'a> {
 
     /// What a window at place `d` of the result sees.
     fn window(&mut self, d: usize, window: WindowDimension) -> Source {
-        match is_still(&window) {
+        match window.is_still() {
             true => Source::Dim(d),
             false => Source::Window { dim: d, within: self.add_loop(window.size), window },
         }
@@ -422,7 +425,7 @@ impl<'a> Table<'a> {
                 true => strided(within, window.size - 1, -1, 1),
                 false => Source::Dim(within),
             };
-            of_input[labels.input_spatial[i] as usize] = match is_still(&window) {
+            of_input[labels.input_spatial[i] as usize] = match window.is_still() {
                 true => Source::Dim(place),
                 false => Source::Window { dim: place, within, window },
             };
@@ -451,12 +454,6 @@ fn batches(rank: usize, vector: i64, of_result: &[usize]) -> Sources {
         false => of_result.next().map_or(Source::Any, |&d| Source::Dim(d)),
     };
     (0..rank).map(source).collect()
-}
-
-/// Whether a window has one place for each element, and is on that element.
-pub(super) fn is_still(window: &WindowDimension) -> bool {
-    let still = WindowDimension { window_dilation: window.window_dilation, ..WindowDimension::default() };
-    WindowDimension { window_reversal: false, ..*window } == still
 }
 
 /// Arrays of the same elements in row-major order: dimensions are alike, or several of one are as many elements as several

@@ -1,14 +1,12 @@
 //! Dots, convolutions, transforms and solvers.
 
 use crate::{
-    ArrayShape, Convolution, Dimensions, DotDimensions, ElementType, FftKind, RaggedDot, Shape,
+    ArrayShape, Convolution, Dimensions, DotDimensions, DotOperand, ElementType, FftKind, RaggedDot, Shape,
     TriangularSolve,
 };
 
 use super::dimension::{Dim, array, dim, dims, higher_precision, merge, placements, sizes_agree};
-use super::{
-    Inference, Result, attribute_error, check_dimension, check_dimensions, check_length, membership,
-};
+use super::{Inference, Result, attribute_error, check_dimension, check_dimensions, check_length};
 
 impl<'a> Inference<'a> {
     /// Batch dimensions, then what is left of the left operand, then of the right one.
@@ -16,8 +14,8 @@ impl<'a> Inference<'a> {
         let (lhs, rhs) = (self.array(0)?, self.array(1)?);
         let batch = self.check_dot(numbers)?;
         let mut result = batch;
-        result.extend(free_dims(lhs, &[&numbers.lhs_contracting, &numbers.lhs_batch]));
-        result.extend(free_dims(rhs, &[&numbers.rhs_contracting, &numbers.rhs_batch]));
+        result.extend(numbers.free(DotOperand::Lhs, lhs.rank()).iter().map(|&d| dim(lhs, d as usize)));
+        result.extend(numbers.free(DotOperand::Rhs, rhs.rank()).iter().map(|&d| dim(rhs, d as usize)));
         array(self.accumulated(higher_precision(lhs.element_type, rhs.element_type)), &result)
     }
 
@@ -76,8 +74,10 @@ impl<'a> Inference<'a> {
             result.push(group_count);
         }
         result.extend(batch);
-        result.extend(free_dims(lhs, &[&numbers.lhs_contracting, &numbers.lhs_batch]));
-        result.extend(free_dims(rhs, &[&numbers.rhs_contracting, &numbers.rhs_batch, &dot.rhs_group_dims]));
+        result.extend(numbers.free(DotOperand::Lhs, lhs.rank()).iter().map(|&d| dim(lhs, d as usize)));
+        let columns = numbers.free(DotOperand::Rhs, rhs.rank());
+        let is_column = |d: &&i64| !dot.rhs_group_dims.contains(d);
+        result.extend(columns.iter().filter(is_column).map(|&d| dim(rhs, d as usize)));
         array(self.accumulated(higher_precision(lhs.element_type, rhs.element_type)), &result)
     }
 
@@ -304,10 +304,4 @@ impl<'a> Inference<'a> {
             _ => Err(self.operand_error(i, "of rank 2 or more with equal last extents")),
         }
     }
-}
-
-/// The dimensions that are in none of the lists.
-fn free_dims(shape: &ArrayShape, lists: &[&Dimensions]) -> Vec<Dim> {
-    let taken = membership(&lists.iter().flat_map(|l| l.iter().copied()).collect::<Vec<_>>(), shape.rank());
-    (0..shape.rank()).filter(|&d| !taken[d]).map(|d| dim(shape, d)).collect()
 }

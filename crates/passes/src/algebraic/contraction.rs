@@ -1,6 +1,7 @@
 //! Dots: transposes folded into dimension numbers, and products that sum over nothing.
 
-use memplan_ir::{BinaryOp, Dimensions, Dot, ElementType, InstructionId, Op, Shape};
+use memplan_ir::indexing::{Source, operands_read};
+use memplan_ir::{BinaryOp, Dimensions, Dot, DotOperand, ElementType, InstructionId, Op, Shape};
 
 use super::factors::is_increasing;
 use crate::rewrite::Rewriter;
@@ -17,7 +18,7 @@ pub(super) fn dot(r: &mut Rewriter<'_>, id: InstructionId) -> Option<Instruction
         return Some(r.splat_array(Scalar::integer(element_type, 0), &to));
     }
     if n_summed == 1
-        && let Some(product) = outer_product(r, id, &dot)
+        && let Some(product) = outer_product(r, id)
     {
         return Some(product);
     }
@@ -32,16 +33,15 @@ fn fold_transposes(r: &mut Rewriter<'_>, id: InstructionId, mut dot: Dot) -> Opt
     for (side, operand) in operands.iter_mut().enumerate() {
         let Op::Transpose { dimensions: permutation } = r.op(*operand) else { continue };
         let numbers = &mut dot.dimensions;
+        let free = numbers.free([DotOperand::Lhs, DotOperand::Rhs][side], permutation.len());
+        let free: Dimensions = free.iter().map(|&d| permutation[d as usize]).collect();
+        if !is_increasing(&free) {
+            continue;
+        }
         let [contracting, batch] = match side {
             0 => [&mut numbers.lhs_contracting, &mut numbers.lhs_batch],
             _ => [&mut numbers.rhs_contracting, &mut numbers.rhs_batch],
         };
-        let is_free = |d: &i64| !contracting.contains(d) && !batch.contains(d);
-        let free: Dimensions =
-            (0..permutation.len() as i64).filter(is_free).map(|d| permutation[d as usize]).collect();
-        if !is_increasing(&free) {
-            continue;
-        }
         contracting.iter_mut().chain(batch).for_each(|d| *d = permutation[*d as usize]);
         *operand = r.operand(*operand, 0);
         folded = true;
@@ -51,7 +51,7 @@ fn fold_transposes(r: &mut Rewriter<'_>, id: InstructionId, mut dot: Dot) -> Opt
 }
 
 /// A dot that sums over nothing is an elementwise product, which needs no array of its own where it is fused.
-fn outer_product(r: &mut Rewriter<'_>, id: InstructionId, dot: &Dot) -> Option<InstructionId> {
+fn outer_product(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let (element_type, to, shape) = (r.element_type(id)?, r.dimensions(id)?, r.shape(id).clone());
     let operands = [r.operand(id, 0), r.operand(id, 1)];
     for &operand in &operands {
@@ -59,27 +59,18 @@ fn outer_product(r: &mut Rewriter<'_>, id: InstructionId, dot: &Dot) -> Option<I
             return None;
         }
     }
-    let numbers = &dot.dimensions;
-    let n_batch = numbers.lhs_batch.len();
-    let n_lhs_free = r.dimensions(operands[0])?.len() - n_batch - numbers.lhs_contracting.len();
-    let sides = [
-        (&numbers.lhs_contracting, &numbers.lhs_batch, n_batch),
-        (&numbers.rhs_contracting, &numbers.rhs_batch, n_batch + n_lhs_free),
-    ];
+    let maps = operands_read(r.module(), id);
     let mut factors = operands;
-    for (factor, (contracting, batch, first_free)) in factors.iter_mut().zip(sides) {
-        let extents = r.dimensions(*factor)?;
-        let mut next_free = first_free as i64;
-        let (mut kept, mut map) = (Dimensions::new(), Dimensions::new());
-        for d in (0..extents.len() as i64).filter(|d| !contracting.contains(d)) {
-            kept.push(extents[d as usize]);
-            map.push(match batch.iter().position(|&b| b == d) {
-                Some(b) => b as i64,
-                None => {
-                    next_free += 1;
-                    next_free - 1
-                }
-            });
+    for (factor, map) in factors.iter_mut().zip(maps) {
+        let map = map?;
+        let (mut kept, mut places) = (Dimensions::new(), Dimensions::new());
+        for (&extent, source) in map.extents.iter().zip(&map.sources) {
+            if let Source::Dim(d) = *source
+                && d < map.rank
+            {
+                kept.push(extent);
+                places.push(d as i64);
+            }
         }
         let narrow = r.element_type(*factor)?;
         let small = Shape::array(narrow, kept.iter().copied());
@@ -88,7 +79,7 @@ fn outer_product(r: &mut Rewriter<'_>, id: InstructionId, dot: &Dot) -> Option<I
             *factor = r.emit(Op::Convert, [*factor], Shape::array(element_type, kept));
         }
         let product = Shape::array(element_type, to.iter().copied());
-        *factor = r.emit(Op::Broadcast { dimensions: map }, [*factor], product);
+        *factor = r.emit(Op::Broadcast { dimensions: places }, [*factor], product);
     }
     Some(r.emit(Op::Binary(BinaryOp::Multiply), factors, shape))
 }

@@ -15,7 +15,7 @@
 //! Left alone: products of at most one row dimension, one column dimension and one contracted dimension, with their
 //! batches first. *Changed* means that a product was not so.
 
-use memplan_ir::{ArrayShape, Dimensions, Dot, DotDimensions, InstructionId, Module, Op, Shape};
+use memplan_ir::{ArrayShape, Dimensions, Dot, DotDimensions, DotOperand, InstructionId, Module, Op, Shape};
 
 use crate::rewrite::Rewriter;
 use crate::{Context, PassError, PassFn};
@@ -55,10 +55,13 @@ struct Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    fn new(array: &ArrayShape, batch: &'a [i64], contracting: &'a [i64]) -> Side<'a> {
-        let is_free = |d: &i64| !batch.contains(d) && !contracting.contains(d);
-        let free = (0..array.dimensions.len() as i64).filter(is_free).collect();
-        Side { batch, contracting, free, extents: array.dimensions.clone() }
+    fn new(array: &ArrayShape, numbers: &'a DotDimensions, operand: DotOperand) -> Side<'a> {
+        Side {
+            batch: numbers.batch(operand),
+            contracting: numbers.contracting(operand),
+            free: numbers.free(operand, array.rank()),
+            extents: array.dimensions.clone(),
+        }
     }
 
     fn is_canonical(&self) -> bool {
@@ -78,10 +81,9 @@ impl<'a> Side<'a> {
 
 fn canonicalize(r: &mut Rewriter<'_>, id: InstructionId, dot: Dot) -> Option<InstructionId> {
     let (left, right) = (r.operand(id, 0), r.operand(id, 1));
-    let DotDimensions { lhs_contracting, rhs_contracting, lhs_batch, rhs_batch } = &dot.dimensions;
     let result = r.array(id)?.clone();
-    let lhs = Side::new(r.array(left)?, lhs_batch, lhs_contracting);
-    let rhs = Side::new(r.array(right)?, rhs_batch, rhs_contracting);
+    let lhs = Side::new(r.array(left)?, &dot.dimensions, DotOperand::Lhs);
+    let rhs = Side::new(r.array(right)?, &dot.dimensions, DotOperand::Rhs);
     if lhs.is_canonical() && rhs.is_canonical() {
         return None;
     }

@@ -15,7 +15,7 @@
 //! conditionals; of others there is no program of one device.
 
 use memplan_ir::{
-    BinaryOp, Collective, ComputationId, Instruction, InstructionId, Module, Op, Operands, Shape,
+    BinaryOp, Collective, ComputationId, DotOperand, Instruction, InstructionId, Module, Op, Operands, Shape,
 };
 use memplan_memory::parallel::pieces;
 use smallvec::SmallVec;
@@ -170,10 +170,11 @@ impl Partitioner {
         let Op::Dot(dot) = &module.instructions[id].op else { return };
         let numbers = &dot.dimensions;
         let n_batch = numbers.lhs_batch.len();
-        let rank = module.shape(operands[0]).as_array().map_or(0, |array| array.rank());
-        let n_rows = rank - n_batch - numbers.lhs_contracting.len();
-        let left = cuts[0].map(|d| part_of(d, &numbers.lhs_batch, &numbers.lhs_contracting));
-        let right = cuts[1].map(|d| part_of(d, &numbers.rhs_batch, &numbers.rhs_contracting));
+        let rank = |k: usize| module.shape(operands[k]).as_array().map_or(0, |array| array.rank());
+        let free = [numbers.free(DotOperand::Lhs, rank(0)), numbers.free(DotOperand::Rhs, rank(1))];
+        let n_rows = free[0].len();
+        let left = cuts[0].map(|d| part_of(d, &numbers.lhs_batch, &numbers.lhs_contracting, &free[0]));
+        let right = cuts[1].map(|d| part_of(d, &numbers.rhs_batch, &numbers.rhs_contracting, &free[1]));
         match (left, right) {
             (Some(Part::Batch(l)), Some(Part::Batch(r))) if l == r => self.sharding.cut(module, id, l),
             (Some(Part::Contracted(l)), Some(Part::Contracted(r))) if l == r => {
@@ -233,16 +234,12 @@ impl Partitioner {
     }
 }
 
-fn part_of(dimension: usize, batch: &[i64], contracting: &[i64]) -> Part {
-    let d = dimension as i64;
-    let at = |of: &[i64]| of.iter().position(|&other| other == d);
+fn part_of(dimension: usize, batch: &[i64], contracting: &[i64], free: &[i64]) -> Part {
+    let at = |of: &[i64]| of.iter().position(|&other| other == dimension as i64);
     match (at(batch), at(contracting)) {
         (Some(i), _) => Part::Batch(i),
         (_, Some(i)) => Part::Contracted(i),
-        _ => {
-            let others = batch.iter().chain(contracting).filter(|&&other| other < d).count();
-            Part::Free(dimension - others)
-        }
+        _ => Part::Free(at(free).expect("a dimension is one or the other")),
     }
 }
 

@@ -3,6 +3,7 @@
 //! Two kernels that read an array at the same indices can load it once. What one reads at other indices the other must not
 //! overwrite.
 
+use memplan_ir::indexing::{IndexMap, operands_read};
 use memplan_ir::{InstructionId, Op};
 use smallvec::SmallVec;
 
@@ -80,13 +81,8 @@ impl Grouper<'_> {
 
     /// Whether an instruction only adds or drops dimensions of one element.
     fn only_adds_ones(&self, id: InstructionId) -> bool {
-        let instruction = &self.module.instructions[id];
-        let extents = |id: InstructionId| self.module.shape(id).as_array().map(|array| &array.dimensions);
-        matches!(instruction.op, Op::Reshape { .. })
-            && extents(id).zip(extents(instruction.operands[0])).is_some_and(|(result, operand)| {
-                let long = |extent: &&i64| **extent != 1;
-                result.iter().filter(long).eq(operand.iter().filter(long))
-            })
+        matches!(self.module.instructions[id].op, Op::Reshape { .. })
+            && operands_read(self.module, id)[0].as_ref().is_some_and(IndexMap::is_identity_but_for_ones)
     }
 
     /// The array that an instruction writes a slice of, in place.

@@ -10,7 +10,7 @@
 //! there, in the same order. The roles of dimensions are followed through reshapes and elementwise operations; what is not
 //! understood counts as one stretch.
 
-use memplan_ir::{InstructionId, Module, Op, Users};
+use memplan_ir::{DotOperand, InstructionId, Module, Op, Users};
 use smallvec::SmallVec;
 
 use crate::cost;
@@ -98,10 +98,8 @@ fn roles_of_operand(module: &Module, dot: InstructionId, side: usize) -> Option<
     let instruction = &module.instructions[dot];
     let Op::Dot(numbers) = &instruction.op else { return None };
     let numbers = &numbers.dimensions;
-    let (batch, contracting) = match side {
-        0 => (&numbers.lhs_batch, &numbers.lhs_contracting),
-        _ => (&numbers.rhs_batch, &numbers.rhs_contracting),
-    };
+    let which = [DotOperand::Lhs, DotOperand::Rhs][side];
+    let (batch, contracting) = (numbers.batch(which), numbers.contracting(which));
     let rank = module.shape(instruction.operands[side]).as_array()?.dimensions.len();
     // Of a product that is summed up in parts, these are the first batch, behind the rows.
     let is_in_parts = numbers.lhs_batch.first().is_some_and(|&d| d != 0);
@@ -119,8 +117,8 @@ fn roles_of_result(module: &Module, dot: InstructionId) -> Option<Roles> {
     let Op::Dot(numbers) = &instruction.op else { return None };
     let numbers = &numbers.dimensions;
     let n_batch = numbers.lhs_batch.len();
-    let rank = module.shape(instruction.operands[0]).as_array()?.dimensions.len();
-    let n_rows = rank - n_batch - numbers.lhs_contracting.len();
+    let rank = module.shape(instruction.operands[0]).as_array()?.rank();
+    let n_rows = numbers.free(DotOperand::Lhs, rank).len();
     let n_all = module.shape(dot).as_array()?.dimensions.len();
     let role = |d: usize| match d {
         d if d < n_batch => Role::Batch,
