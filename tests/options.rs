@@ -4,7 +4,7 @@ use memplan::driver::{FastMemoryUse, FirstGuess, Rewrite, StageReport, TriedProg
 use memplan::fast_memory::FastMemoryOptions;
 use memplan::ir::{ComputationId, Module, Op};
 use memplan::memory::{Compiler, Target};
-use memplan::passes::{self, AnyPass, PassError, PassFn, Report};
+use memplan::passes::{self, AnyPass, CopyReport, PassError, PassFn, RematReport, ResidualsReport};
 use memplan::plan::{AsXla, Method, ScheduleOptions, Sharing, TakeOver};
 use memplan::{CompileError, CompileOptions, Compiled, Objective, RewriteOptions, compile, hlo, rewrite};
 use memplan_testkit::corpus;
@@ -182,16 +182,11 @@ fn every_stage_reports_what_it_decided() {
         let is_there =
             |name: &str| module.instructions.values().any(|instruction| &*instruction.name == name);
         for report in compiled.pass_reports() {
-            match report {
-                Report::Recomputed(report) => n_recomputed += report.values.len(),
-                Report::Residuals(report) => n_residuals += report.pairs.len(),
-                Report::Copies(report) => {
-                    n_copies += report.copies.len();
-                    for copy in &report.copies {
-                        assert!(is_there(&copy.copy), "{}: {copy:?}", module.name);
-                    }
-                }
-                _ => {}
+            n_recomputed += report.downcast_ref().map_or(0, |report: &RematReport| report.values.len());
+            n_residuals += report.downcast_ref().map_or(0, |report: &ResidualsReport| report.pairs.len());
+            for copy in report.downcast_ref().map_or(&[][..], |report: &CopyReport| &report.copies) {
+                n_copies += 1;
+                assert!(is_there(&copy.copy), "{}: {copy:?}", module.name);
             }
         }
     }

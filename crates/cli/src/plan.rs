@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use memplan::advice::explain::Expected;
 use memplan::ir::Module;
 use memplan::memory::Target;
-use memplan::passes::{InsertedCopy, Report};
+use memplan::passes::{CopyReport, InsertedCopy};
 use memplan::plan::{PlanOptions, Planned, plan};
 use memplan::{LEGALIZE, check, passes};
 
@@ -120,11 +120,8 @@ pub(crate) fn plan_with_copies(
     let context = passes::Context { target };
     let runs = passes::run(module, &[&LEGALIZE], &context, passes::RunOptions::default())
         .map_err(|error| Failure::input(&error))?;
-    let copies = runs.into_iter().filter_map(|run| match run.report {
-        Some(Report::Copies(report)) => Some(report.copies),
-        _ => None,
-    });
-    let copies = copies.flatten().collect();
+    let reports = runs.iter().filter_map(|run| run.report.as_ref()?.downcast_ref::<CopyReport>());
+    let copies = reports.flat_map(|report| report.copies.iter().cloned()).collect();
     let mut planned = plan(module, target, options).map_err(|error| Failure::input(&error))?;
     planned.apply(module);
     let proof = check::check(module, &planned.schedule, target, &planned.plan).map_err(|violations| {

@@ -83,12 +83,9 @@ pub(crate) fn explain(compiled: &Compiled) -> String {
 }
 
 fn of_pass(report: &Report) -> String {
-    match report {
-        Report::Recomputed(report) => recomputed(report),
-        Report::Residuals(report) => residuals(report),
-        Report::Copies(report) => copies(report),
-        _ => String::new(),
-    }
+    let text = report.downcast_ref().map(recomputed);
+    let text = text.or_else(|| report.downcast_ref().map(residuals));
+    text.or_else(|| report.downcast_ref().map(copies)).unwrap_or_default()
 }
 
 fn recomputed(report: &RematReport) -> String {

@@ -152,10 +152,7 @@ impl Compiled {
 
     /// The verdict on every edge, where [`CompileOptions::explain_fusion`] asks for it.
     pub fn fusion(&self) -> Option<&FusionReport> {
-        self.pass_reports().find_map(|report| match report {
-            Report::Fusion(report) => Some(report),
-            _ => None,
-        })
+        self.pass_reports().find_map(Report::downcast_ref)
     }
 }
 

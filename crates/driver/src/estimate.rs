@@ -11,7 +11,7 @@ use memplan_ir::{Module, Op, Role};
 use memplan_memory::{Bytes, Compiler, Scheduler, Target, Totals};
 use memplan_pack as pack;
 use memplan_passes as passes;
-use memplan_passes::{Context, InsertedCopy, PassError, Pipeline, Report, RunOptions};
+use memplan_passes::{Context, CopyReport, InsertedCopy, PassError, Pipeline, RunOptions};
 use memplan_planner as plan;
 use memplan_planner::{
     AsXla, AssignOptions, PeakReport, PlaceOptions, PlanError, PlanOptions, Planned, ProgramCost,
@@ -96,11 +96,8 @@ impl Expected {
         module.is_scheduled = false;
         let context = Context { target: machine };
         let runs = passes::run(&mut module, &[&passes_of(compiler)?], &context, RunOptions::default())?;
-        let copies = runs.into_iter().filter_map(|run| match run.report {
-            Some(Report::Copies(report)) => Some(report.copies),
-            _ => None,
-        });
-        let copies = copies.flatten().collect();
+        let reports = runs.iter().filter_map(|run| run.report.as_ref()?.downcast_ref::<CopyReport>());
+        let copies = reports.flat_map(|report| report.copies.iter().cloned()).collect();
         let options = plan_options(compiler);
         let mut planned = plan::plan(&module, machine, &options)?;
         planned.apply(&mut module);

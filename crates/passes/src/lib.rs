@@ -1,4 +1,4 @@
-//! Rewrites of HLO modules, one file each: what it does, what it leaves alone, what it requires.
+//! Every pass by name, and which of them run together; the passes themselves are in the crates below.
 //!
 //! A pass is a value that implements [`Pass`]. Its fields are its options: every number that decides results is a field,
 //! with its reason beside it, and the constants of this crate hold the values that `compile` uses. Only limits against
@@ -31,122 +31,46 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod algebraic;
-mod async_copy;
-mod bitcast_expander;
-mod call_inliner;
-mod checkpoint;
-mod conditional_in_place;
-mod conditional_simplifier;
-mod constant_folding;
-mod copy_computation;
-mod copy_insertion;
-mod cost;
-mod cse;
-mod dce;
-mod default_layouts;
-mod donation;
-mod dynamic_marks;
-mod flatten_call_graph;
-mod fully_shard;
-mod fusion;
-mod fusion_inliner;
-mod homes;
-mod host_offload;
-mod layout_assignment;
-mod loop_residuals;
-mod loop_state;
-mod loops;
-mod one_in;
-mod optimization_barrier_expander;
-mod pass;
+mod of_compiler;
 mod pipeline;
-mod remat;
-mod report;
 mod resize;
-mod rewrite;
-mod row_blocks;
-mod rows;
-mod scalar;
-mod scatter_to_select;
-mod sharding_annotations;
-mod side_effects;
-mod spell_out;
-mod strip_fast_memory;
-mod tell_apart;
-mod tuple_constant_expander;
-mod tuple_simplifier;
-mod tuple_uses;
-mod while_invariant_code_motion;
-mod while_simplifier;
-mod xla;
 
-pub use algebraic::ALGEBRAIC_SIMPLIFIER;
-pub use async_copy::{Placed, insert_async_copies, order_for_async_copies};
-pub use bitcast_expander::BITCAST_EXPANDER;
-pub use call_inliner::{CALL_INLINER, MAX_INLINED_PER_INSTRUCTION};
-pub use checkpoint::{Checkpoint, checkpoint};
-pub use conditional_in_place::CONDITIONAL_IN_PLACE;
-pub use conditional_simplifier::{CONDITIONAL_SIMPLIFIER, ConditionalSimplifier};
-pub use constant_folding::{CONSTANT_FOLDING, ConstantFolding};
-pub use copy_insertion::{
-    Because, COPY_INSERTION, Conflict, CopyInsertion, CopyReport, InsertedCopy, MustShare,
+pub use memplan_lean::{
+    CONDITIONAL_IN_PLACE, Checkpoint, FLAT_LOOP_STATE, FUSION, FUSION_OF_UPDATES, Fusion, FusionEdge,
+    FusionOptions, FusionReport, KeepWithinLoops, LOOP_RESIDUALS, LOOP_STATE_IN_PLACE, LoopResiduals,
+    LoopStateInPlace, LoweredPeak, Products, REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, ROW_BLOCKS,
+    Recomputed, Remat, RematReport, ResidualPair, ResidualsReport, RowBlocks, RowTileOptions, SiblingOptions,
+    Tie, UNINITIALIZED_RESULTS, Verdict, checkpoint,
 };
-pub use cse::{CSE, Cse};
-pub use dce::DCE;
-pub use default_layouts::DEFAULT_LAYOUTS;
-pub use donation::{DONATION, results_in_donors};
-pub use dynamic_marks::DYNAMIC_MARKS;
-pub use flatten_call_graph::FLATTEN_CALL_GRAPH;
-pub use fully_shard::{FullySharded, fully_shard};
-pub use fusion::{
-    FUSION, FUSION_OF_UPDATES, Fusion, FusionEdge, FusionOptions, FusionReport, RowTileOptions,
-    SiblingOptions, Verdict,
+pub use memplan_place::{
+    Because, COPY_INSERTION, Conflict, CopyInsertion, CopyReport, DEFAULT_LAYOUTS, DONATION, DYNAMIC_MARKS,
+    FLATTEN_CALL_GRAPH, HOST_OFFLOAD, InsertedCopy, LAYOUT_ASSIGNMENT, LayoutAssignment, MustShare, Placed,
+    Unsupported, insert_async_copies, order_for_async_copies, results_in_donors, strip_fast_memory,
 };
-pub use fusion_inliner::FUSION_INLINER;
-pub use host_offload::HOST_OFFLOAD;
-pub use layout_assignment::{LAYOUT_ASSIGNMENT, LayoutAssignment};
-pub use loop_residuals::{LOOP_RESIDUALS, LoopResiduals, ResidualPair, ResidualsReport};
-pub use loop_state::{
-    FLAT_LOOP_STATE, KEEP_WITHIN_LOOPS, KeepWithinLoops, LOOP_STATE_IN_PLACE, LoopStateInPlace,
-    UNINITIALIZED_RESULTS,
+pub use memplan_rewriter::{
+    AnyPass, CALL_INLINER, CSE, Context, Cse, DCE, MAX_INLINED_PER_INSTRUCTION, OneIn, Outcome, Pass,
+    PassError, PassFn, PassRun, Pipeline, Report, RunOptions, run,
 };
-pub use one_in::OneIn;
-pub use optimization_barrier_expander::OPTIMIZATION_BARRIER_EXPANDER;
-pub use pass::{
-    AnyPass, Context, Outcome, Pass, PassError, PassFn, PassRun, Pipeline, RunOptions, Unsupported, run,
+pub use memplan_simplify::{
+    ALGEBRAIC_SIMPLIFIER, BITCAST_EXPANDER, CONDITIONAL_SIMPLIFIER, CONSTANT_FOLDING, ConditionalSimplifier,
+    ConstantFolding, FUSION_INLINER, MotionWorth, OPTIMIZATION_BARRIER_EXPANDER, SCATTER_TO_SELECT,
+    SHARDING_FOLDING, SHARDING_REMOVER, TELL_APART, TUPLE_CONSTANT_EXPANDER, TUPLE_SIMPLIFIER,
+    WHILE_INVARIANT_CODE_MOTION, WHILE_INVARIANT_CODE_MOTION_OF_ALL, WHILE_SIMPLIFIER,
+    WhileInvariantCodeMotion, WhileSimplifier,
 };
-pub use pipeline::{FOLLOWABLE, LEGALIZE, SIMPLIFY, TAKE_APART};
-pub use remat::{
-    LoweredPeak, Products, REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, Recomputed, Remat,
-    RematReport, Tie,
-};
-pub use report::Report;
-pub use resize::{ResizeError, Resized, resize};
-pub use row_blocks::{ROW_BLOCKS, RowBlocks};
-pub use scatter_to_select::SCATTER_TO_SELECT;
-pub use sharding_annotations::{SHARDING_FOLDING, SHARDING_REMOVER};
-pub use strip_fast_memory::strip_fast_memory;
-pub use tell_apart::TELL_APART;
-pub use tuple_constant_expander::TUPLE_CONSTANT_EXPANDER;
-pub use tuple_simplifier::TUPLE_SIMPLIFIER;
-pub use while_invariant_code_motion::{
-    MotionWorth, WHILE_INVARIANT_CODE_MOTION, WHILE_INVARIANT_CODE_MOTION_OF_ALL, WhileInvariantCodeMotion,
-};
-pub use while_simplifier::{WHILE_SIMPLIFIER, WhileSimplifier};
-pub use xla::{
+pub use memplan_xla::{
     BFLOAT16_PROPAGATION, CHANGE_OP_DATA_TYPE, CONVOLUTION_CANONICALIZATION, CONVOLUTION_LAYOUTS,
     CONVOLUTION_PADDING_LEGALIZATION, COPY_FUSION, DEFAULT_RESULT_LAYOUTS, DIVISOR_RECIPROCAL,
-    DOT_DECOMPOSER, FLOAT_NORMALIZATION, GEMM_WORKSPACE, GemmWorkspace, INSTRUCTION_FUSION,
+    DOT_DECOMPOSER, FLOAT_NORMALIZATION, FullySharded, GEMM_WORKSPACE, GemmWorkspace, INSTRUCTION_FUSION,
     InstructionFusion, LIBRARY_CALL_LAYOUTS, LIBRARY_FUSION, LibraryFusion, REDUCE_WINDOW_REWRITER,
     RESHAPE_DECOMPOSER, RESHAPE_DECOMPOSER_OF_RESULTS, RESHAPES_BY_ROWS, SELECT_AND_SCATTER_EXPANDER,
     SORT_IOTA_FUSION, SPLITK_REWRITER, STABLE_SORT_EXPANDER, SplitkRewriter, TRANSPOSE_FOLDING,
-    TRANSPOSED_STATE, TREE_REDUCTION_REWRITER, TRIANGULAR_SOLVE_LAYOUTS, WINDOWS_OUTSIDE_LANES, of_compiler,
+    TRANSPOSED_STATE, TREE_REDUCTION_REWRITER, TRIANGULAR_SOLVE_LAYOUTS, WINDOWS_OUTSIDE_LANES, fully_shard,
     partition,
 };
-
-/// What takes at most so many bytes is as good as nothing: the alignment of a buffer is no smaller on any target.
-const NEGLIGIBLE_BYTES: u64 = 64;
+pub use of_compiler::of_compiler;
+pub use pipeline::{FOLLOWABLE, KEEP_WITHIN_LOOPS, LEGALIZE, SIMPLIFY, TAKE_APART};
+pub use resize::{ResizeError, Resized, resize};
 
 /// Every pass by name, in alphabetical order.
 pub const ALL: &[&dyn Pass] = &[

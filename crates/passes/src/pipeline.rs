@@ -6,8 +6,8 @@ use crate::AnyPass::{self, Static};
 use crate::{
     ALGEBRAIC_SIMPLIFIER, BITCAST_EXPANDER, CALL_INLINER, CONDITIONAL_SIMPLIFIER, CONSTANT_FOLDING,
     COPY_INSERTION, CSE, DCE, DEFAULT_LAYOUTS, DYNAMIC_MARKS, FLAT_LOOP_STATE, FLATTEN_CALL_GRAPH,
-    FUSION_INLINER, HOST_OFFLOAD, Pipeline, TELL_APART, TUPLE_CONSTANT_EXPANDER, TUPLE_SIMPLIFIER,
-    WHILE_INVARIANT_CODE_MOTION, WHILE_SIMPLIFIER,
+    FUSION_INLINER, HOST_OFFLOAD, KeepWithinLoops, Pipeline, TELL_APART, TUPLE_CONSTANT_EXPANDER,
+    TUPLE_SIMPLIFIER, WHILE_INVARIANT_CODE_MOTION, WHILE_SIMPLIFIER,
 };
 
 /// One round. Inlining comes first, since everything else looks at one computation at a time.
@@ -78,4 +78,13 @@ pub const FOLLOWABLE: Pipeline = Pipeline {
         Static(&DCE),
     ]),
     rounds: 1,
+};
+
+/// Sums kept within loops, with the limits that `compile` uses.
+pub const KEEP_WITHIN_LOOPS: KeepWithinLoops = KeepWithinLoops {
+    max_rounds: 8,
+    max_operations: 64,
+    min_summed_bytes: 64 << 10,
+    simplify: &SIMPLIFY,
+    simplifies_first: false,
 };

@@ -5,7 +5,7 @@
 
 use memplan_ir::{Module, verify};
 use memplan_memory::Target;
-use memplan_passes::{Context, FUSION, Fusion, FusionReport, Pass, Report, RunOptions, find, run};
+use memplan_passes::{Context, FUSION, Fusion, FusionReport, Pass, RunOptions, find, run};
 
 use crate::numbers;
 
@@ -50,10 +50,9 @@ fn filetests() {
 /// The verdict on every edge.
 fn verdicts(module: &Module, target: &Target) -> FusionReport {
     let fusion = Fusion { explain: true, ..FUSION };
-    match fusion.run(&mut module.clone(), &Context { target }).unwrap().report {
-        Some(Report::Fusion(report)) => report,
-        other => panic!("fusion was asked to explain itself, and says {other:?}"),
-    }
+    let report = fusion.run(&mut module.clone(), &Context { target }).unwrap().report;
+    let report = report.expect("fusion was asked to explain itself");
+    report.downcast_ref::<FusionReport>().expect("its report is one of fusion").clone()
 }
 
 pub(crate) fn header<'a>(source: &'a str, key: &str) -> &'a str {

@@ -1,0 +1,344 @@
+//! Whether a producer goes into the kernels of its users, and the first reason why not.
+
+use memplan_ir::{ArrayShape, Instruction, InstructionId, Module, Op, Opcode};
+use memplan_memory::ContractionRules;
+use memplan_rewriter::cost::{self, CostClass, Hero};
+
+use super::super::report::Verdict;
+use super::{Grouper, Kernel, KernelId, Usage, strides};
+
+impl Grouper<'_> {
+    /// Whether an instruction goes into the kernels of its users; the first reason why not.
+    pub(super) fn verdict(&self, id: InstructionId, kernels: &[KernelId], usages: &[Usage]) -> Verdict {
+        let check = || -> Result<(), Verdict> {
+            let class = self.check_producer(id)?;
+            self.check_consumers(id)?;
+            if class == CostClass::Cheap && self.is_better_as_view(id, kernels) {
+                return Err(Verdict::View);
+            }
+            for (&kernel, usage) in kernels.iter().zip(usages) {
+                self.check_kernel(id, class, kernel, usage, kernels.len())?;
+            }
+            self.check_cost(id, kernels)
+        };
+        let is_view =
+            || cost::moves_no_bytes(self.module, id) && id != self.root && !self.has_control_dependencies(id);
+        match check() {
+            Ok(()) => Verdict::Fused { kernels: kernels.len() },
+            Err(_) if is_view() => Verdict::View,
+            Err(reason) => reason,
+        }
+    }
+
+    /// Whether the operation fits into kernels at all.
+    pub(super) fn check_producer(&self, id: InstructionId) -> Result<CostClass, Verdict> {
+        let class = self.classes[id];
+        if matches!(class, CostClass::Free | CostClass::Opaque) {
+            return Err(Verdict::Producer(self.module.instructions[id].opcode()));
+        }
+        if id == self.root {
+            return Err(Verdict::Result);
+        }
+        if self.has_control_dependencies(id) {
+            return Err(Verdict::Control);
+        }
+        if self.is_padding_copy(id) {
+            return Err(Verdict::Padded);
+        }
+        Ok(class)
+    }
+
+    /// Whether an instruction copies an array into a layout that takes more bytes. Who asks for that reads those.
+    fn is_padding_copy(&self, id: InstructionId) -> bool {
+        let instruction = &self.module.instructions[id];
+        let copied = || cost::result_bytes(self.module, self.target, instruction.operands[0]);
+        instruction.op == Op::Copy && self.bytes[id] > copied()
+    }
+
+    /// Whether every user is in a kernel, and reads the value in a way that kernels can.
+    pub(super) fn check_consumers(&self, id: InstructionId) -> Result<(), Verdict> {
+        let users = self.users.of(id);
+        if users.is_empty() {
+            return Err(Verdict::Result);
+        }
+        for &user in users {
+            let instruction = &self.module.instructions[user];
+            let opcode = instruction.opcode();
+            if self.kernels_of[user].is_empty() {
+                return Err(Verdict::Consumer(opcode));
+            }
+            if updated_operands(instruction).contains(&id) {
+                return Err(Verdict::UpdatedInPlace(opcode));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn has_control_dependencies(&self, id: InstructionId) -> bool {
+        !self.module.instructions[id].control_predecessors.is_empty()
+            || self.is_control_predecessor.contains(id)
+    }
+
+    /// Whether a reshape or transpose that moves no bytes is better kept out of kernels: its operand is in memory anyway.
+    fn is_better_as_view(&self, id: InstructionId, kernels: &[KernelId]) -> bool {
+        if !cost::moves_no_bytes(self.module, id) {
+            return false;
+        }
+        let operand = self.module.instructions[id].operands[0];
+        match self.classes[operand] {
+            CostClass::Cheap => false,
+            CostClass::Free | CostClass::Opaque => !cost::is_embedded(self.module, self.target, operand),
+            // An expensive operand is fused only if all its users are in one kernel, and that has no hero.
+            CostClass::Hero(_) => {
+                self.users.of(operand).len() > 1
+                    || kernels.len() > 1
+                    || self.grouping.kernels[kernels[0]].hero.is_some()
+            }
+        }
+    }
+
+    /// Whether one kernel stays within its limits with an instruction, and the target has a code generator for the result.
+    fn check_kernel(
+        &self,
+        id: InstructionId,
+        class: CostClass,
+        at: KernelId,
+        usage: &Usage,
+        count: usize,
+    ) -> Result<(), Verdict> {
+        let rules = &self.target.fusion;
+        let kernel = &self.grouping.kernels[at];
+        let opcode = self.module.instructions[id].opcode();
+        match class {
+            CostClass::Hero(hero) => {
+                if count > 1 {
+                    return Err(Verdict::Expensive { opcode, kernels: count });
+                }
+                if kernel.hero.is_some()
+                    || !usage.bijective
+                    || usage.evaluations > 1
+                    || !self.has_epilogue(hero, id)
+                    || !self.stores_no_more(id, hero, kernel)
+                    || !self.stores_by_rules(id, hero, kernel)
+                {
+                    return Err(Verdict::Epilogue(opcode));
+                }
+            }
+            _ => {
+                let is_twice = count > 1 || usage.evaluations > 1 || usage.reused;
+                let is_for_reduction = kernel.hero.is_some_and(|(hero, kind)| {
+                    kind == Hero::Reduction && self.module.instructions[hero].operands.len() == 2
+                });
+                let is_kept_out = count > 1 && is_for_reduction && !rules.reduce_shares;
+                if is_kept_out || is_twice && self.is_expensive(id) {
+                    return Err(Verdict::Expensive { opcode, kernels: count });
+                }
+                if let Some(hero) = usage.feeds
+                    && !(self.contraction(hero).prologue
+                        && fits_prologue(self.module, id)
+                        && self.loads_by_rules(id, hero, kernel)
+                        && self.loads_no_more(id, self.contraction(hero))
+                        && (!self.contraction(hero).unary_prologue || self.is_unary(id)))
+                {
+                    let (hero, _) =
+                        kernel.hero.expect("a member that feeds a hero is in the kernel of that hero");
+                    return Err(Verdict::Prologue(self.module.instructions[hero].opcode()));
+                }
+            }
+        }
+        if kernel.members.len() >= rules.max_instructions {
+            return Err(Verdict::Instructions { limit: rules.max_instructions });
+        }
+        if usage.evaluations > rules.max_evaluations {
+            return Err(Verdict::Evaluations { evaluations: usage.evaluations });
+        }
+        let new = self.arrays_read(id).filter(|operand| !kernel.operands.contains(operand)).count();
+        let operands = kernel.operands.len() + new - usize::from(kernel.operands.contains(&id));
+        if operands > rules.max_operands {
+            return Err(Verdict::Operands { operands });
+        }
+        self.check_in_place(id, kernel)
+    }
+
+    /// A kernel that updates an array in place must not read that array, but for the very elements that it replaces.
+    fn check_in_place(&self, id: InstructionId, kernel: &Kernel) -> Result<(), Verdict> {
+        let Some((hero, Hero::Update)) = kernel.hero else { return Ok(()) };
+        let update = &self.module.instructions[hero];
+        let n_updated = match update.op {
+            Op::Scatter(_) => update.operands.len() / 2,
+            _ => 1,
+        };
+        let instruction = &self.module.instructions[id];
+        let reads_updated =
+            instruction.operands.iter().any(|operand| update.operands[..n_updated].contains(operand));
+        let is_same_slice = || match (&update.op, &instruction.op) {
+            (Op::DynamicUpdateSlice, Op::DynamicSlice { .. }) => {
+                let written = self.module.shape(update.operands[1]);
+                instruction.operands[1..] == update.operands[2..]
+                    && self.module.shape(id).same_ignoring_layout(written)
+                    && self.is_pointwise_up_to(id, update.operands[1], kernel)
+            }
+            _ => false,
+        };
+        if reads_updated && !is_same_slice() { Err(Verdict::InPlaceHazard) } else { Ok(()) }
+    }
+
+    /// Whether every path from an instruction to `top`, within the kernel of an update, is pointwise.
+    fn is_pointwise_up_to(&self, id: InstructionId, top: InstructionId, kernel: &Kernel) -> bool {
+        let (hero, _) = kernel.hero.expect("the kernel has an update");
+        let users = self.users.of(id).iter().filter(|user| kernel.usages.contains_key(user));
+        id == top
+            || users.clone().all(|user| kernel.usages[user].indexers[..] == [hero])
+                && users.clone().all(|&user| cost::is_pointwise(self.module, user))
+    }
+
+    fn contraction(&self, hero: Hero) -> &ContractionRules {
+        match hero {
+            Hero::Convolution => &self.target.fusion.convolution,
+            _ => &self.target.fusion.dot,
+        }
+    }
+
+    pub(super) fn has_epilogue(&self, hero: Hero, id: InstructionId) -> bool {
+        match hero {
+            Hero::Dot | Hero::Convolution => self.contraction(hero).epilogue,
+            Hero::Reduction => {
+                let is_reduce = matches!(self.module.instructions[id].op, Op::Reduce { .. });
+                self.target.fusion.reduce_epilogue && is_reduce && !self.module.shape(id).is_tuple()
+            }
+            Hero::Update => false,
+        }
+    }
+
+    /// Whether the target's kernels never compute an elementwise operation twice.
+    pub(super) fn is_expensive(&self, id: InstructionId) -> bool {
+        let instruction = &self.module.instructions[id];
+        let opcode = instruction.opcode();
+        let width = |id| {
+            self.module
+                .shape(id)
+                .as_array()
+                .map(|array| (array.element_type.is_floating(), array.element_type.bits()))
+        };
+        let rounds = || match (width(id), instruction.operands.first().and_then(|&operand| width(operand))) {
+            (Some((true, to)), Some((true, from))) => to < from,
+            _ => false,
+        };
+        self.target.fusion.expensive.contains(&opcode) && (opcode != Opcode::Convert || rounds())
+    }
+
+    /// Whether the operands of an instruction take about as many bytes as its result, so that loading them instead costs no
+    /// more.
+    fn loads_no_more(&self, id: InstructionId, rules: &ContractionRules) -> bool {
+        let bytes = |id| self.bytes[id];
+        let read = self.distinct_arrays_read(id).into_iter().map(bytes).fold(0, u64::saturating_add);
+        rules.tolerance.is_none_or(|tolerance| read <= bytes(id).saturating_add(tolerance.0))
+            || rules.by_strides && self.scales_by_row(id)
+    }
+
+    /// Whether an instruction computes its elements from two arrays of which one repeats what the caller gives: Triton's
+    /// kernels in XLA take it in, however much is loaded for it.
+    fn scales_by_row(&self, id: InstructionId) -> bool {
+        let instruction = &self.module.instructions[id];
+        let is_given = |&operand: &InstructionId| {
+            let broadcast = &self.module.instructions[operand];
+            let is_broadcast = matches!(broadcast.op, Op::Broadcast { .. });
+            let source = || &self.module.instructions[broadcast.operands[0]].op;
+            is_broadcast && matches!(source(), Op::Parameter { .. } | Op::Constant(_))
+        };
+        instruction.operands.len() == 2
+            && cost::is_pointwise(self.module, id)
+            && instruction.operands.iter().any(is_given)
+    }
+
+    /// Whether what a dot loads lies as its loader asks.
+    fn loads_by_rules(&self, id: InstructionId, hero: Hero, kernel: &Kernel) -> bool {
+        if !self.contraction(hero).by_strides {
+            return true;
+        }
+        match self.module.instructions[id].op {
+            _ if kernel.hero.is_some_and(|(dot, _)| is_complex(self.module, dot)) => false,
+            Op::Iota { .. } => false,
+            Op::Transpose { .. } => strides::loads_stretches(self.module, self.users, id, &kernel.members),
+            _ => true,
+        }
+    }
+
+    /// Whether a kernel stores what it multiplies as its rules ask.
+    fn stores_by_rules(&self, id: InstructionId, hero: Hero, kernel: &Kernel) -> bool {
+        let rules = self.contraction(hero);
+        match hero {
+            Hero::Dot if rules.by_strides => {
+                !is_complex(self.module, id)
+                    && strides::stores_stretches(self.module, self.users, id, &kernel.members)
+            }
+            Hero::Convolution if rules.windows_outside_tiles => self.lies_as_stored(id),
+            _ => true,
+        }
+    }
+
+    /// Whether all who read a result leave its elements where they are, within their tiles.
+    fn lies_as_stored(&self, id: InstructionId) -> bool {
+        let array = |id| self.module.shape(id).as_array();
+        let order = |id| array(id).map(|array| (&array.dimensions, array.minor_to_major()));
+        self.users.of(id).iter().all(|&user| {
+            cost::moves_no_bytes(self.module, user)
+                || !matches!(
+                    self.module.instructions[user].op,
+                    Op::Reshape { .. } | Op::Transpose { .. } | Op::Copy
+                )
+                || order(user) == order(id)
+        })
+    }
+
+    /// Whether an instruction computes its elements from those of a single array, beside smaller ones that are broadcast.
+    fn is_unary(&self, id: InstructionId) -> bool {
+        let count = |id| self.module.shape(id).as_array().and_then(ArrayShape::element_count).unwrap_or(0);
+        let is_large = |operand: &InstructionId| count(*operand) > self.options.large_operand.of(count(id));
+        let looks_up = matches!(self.module.instructions[id].op, Op::Gather(_));
+        !looks_up && self.distinct_arrays_read(id).iter().filter(|operand| is_large(operand)).count() <= 1
+    }
+
+    /// Whether the results of a kernel take about as many bytes as the product that it is built around.
+    fn stores_no_more(&self, id: InstructionId, hero: Hero, kernel: &Kernel) -> bool {
+        let bytes = |id| self.bytes[id];
+        let is_product = matches!(hero, Hero::Dot | Hero::Convolution);
+        let tolerance = self.contraction(hero).tolerance.filter(|_| is_product);
+        let stored = kernel.roots.iter().map(|&root| bytes(root)).fold(0, u64::saturating_add);
+        tolerance.is_none_or(|tolerance| stored <= bytes(id).saturating_add(tolerance.0))
+    }
+}
+
+/// Whether an instruction makes complex numbers, which kernels with strides do not multiply.
+fn is_complex(module: &Module, id: InstructionId) -> bool {
+    module.shape(id).as_array().is_some_and(|array| array.element_type.is_complex())
+}
+
+/// The operands that an instruction overwrites.
+fn updated_operands(instruction: &Instruction) -> &[InstructionId] {
+    match &instruction.op {
+        Op::DynamicUpdateSlice => &instruction.operands[..1],
+        Op::Scatter(_) => &instruction.operands[..instruction.operands.len() / 2],
+        _ => &[],
+    }
+}
+
+/// Whether the loader of a dot or convolution can apply an operation. It loads its operand tile by tile, so that it can
+/// look up the index of each row (as kernels for mixtures of experts and sparse convolutions do), but not of each element.
+fn fits_prologue(module: &Module, id: InstructionId) -> bool {
+    let instruction = &module.instructions[id];
+    match &instruction.op {
+        Op::Reverse { .. } => false,
+        Op::Gather(numbers) => {
+            let operand = module.shape(instruction.operands[0]).as_array();
+            let is_whole = |operand: &ArrayShape| {
+                let mut sizes = numbers.slice_sizes.iter().zip(&operand.dimensions).enumerate();
+                sizes.all(|(d, (size, extent))| {
+                    size == extent || numbers.collapsed_slice_dims.contains(&(d as i64))
+                })
+            };
+            numbers.start_index_map.len() == 1 && operand.is_some_and(is_whole)
+        }
+        _ => true,
+    }
+}

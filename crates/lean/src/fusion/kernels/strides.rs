@@ -1,0 +1,191 @@
+//! Whether a kernel that multiplies can load and store through a transpose, by strides alone.
+//!
+//! ```text
+//!   x = f32[8,128,8,64]                            batch, rows, batch, contracted
+//!   t = f32[8,8,128,64] transpose(x)               batch, batch, rows, contracted
+//!   d = f32[64,128,128] dot(reshape(t), ..)        batches are two stretches of x: t is in memory
+//! ```
+//!
+//! A dimension of the product is a stretch of an array if the dimensions of the array that it is made of lie side by side
+//! there, in the same order. The roles of dimensions are followed through reshapes and elementwise operations; what is not
+//! understood counts as one stretch.
+
+use memplan_ir::{DotOperand, InstructionId, Module, Op, Users};
+use memplan_rewriter::cost;
+use smallvec::SmallVec;
+
+/// What a dimension of an operand or of the result of a product is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Batch,
+    /// Rows of the left operand, columns of the right one.
+    Free(usize),
+    Contracted,
+}
+
+/// Whether what is loaded through a transpose lies in stretches of its operand.
+pub(super) fn loads_stretches(
+    module: &Module,
+    users: &Users,
+    transpose: InstructionId,
+    members: &[InstructionId],
+) -> bool {
+    let mut at = transpose;
+    loop {
+        let Some(user) = only_user_of(users, at, members) else { return true };
+        if let Op::Dot(_) = module.instructions[user].op {
+            let side = usize::from(module.instructions[user].operands[0] != at);
+            let Some(roles) = roles_of_operand(module, user, side) else { return true };
+            let order = permutation(module, transpose);
+            return roles_through_reshape(module, at, transpose, &roles)
+                .is_none_or(|roles| are_stretches(&roles, &order, |role| most_stretches(role, &roles)));
+        }
+        if !keeps_order(module, user) {
+            return true;
+        }
+        at = user;
+    }
+}
+
+/// Whether what is stored through a transpose lies in stretches of the transpose.
+pub(super) fn stores_stretches(
+    module: &Module,
+    users: &Users,
+    dot: InstructionId,
+    members: &[InstructionId],
+) -> bool {
+    let mut at = dot;
+    loop {
+        let Some(user) = only_user_of(users, at, members) else { return true };
+        if let Op::Transpose { .. } = module.instructions[user].op {
+            let Some(roles) = roles_of_result(module, dot) else { return true };
+            // Where each dimension of what is transposed comes to lie.
+            let order = permutation(module, user);
+            let mut places: SmallVec<[usize; 8]> = SmallVec::from_elem(0, order.len());
+            order.iter().enumerate().for_each(|(to, &from)| places[from] = to);
+            return roles_through_reshape(module, dot, at, &roles)
+                .is_none_or(|roles| are_stretches(&roles, &places, |_| 1));
+        }
+        if !keeps_order(module, user) {
+            return true;
+        }
+        at = user;
+    }
+}
+
+/// The only user of a value, if it is in the kernel.
+fn only_user_of(users: &Users, id: InstructionId, members: &[InstructionId]) -> Option<InstructionId> {
+    let [user] = users.of(id) else { return None };
+    members.contains(user).then_some(*user)
+}
+
+/// Whether elements stay in row-major order.
+fn keeps_order(module: &Module, id: InstructionId) -> bool {
+    matches!(module.instructions[id].op, Op::Reshape { .. }) || cost::is_pointwise(module, id)
+}
+
+fn permutation(module: &Module, transpose: InstructionId) -> SmallVec<[usize; 8]> {
+    match &module.instructions[transpose].op {
+        Op::Transpose { dimensions } => dimensions.iter().map(|&d| d as usize).collect(),
+        _ => SmallVec::new(),
+    }
+}
+
+type Roles = SmallVec<[Role; 8]>;
+
+fn roles_of_operand(module: &Module, dot: InstructionId, side: usize) -> Option<Roles> {
+    let instruction = &module.instructions[dot];
+    let Op::Dot(numbers) = &instruction.op else { return None };
+    let numbers = &numbers.dimensions;
+    let which = [DotOperand::Lhs, DotOperand::Rhs][side];
+    let (batch, contracting) = (numbers.batch(which), numbers.contracting(which));
+    let rank = module.shape(instruction.operands[side]).as_array()?.dimensions.len();
+    // Of a product that is summed up in parts, these are the first batch, behind the rows.
+    let is_in_parts = numbers.lhs_batch.first().is_some_and(|&d| d != 0);
+    let (parts, batch) = batch.split_at(usize::from(is_in_parts));
+    let role = |d: i64| match d {
+        d if batch.contains(&d) => Role::Batch,
+        d if contracting.contains(&d) || parts.contains(&d) => Role::Contracted,
+        _ => Role::Free(side),
+    };
+    Some((0..rank as i64).map(role).collect())
+}
+
+fn roles_of_result(module: &Module, dot: InstructionId) -> Option<Roles> {
+    let instruction = &module.instructions[dot];
+    let Op::Dot(numbers) = &instruction.op else { return None };
+    let numbers = &numbers.dimensions;
+    let n_batch = numbers.lhs_batch.len();
+    let rank = module.shape(instruction.operands[0]).as_array()?.rank();
+    let n_rows = numbers.free(DotOperand::Lhs, rank).len();
+    let n_all = module.shape(dot).as_array()?.dimensions.len();
+    let role = |d: usize| match d {
+        d if d < n_batch => Role::Batch,
+        d if d < n_batch + n_rows => Role::Free(0),
+        _ => Role::Free(1),
+    };
+    Some((0..n_all).map(role).collect())
+}
+
+/// The roles of the dimensions of `to`, whose elements are those of `of` in the same order; dimensions of one element have none.
+/// `None` where a dimension has parts of several roles.
+fn roles_through_reshape(
+    module: &Module,
+    of: InstructionId,
+    to: InstructionId,
+    roles: &[Role],
+) -> Option<SmallVec<[Option<Role>; 8]>> {
+    let (known, wanted) = (module.shape(of).as_array()?, module.shape(to).as_array()?);
+    let mut known = known.dimensions.iter().copied().zip(roles).filter(|&(extent, _)| extent != 1);
+    // Elements of the known dimension at hand that are not matched yet, and its role.
+    let mut open: (i64, Role) = (1, Role::Batch);
+    let mut of_wanted = SmallVec::new();
+    for &extent in &wanted.dimensions {
+        let mut left = extent;
+        let mut role = None;
+        while left > 1 {
+            if open.0 == 1 {
+                open = known.next().map(|(extent, &role)| (extent, role))?;
+            }
+            if role.is_some_and(|role| role != open.1) {
+                return None;
+            }
+            role = Some(open.1);
+            let matched = left.min(open.0);
+            if left % matched != 0 || open.0 % matched != 0 {
+                return None;
+            }
+            left /= matched;
+            open.0 /= matched;
+        }
+        of_wanted.push(role);
+    }
+    Some(of_wanted)
+}
+
+/// Rows of a left operand may be two stretches where there are no batches.
+fn most_stretches(role: Role, all: &[Option<Role>]) -> usize {
+    if role == Role::Free(0) && !all.contains(&Some(Role::Batch)) { 2 } else { 1 }
+}
+
+/// Whether dimensions of one role lie side by side at their places, but for as many gaps as are allowed.
+fn are_stretches(roles: &[Option<Role>], places: &[usize], most: impl Fn(Role) -> usize) -> bool {
+    let mut by_place: SmallVec<[(usize, usize); 8]> =
+        places.iter().enumerate().map(|(d, &place)| (place, d)).collect();
+    by_place.sort_unstable();
+    // Dimensions in the order of their places, without those of one element.
+    let order: SmallVec<[usize; 8]> =
+        by_place.into_iter().map(|(_, d)| d).filter(|&d| roles[d].is_some()).collect();
+    let follows = |a: usize, b: usize| (a + 1..b).all(|d| roles[d].is_none());
+    [Role::Batch, Role::Free(0), Role::Free(1), Role::Contracted].into_iter().all(|role| {
+        let mut n_stretches = 0;
+        let mut before = None;
+        for &d in &order {
+            let is_mine = roles[d] == Some(role);
+            let goes_on = before.is_some_and(|before| before < d && follows(before, d));
+            n_stretches += usize::from(is_mine && !goes_on);
+            before = is_mine.then_some(d);
+        }
+        n_stretches <= most(role)
+    })
+}

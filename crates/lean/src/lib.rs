@@ -1,0 +1,27 @@
+//! What makes a program need less memory: fusion, recomputation, blocks of rows, state of loops in place.
+
+mod checkpoint;
+mod conditional_in_place;
+mod fusion;
+mod homes;
+mod loop_residuals;
+mod loop_state;
+mod remat;
+mod row_blocks;
+mod rows;
+
+pub use checkpoint::{Checkpoint, checkpoint};
+pub use conditional_in_place::CONDITIONAL_IN_PLACE;
+pub use fusion::{
+    FUSION, FUSION_OF_UPDATES, Fusion, FusionEdge, FusionOptions, FusionReport, RowTileOptions,
+    SiblingOptions, Verdict,
+};
+pub use loop_residuals::{LOOP_RESIDUALS, LoopResiduals, ResidualPair, ResidualsReport};
+pub use loop_state::{
+    FLAT_LOOP_STATE, KeepWithinLoops, LOOP_STATE_IN_PLACE, LoopStateInPlace, UNINITIALIZED_RESULTS,
+};
+pub use remat::{
+    LoweredPeak, Products, REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, Recomputed, Remat,
+    RematReport, Tie,
+};
+pub use row_blocks::{ROW_BLOCKS, RowBlocks};

@@ -1,0 +1,185 @@
+//! `flat-loop-state`: the state of a loop is a tuple of arrays, without tuples in it.
+//!
+//! TensorFlow's lists are pairs of an array and a count, which its loops carry as tuples:
+//!
+//! ```text
+//! s = (s32[], (f32[9,8], s32[])) tuple(0, list)            l = get-tuple-element(list), index=0
+//! w = while(s)                                             n = get-tuple-element(list), index=1
+//!   list = get-tuple-element(s), index=1            =>     s = (s32[], f32[9,8], s32[]) tuple(0, l, n)
+//!   rows = get-tuple-element(list), index=0                w = while(s)
+//! ```
+//!
+//! What looks at loops element by element then sees the arrays. Inside and after the loop the old tuple is put together from
+//! the elements, for `tuple-simplifier` to take apart.
+//!
+//! Left alone: loops with control dependencies or shardings, state with tokens in it, bodies that several loops share.
+//! *Changed* means that a loop's state was flattened.
+
+use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Names, Op, Shape};
+use memplan_rewriter::{Context, PassError, PassFn};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Takes tuples in the state of loops apart.
+pub const FLAT_LOOP_STATE: PassFn = PassFn {
+    name: "flat-loop-state",
+    description: "carry the elements of tuples in the state of loops one by one",
+    run,
+};
+
+fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let nested = loops_with_tuples(module);
+    if module.is_scheduled || nested.is_empty() {
+        return Ok(false);
+    }
+    let mut flattener = Flattener {
+        names: Names::new(module),
+        module,
+        stands_for: FxHashMap::default(),
+        taken_from_flat: FxHashSet::default(),
+    };
+    nested.into_iter().for_each(|id| flattener.flatten(id));
+    flattener.finish();
+    Ok(true)
+}
+
+/// The loops whose state has tuples of arrays in it, and whose body and condition are theirs alone.
+fn loops_with_tuples(module: &Module) -> Vec<InstructionId> {
+    let listed = || module.computations.values().flat_map(|computation| &computation.instructions).copied();
+    let mut calls: FxHashMap<ComputationId, usize> = FxHashMap::default();
+    listed().for_each(|id| {
+        module.instructions[id].called.iter().for_each(|&called| *calls.entry(called).or_default() += 1);
+    });
+    let is_nested = |id: &InstructionId| {
+        let instruction = &module.instructions[*id];
+        let is_tuple_of_tuples =
+            || module.shape(*id).as_tuple().is_some_and(|elements| elements.iter().any(Shape::is_tuple));
+        let has_arrays_only =
+            || module.shape(*id).leaves().iter().all(|(_, leaf)| matches!(leaf, Shape::Array(_)));
+        let is_own = || instruction.called.iter().all(|called| calls[called] == 1);
+        let is_plain = |id: InstructionId| {
+            let instruction = &module.instructions[id];
+            let has_sharding = instruction.extras.as_ref().is_some_and(|extras| extras.sharding.is_some());
+            instruction.control_predecessors.is_empty() && !has_sharding
+        };
+        let states = || {
+            instruction.called.iter().flat_map(|&called| module.computations[called].parameters[..].iter())
+        };
+        instruction.op == Op::While
+            && is_tuple_of_tuples()
+            && has_arrays_only()
+            && is_own()
+            && is_plain(*id)
+            && states().all(|&state| is_plain(state))
+    };
+    listed().filter(is_nested).collect()
+}
+
+struct Flattener<'a> {
+    module: &'a mut Module,
+    names: Names,
+    /// The old tuple, put together again, by the loop or parameter that is flat now.
+    stands_for: FxHashMap<InstructionId, InstructionId>,
+    /// What takes elements out of flat state.
+    taken_from_flat: FxHashSet<InstructionId>,
+}
+
+impl Flattener<'_> {
+    fn flatten(&mut self, id: InstructionId) {
+        let nested = self.module.shape(id).clone();
+        let flat = Shape::Tuple(nested.leaves().into_iter().map(|(_, leaf)| leaf.clone()).collect());
+        let init = self.module.instructions[id].operands[0];
+        let flat_init = self.flat_tuple(init, &nested, flat.clone());
+        self.module.instructions[id].operands[0] = flat_init;
+        let (body, condition) =
+            (self.module.instructions[id].called[0], self.module.instructions[id].called[1]);
+        for computation in [body, condition] {
+            let state = self.module.computations[computation].parameters[0];
+            self.put_together(state, &nested, flat.clone());
+        }
+        let next = self.module.computations[body].root;
+        self.module.computations[body].root = self.flat_tuple(next, &nested, flat.clone());
+        self.put_together(id, &nested, flat);
+    }
+
+    /// A tuple of all arrays in a tuple of tuples.
+    fn flat_tuple(&mut self, tuple: InstructionId, nested: &Shape, flat: Shape) -> InstructionId {
+        let mut elements = Vec::new();
+        for (index, leaf) in nested.leaves() {
+            let (mut at, mut shape) = (tuple, nested);
+            for &i in &index.0 {
+                shape = &shape.as_tuple().expect("a leaf is within tuples")[i as usize];
+                at = self.add(tuple, Op::GetTupleElement { index: i }, &[at], shape.clone());
+            }
+            debug_assert_eq!(shape, leaf, "the way to a leaf leads to it");
+            elements.push(at);
+        }
+        self.add(tuple, Op::Tuple, &elements, flat)
+    }
+
+    /// Makes a loop or a parameter flat, and lets what it was stand for it.
+    fn put_together(&mut self, state: InstructionId, nested: &Shape, flat: Shape) {
+        self.module.set_shape(state, flat);
+        if let Some(extras) = &mut self.module.instructions[state].extras {
+            // They speak of the leaves of the old shape, in its tuples.
+            extras.origin = None;
+            extras.parameter_replication.clear();
+        }
+        let mut next_leaf = 0;
+        let tuple = self.nested_tuple(state, nested, &mut next_leaf);
+        self.stands_for.insert(state, tuple);
+    }
+
+    fn nested_tuple(&mut self, state: InstructionId, shape: &Shape, next_leaf: &mut u32) -> InstructionId {
+        match shape {
+            Shape::Tuple(elements) => {
+                let elements: Vec<InstructionId> =
+                    elements.iter().map(|element| self.nested_tuple(state, element, next_leaf)).collect();
+                self.add(state, Op::Tuple, &elements, shape.clone())
+            }
+            leaf => {
+                let op = Op::GetTupleElement { index: *next_leaf };
+                *next_leaf += 1;
+                let taken = self.add(state, op, &[state], leaf.clone());
+                self.taken_from_flat.insert(taken);
+                taken
+            }
+        }
+    }
+
+    fn add(
+        &mut self,
+        beside: InstructionId,
+        op: Op,
+        operands: &[InstructionId],
+        shape: Shape,
+    ) -> InstructionId {
+        let name = self.names.fresh(op.opcode().into());
+        let shape = self.module.intern(shape);
+        let Instruction { parent, metadata, .. } = &self.module.instructions[beside];
+        let mut instruction = Instruction::new(name, shape, op, operands.iter().copied(), *parent);
+        instruction.metadata.clone_from(metadata);
+        self.module.add_instruction(instruction)
+    }
+
+    /// Lets everybody see the old tuples, and puts instructions in order.
+    fn finish(self) {
+        let computations: FxHashSet<ComputationId> =
+            self.stands_for.keys().map(|&id| self.module.instructions[id].parent).collect();
+        let mut computations: Vec<ComputationId> = computations.into_iter().collect();
+        computations.sort_unstable();
+        for computation in computations {
+            for id in self.module.computations[computation].instructions.clone() {
+                if !self.taken_from_flat.contains(&id) {
+                    for operand in &mut self.module.instructions[id].operands {
+                        *operand = self.stands_for.get(operand).copied().unwrap_or(*operand);
+                    }
+                }
+            }
+            let root = self.module.computations[computation].root;
+            if let Some(&tuple) = self.stands_for.get(&root) {
+                self.module.computations[computation].root = tuple;
+            }
+            self.module.put_operands_first(computation);
+        }
+    }
+}

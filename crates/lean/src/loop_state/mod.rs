@@ -1,0 +1,105 @@
+//! `loop-state-in-place`: an array of which a loop reads rows and one of which it writes rows become one.
+//!
+//! A scan over layers that reads row `i` of a cache, and hands back row `i` of the new cache, has both whole in its
+//! state. If nobody needs the old one afterwards, each row can be written over the one that was read:
+//!
+//! ```text
+//! s = (s32[], f32[9,8], f32[9,8]) tuple(0, zeros, old)     s = (s32[], f32[9,8]) tuple(0, old)
+//! w = while(s)                                             w = while(s)
+//!   row = dynamic-slice(old, i, 0)                    =>     row = dynamic-slice(old, i, 0)
+//!   new = dynamic-update-slice(new, f(row), i, 0)            new = dynamic-update-slice(old, f(row), i, 0)
+//! ```
+//!
+//! It is the same program when
+//!
+//! * no step reads rows that an earlier step wrote: both are counted in one dimension, by lines over the number of the
+//!   step, and the line that is read is not behind;
+//! * every row is written, or those that are not are filled in before the loop from what the new array starts with;
+//! * nothing else reads either array in the loop, nor the old one after it.
+//!
+//! Then, what is added after the loop to all rows that it has made is added to each in it ([`accumulate`]), and updates of
+//! part of a row become updates of the array ([`part_of_row`]).
+//!
+//! It is less memory when the old array lives where the loop may write: what the program made, a donated parameter that
+//! the new one is to be returned in, or state of the loop around that becomes the new one.
+//!
+//! Left alone: loops whose number of steps is not known, and loops with control dependencies. Requires inlined calls.
+//! *Changed* means that state was joined.
+
+mod accumulate;
+mod apply;
+mod find;
+mod flat;
+mod line;
+mod part_of_row;
+mod site;
+mod summed;
+mod unchanging;
+mod uninitialized;
+mod within;
+
+use memplan_ir::{Module, Names, Users};
+use memplan_rewriter::loops::loops;
+use memplan_rewriter::{Context, Outcome, Pass, PassError};
+
+pub use flat::FLAT_LOOP_STATE;
+pub use uninitialized::UNINITIALIZED_RESULTS;
+pub use within::KeepWithinLoops;
+
+use crate::homes::Homes;
+
+/// The pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoopStateInPlace {
+    /// Most times that the module is looked at: each time, more may be dead.
+    pub max_rounds: usize,
+    /// Most operations between a loop and the end of what becomes part of it: a scale, a decay and a sum are three.
+    pub max_operations: usize,
+}
+
+/// The pass with the limits that `compile` uses.
+pub const LOOP_STATE_IN_PLACE: LoopStateInPlace = LoopStateInPlace { max_rounds: 8, max_operations: 8 };
+
+impl Default for LoopStateInPlace {
+    fn default() -> LoopStateInPlace {
+        LOOP_STATE_IN_PLACE
+    }
+}
+
+impl Pass for LoopStateInPlace {
+    fn name(&self) -> &'static str {
+        "loop-state-in-place"
+    }
+
+    fn description(&self) -> &'static str {
+        "let loops write rows of new state over the rows of old state that they have read"
+    }
+
+    fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
+        let mut changed = false;
+        for _ in 0..self.max_rounds {
+            let joined = join(module);
+            let accumulated = accumulate::run(module, self.max_operations);
+            let in_part = part_of_row::run(module);
+            if !(joined || accumulated || in_part) {
+                break;
+            }
+            changed = true;
+        }
+        Ok(changed.into())
+    }
+}
+
+fn join(module: &mut Module) -> bool {
+    let users = Users::new(module);
+    let loops = loops(module, &users);
+    let homes = Homes::new(module, &users, &loops);
+    let found: Vec<_> = loops.iter().map(|of| find::matches(module, &users, &homes, of)).collect();
+    let mut names = Names::new(module);
+    let mut changed = false;
+    for (of, matches) in loops.iter().zip(found).filter(|(_, matches)| !matches.is_empty()) {
+        apply::apply(module, of, &matches, &mut names);
+        changed = true;
+    }
+    changed
+}

@@ -1,0 +1,495 @@
+//! What a loop stacks and a reduction after it sums up is summed up within the loop.
+//!
+//! ```text
+//! w = while((0, zeros))                                 w = while((0, 0))
+//!   s' = dynamic-update-slice(s, row, i, 0)               sum' = add(sum, reduce(exponential(row)))
+//! e = exponential(get-tuple-element(w))           =>
+//! sum = reduce(e), dimensions={0,1}                     sum = get-tuple-element(w)
+//! ```
+//!
+//! From a stack everything computed from it is followed ([`Cone`]), as long as each row of that is computed from one row of
+//! the stack ([`crate::rows`]), up to reductions over the rows by a sum, a product, a maximum, a minimum, `and` or `or`. If
+//! all ways end in such reductions, each step does all of that to its rows. What else is read along the rows is cut into rows
+//! in the loop; what is read whole is carried.
+//!
+//! The order in which a reduction combines is left open by HLO; here the rows of a step are combined first, then the steps one
+//! after the other. Sums and products of floating-point numbers narrower than `f32` are carried in `f32` from step to step.
+//!
+//! Left alone: matrix products over the rows, which take longer row by row; stacks that somebody else reads; small stacks.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use memplan_ir::{BinaryOp, InstructionId, Module, Names, Op, Shape, ShapeId, Users};
+use memplan_memory::Target;
+use memplan_rewriter::Scalar;
+use memplan_rewriter::cost::{self, CostClass, Hero};
+use memplan_rewriter::loops::{Loop, loops, scalar};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::apply::{add_element, set_shapes, use_instead};
+use super::find::{Made, made_row_by_row};
+use super::site::Site;
+use super::within::KeepWithinLoops;
+use crate::rows::{
+    Outcome, Rows, Treatment, block_of, by_operand, by_result, carried_type, is_repetition, neutral, on_block,
+};
+
+/// Most instructions that are looked at to see that something is there before a loop.
+const MAX_WALK: usize = 4096;
+
+/// Rewrites what can be.
+pub(super) fn run(module: &mut Module, target: &Target, options: &KeepWithinLoops) -> bool {
+    if module.is_scheduled {
+        return false;
+    }
+    let users = Users::new(module);
+    let loops = loops(module, &users);
+    let mut program: Option<Program<'_>> = None;
+    let mut found: Vec<(&Loop, Cone)> = Vec::new();
+    for of in loops.iter().filter(|of| !of.is_sharded(module)) {
+        let made = made_row_by_row(module, &users, of);
+        let read: Vec<Made> =
+            made.into_iter().filter(|made| of.results.contains_key(&made.element)).collect();
+        let is_large = |made: &&Made| {
+            let stack = module.shape_of(made.shape).as_array().and_then(|array| array.dense_bytes());
+            stack.is_some_and(|bytes| bytes >= options.min_summed_bytes)
+        };
+        let mut done: FxHashSet<u32> = FxHashSet::default();
+        for made in read.iter().filter(is_large) {
+            let program = program.get_or_insert_with(|| Program {
+                module,
+                target,
+                users: &users,
+                positions: positions(module),
+            });
+            if done.contains(&made.element) {
+                continue;
+            }
+            if let Some(cone) = cone(program, of, &read, made, options.max_operations) {
+                done.extend(cone.stacks.iter().map(|made| made.element));
+                found.push((of, cone));
+            }
+        }
+    }
+    drop(program);
+    if found.is_empty() {
+        return false;
+    }
+    let mut names = Names::new(module);
+    let mut stands_for = FxHashMap::default();
+    for (of, cone) in &found {
+        stands_for.extend(Writer::new(module, of, cone, &mut names).write());
+        module.put_operands_first(of.body);
+    }
+    use_instead(module, &stands_for);
+    true
+}
+
+fn positions(module: &Module) -> FxHashMap<InstructionId, usize> {
+    let lists = module.computations.values().map(|computation| computation.instructions.iter());
+    lists.flat_map(|list| list.enumerate().map(|(position, &id)| (id, position))).collect()
+}
+
+#[derive(Clone)]
+struct Program<'a> {
+    module: &'a Module,
+    target: &'a Target,
+    users: &'a Users,
+    /// Of each instruction in its computation.
+    positions: FxHashMap<InstructionId, usize>,
+}
+
+/// Everything that is computed from stacks of a loop, where all of it ends in sums over the rows.
+struct Cone {
+    stacks: Vec<Made>,
+    /// What is computed step by step, in an order in which operands come first. The sums are the last of their ways.
+    members: Vec<InstructionId>,
+    treatments: FxHashMap<InstructionId, Treatment>,
+}
+
+/// Why there is no cone.
+enum Refusal {
+    /// It reads another stack of the loop, too.
+    Needs(Made),
+    Never,
+}
+
+/// The cone of a stack, and of others that are read with it, where that saves memory.
+fn cone(
+    program: &Program<'_>,
+    of: &Loop,
+    made: &[Made],
+    first: &Made,
+    max_operations: usize,
+) -> Option<Cone> {
+    let mut stacks = vec![*first];
+    loop {
+        let mut growth = Growth::new(program, of, made, &stacks);
+        match growth.grow(max_operations) {
+            Ok(()) => return growth.finish(stacks),
+            Err(Refusal::Needs(other)) if stacks.iter().all(|made| made.element != other.element) => {
+                stacks.push(other);
+            }
+            Err(_) => return None,
+        }
+    }
+}
+
+struct Growth<'a> {
+    program: &'a Program<'a>,
+    of: &'a Loop,
+    n: i64,
+    /// The rows of a step, and their elements.
+    unit: i64,
+    /// All stacks of the loop, by where they are taken out.
+    taken: FxHashMap<InstructionId, Made>,
+    sites: FxHashMap<InstructionId, Made>,
+    /// What has rows: the stacks and what is computed from them.
+    rows: FxHashMap<InstructionId, Rows>,
+    treatments: FxHashMap<InstructionId, Treatment>,
+    members: Vec<InstructionId>,
+    /// What is read and not computed from the stacks, and not made again.
+    carried: FxHashSet<InstructionId>,
+    open: BinaryHeap<Reverse<(usize, InstructionId)>>,
+}
+
+impl<'a> Growth<'a> {
+    fn new(program: &'a Program<'a>, of: &'a Loop, made: &[Made], stacks: &[Made]) -> Growth<'a> {
+        let sites_of = |made: &[Made]| -> FxHashMap<InstructionId, Made> {
+            made.iter().flat_map(|made| of.results[&made.element].iter().map(|&site| (site, *made))).collect()
+        };
+        let mut growth = Growth {
+            program,
+            of,
+            n: stacks[0].n_steps,
+            unit: i64::try_from(stacks[0].rows.count).expect("rows are within an array"),
+            taken: sites_of(made),
+            sites: sites_of(stacks),
+            rows: FxHashMap::default(),
+            treatments: FxHashMap::default(),
+            members: Vec::new(),
+            carried: FxHashSet::default(),
+            open: BinaryHeap::new(),
+        };
+        for made in stacks {
+            for &site in &of.results[&made.element] {
+                growth.rows.insert(site, Rows { dimension: made.rows.dimension, unit: growth.unit });
+                growth.open_users(site);
+            }
+        }
+        growth
+    }
+
+    fn open_users(&mut self, id: InstructionId) {
+        let users = self.program.users.of(id).iter();
+        self.open.extend(users.map(|&user| Reverse((self.program.positions[&user], user))));
+    }
+
+    /// Follows what is computed from the stacks, operands first.
+    fn grow(&mut self, max_operations: usize) -> Result<(), Refusal> {
+        let lines: Vec<_> = self.sites.values().map(|made| (made.rows.count, made.rows.first)).collect();
+        if lines.iter().any(|line| *line != lines[0]) {
+            return Err(Refusal::Never);
+        }
+        while let Some(Reverse((_, id))) = self.open.pop() {
+            if self.treatments.contains_key(&id) {
+                continue;
+            }
+            let treatment = self.treatment(id).ok_or(Refusal::Never)?;
+            self.bring_operands(id, &treatment)?;
+            if let Some(rows) = treatment.rows() {
+                self.rows.insert(id, rows);
+                self.open_users(id);
+            }
+            self.members.push(id);
+            self.treatments.insert(id, treatment);
+            if self.members.len() > max_operations {
+                return Err(Refusal::Never);
+            }
+        }
+        Ok(())
+    }
+
+    /// How an instruction that reads rows treats them, where that can be done within the loop.
+    fn treatment(&self, id: InstructionId) -> Option<Treatment> {
+        let module = self.program.module;
+        let instruction = &module.instructions[id];
+        let number = instruction.operands.iter().position(|operand| self.rows.contains_key(operand))?;
+        let rows = self.rows[&instruction.operands[number]];
+        let treatment = by_operand(module, id, self.n, number, rows)?;
+        let is_read_alike = instruction
+            .operands
+            .iter()
+            .zip(&treatment.operands)
+            .all(|(operand, part)| self.rows.get(operand).is_none_or(|rows| *part == Some(*rows)));
+        let is_cheap =
+            matches!(cost::class_of(module, id), CostClass::Cheap | CostClass::Hero(Hero::Reduction));
+        let is_root = module.computations[instruction.parent].root == id;
+        let may_be = match treatment.outcome {
+            Outcome::Rows(_) => !is_root,
+            Outcome::Sum(_) => {
+                let begins_with_constant = || scalar(module, instruction.operands[1]).is_some();
+                matches!(instruction.op, Op::Reduce { .. }) && begins_with_constant()
+            }
+        };
+        let is_plain = instruction.control_predecessors.is_empty() && instruction.extras.is_none();
+        (is_read_alike && is_cheap && may_be && is_plain).then_some(treatment)
+    }
+
+    /// Sees to operands that are not computed from the stacks: repetitions are made again in the loop, others are carried.
+    fn bring_operands(&mut self, id: InstructionId, treatment: &Treatment) -> Result<(), Refusal> {
+        let module = self.program.module;
+        for (&operand, &part) in module.instructions[id].operands.iter().zip(&treatment.operands) {
+            if self.rows.contains_key(&operand) {
+                continue;
+            }
+            let repeated = part.filter(|_| is_repetition(&module.instructions[operand].op));
+            if let Some(rows) = repeated {
+                let counts = matches!(module.instructions[operand].op, Op::Iota { dimension } if dimension == rows.dimension as i64);
+                let treatment =
+                    by_result(module, operand, self.n, rows).filter(|_| !counts).ok_or(Refusal::Never)?;
+                // It may be read whole elsewhere, so it has rows for this reader only if all agree.
+                self.bring_operands(operand, &treatment)?;
+                self.rows.insert(operand, rows);
+                self.members.push(operand);
+                self.treatments.insert(operand, treatment);
+                continue;
+            }
+            if scalar(module, operand).is_some() && part.is_none() {
+                continue;
+            }
+            let is_cut_alike = part.is_none_or(|part| part.unit == self.unit || self.unit == 1);
+            if !is_cut_alike || module.shape(operand).as_array().is_none_or(|array| array.is_dynamic()) {
+                return Err(Refusal::Never);
+            }
+            self.check_is_there_before(operand)?;
+            self.carried.insert(operand);
+        }
+        Ok(())
+    }
+
+    /// Whether a value is not computed from the loop.
+    fn check_is_there_before(&self, value: InstructionId) -> Result<(), Refusal> {
+        let Program { module, positions, .. } = self.program;
+        let first = positions[&self.of.id];
+        let mut seen: FxHashSet<InstructionId> = FxHashSet::default();
+        let mut open = vec![value];
+        while let Some(id) = open.pop() {
+            if let Some(&made) = self.taken.get(&id) {
+                return Err(if self.sites.contains_key(&id) { Refusal::Never } else { Refusal::Needs(made) });
+            }
+            if id == self.of.id || seen.len() > MAX_WALK {
+                return Err(Refusal::Never);
+            }
+            // What the text lists before the loop cannot need it.
+            if positions[&id] > first {
+                let instruction = &module.instructions[id];
+                let before = instruction.operands.iter().chain(&instruction.control_predecessors).copied();
+                open.extend(before.filter(|&operand| seen.insert(operand)));
+            }
+        }
+        Ok(())
+    }
+
+    /// The cone, where it ends in sums of which all take much less than the stacks.
+    fn finish(self, stacks: Vec<Made>) -> Option<Cone> {
+        let Program { module, target, .. } = *self.program;
+        let bytes = |id: InstructionId| cost::result_bytes(module, target, id);
+        let sum = |ids: &mut dyn Iterator<Item = InstructionId>| ids.map(bytes).fold(0, u64::saturating_add);
+        let is_given =
+            |id: InstructionId| matches!(module.instructions[id].op, Op::Parameter { .. } | Op::Constant(_));
+        let is_sum = |id: &InstructionId| self.treatments[id].rows().is_none();
+        let sums = sum(&mut self.members.iter().copied().filter(is_sum));
+        let carried = sum(&mut self.carried.iter().copied().filter(|&id| !is_given(id)));
+        let stacked = sum(&mut stacks.iter().map(|made| self.of.results[&made.element][0]));
+        let saves = sums.saturating_add(carried).saturating_mul(2) <= stacked;
+        let Growth { members, treatments, .. } = self;
+        let ends_in_sums = members.iter().any(|id| treatments[id].rows().is_none());
+        (saves && ends_in_sums).then_some(Cone { stacks, members, treatments })
+    }
+}
+
+/// Writes the members of a cone into the body of its loop.
+struct Writer<'a> {
+    of: &'a Loop,
+    cone: &'a Cone,
+    module: &'a mut Module,
+    names: &'a mut Names,
+    /// What stands in the body for a part of a value from outside.
+    within: FxHashMap<(InstructionId, Option<Rows>), InstructionId>,
+    /// The rows of a step begin with this one.
+    start: InstructionId,
+}
+
+impl<'a> Writer<'a> {
+    fn new(module: &'a mut Module, of: &'a Loop, cone: &'a Cone, names: &'a mut Names) -> Writer<'a> {
+        let first = cone.stacks[0];
+        let update = first.update(module, of);
+        let start = module.instructions[update].operands[2 + first.rows.dimension];
+        Writer { of, cone, module, names, within: FxHashMap::default(), start }
+    }
+
+    /// Returns what stands for each sum after the loop.
+    fn write(mut self) -> Vec<(InstructionId, InstructionId)> {
+        let mut sums = Vec::new();
+        let cone = self.cone;
+        for made in &cone.stacks {
+            let unit = i64::try_from(made.rows.count).expect("rows are within an array");
+            let rows = Rows { dimension: made.rows.dimension, unit };
+            let row = made.row(self.module, self.of);
+            let sites = self.of.results[&made.element].iter();
+            self.within.extend(sites.map(|&site| ((site, Some(rows)), row)));
+        }
+        for &id in &cone.members {
+            let treatment = &cone.treatments[&id];
+            match treatment.outcome {
+                Outcome::Rows(rows) => {
+                    let copy = self.copy(id, treatment, rows);
+                    self.within.insert((id, Some(rows)), copy);
+                }
+                Outcome::Sum(op) => sums.push((id, self.sum(id, treatment, op))),
+            }
+        }
+        set_shapes(self.module, self.of);
+        sums
+    }
+
+    /// An instruction on the rows of a step.
+    fn copy(&mut self, id: InstructionId, treatment: &Treatment, rows: Rows) -> InstructionId {
+        let operands = self.operands(id, treatment);
+        let instruction = self.module.instructions[id].clone();
+        let op = on_block(&instruction.op, treatment, rows.unit);
+        let shape = block_of(self.module.shape(id), rows);
+        let shape = self.module.intern(shape);
+        let copy = self.emit(id, op, &operands, shape);
+        self.module.instructions[copy].called = instruction.called;
+        copy
+    }
+
+    /// A sum over the rows of all steps, as it is after the loop.
+    fn sum(&mut self, id: InstructionId, treatment: &Treatment, op: BinaryOp) -> InstructionId {
+        let instruction = self.module.instructions[id].clone();
+        let mut operands = self.operands(id, treatment);
+        let array = self.module.shape(id).as_array().expect("a sum is an array").clone();
+        if let Some(value) = neutral(op) {
+            let literal = Scalar::integer(array.element_type, value).literal();
+            let shape = self.module.intern(Shape::scalar(array.element_type));
+            operands[1] = self.emit(id, Op::Constant(literal), &[], shape);
+        }
+        let mut row = self.emit(id, instruction.op, &operands, instruction.shape);
+        self.module.instructions[row].called = instruction.called;
+        let begin =
+            Site::new(self.module, self.names, self.of.id).splat(instruction.operands[1], instruction.shape);
+        let carried = carried_type(op, array.element_type);
+        let is_widened = carried != array.element_type;
+        let mut wide = array;
+        wide.element_type = carried;
+        let wide = self.module.intern(Shape::Array(wide));
+        let begin = if is_widened { self.emit_around(id, Op::Convert, &[begin], wide) } else { begin };
+        if is_widened {
+            row = self.emit(id, Op::Convert, &[row], wide);
+        }
+        // The element's number is known once it is added.
+        let element = add_element(self.module, self.of, begin, row);
+        let before = self.emit(id, Op::GetTupleElement { index: element }, &[self.of.state], wide);
+        let next = self.emit(id, Op::Binary(op), &[before, row], wide);
+        self.module.instructions[self.of.next].operands[element as usize] = next;
+        let after = self.emit_around(id, Op::GetTupleElement { index: element }, &[self.of.id], wide);
+        if is_widened { self.emit_around(id, Op::Convert, &[after], instruction.shape) } else { after }
+    }
+
+    fn operands(&mut self, id: InstructionId, treatment: &Treatment) -> Vec<InstructionId> {
+        let operands = self.module.instructions[id].operands.clone();
+        operands
+            .iter()
+            .zip(&treatment.operands)
+            .map(|(&operand, &part)| self.operand(operand, part))
+            .collect()
+    }
+
+    /// What stands for a part of a value in the body.
+    fn operand(&mut self, id: InstructionId, part: Option<Rows>) -> InstructionId {
+        if let Some(&known) = self.within.get(&(id, part)) {
+            return known;
+        }
+        let new = match (part, &self.module.instructions[id].op) {
+            (None, Op::Constant(_)) if scalar(self.module, id).is_some() => {
+                let instruction = self.module.instructions[id].clone();
+                self.emit(id, instruction.op, &[], instruction.shape)
+            }
+            (None, _) => self.carry(id),
+            (Some(rows), _) => {
+                let whole = self.operand(id, None);
+                self.rows_of(whole, rows)
+            }
+        };
+        self.within.insert((id, part), new);
+        new
+    }
+
+    /// A value from before the loop, which the loop hands through.
+    fn carry(&mut self, id: InstructionId) -> InstructionId {
+        let shape = self.module.instructions[id].shape;
+        let init = &self.module.instructions[self.of.init].operands;
+        let known = (0..init.len()).find(|&i| init[i] == id && self.of.passes_on(self.module, i as u32));
+        match known {
+            Some(element) => {
+                self.emit(id, Op::GetTupleElement { index: element as u32 }, &[self.of.state], shape)
+            }
+            None => {
+                let element = add_element(self.module, self.of, id, self.of.state);
+                let taken = self.emit(id, Op::GetTupleElement { index: element }, &[self.of.state], shape);
+                self.module.instructions[self.of.next].operands[element as usize] = taken;
+                taken
+            }
+        }
+    }
+
+    /// The rows of a step of an array in the body.
+    fn rows_of(&mut self, whole: InstructionId, rows: Rows) -> InstructionId {
+        let block = block_of(self.module.shape(whole), rows);
+        let slice_sizes = block.as_array().expect("rows are of arrays").dimensions.clone();
+        let block = self.module.intern(block);
+        let number = self.module.instructions[self.start].shape;
+        let element_type =
+            self.module.shape_of(number).as_array().expect("a number is an array").element_type;
+        let integer = |writer: &mut Self, value: i64| {
+            writer.emit(whole, Op::Constant(Scalar::integer(element_type, value).literal()), &[], number)
+        };
+        let unit = self.cone.stacks[0].rows.count;
+        let mut start = self.start;
+        if i128::from(rows.unit) != unit {
+            let elements = integer(self, rows.unit);
+            start = self.emit(whole, Op::Binary(BinaryOp::Multiply), &[start, elements], number);
+        }
+        let zero = integer(self, 0);
+        let starts = (0..slice_sizes.len()).map(|d| if d == rows.dimension { start } else { zero });
+        let operands: Vec<InstructionId> = std::iter::once(whole).chain(starts).collect();
+        self.emit(whole, Op::DynamicSlice { slice_sizes }, &operands, block)
+    }
+
+    /// A new instruction in the body.
+    fn emit(
+        &mut self,
+        beside: InstructionId,
+        op: Op,
+        operands: &[InstructionId],
+        shape: ShapeId,
+    ) -> InstructionId {
+        let mut site = Site::new(self.module, self.names, beside);
+        site.parent = self.of.body;
+        site.emit(op, operands, shape)
+    }
+
+    /// A new instruction beside the loop.
+    fn emit_around(
+        &mut self,
+        beside: InstructionId,
+        op: Op,
+        operands: &[InstructionId],
+        shape: ShapeId,
+    ) -> InstructionId {
+        Site::new(self.module, self.names, beside).emit(op, operands, shape)
+    }
+}

@@ -1,0 +1,69 @@
+//! `uninitialized-results`: what a loop writes whole, row by row, starts as storage without contents.
+//!
+//! JAX starts the stack of a scan's results with zeros, of which nothing is ever read:
+//!
+//! ```text
+//! z = f32[9,8] broadcast(0)                                  b = f32[9,8] custom-call(), "AllocateBuffer"
+//! w = while((0, z))                                          w = while((0, b))
+//!   z' = dynamic-update-slice(z, row, i, 0)           =>       z' = dynamic-update-slice(z, row, i, 0)
+//! ```
+//!
+//! Not to fill it saves writing every byte once, and a copy where several stacks start with the same zeros. The name of
+//! the custom call is the TPU compiler's ([`Op::is_allocation`]).
+//!
+//! Left alone: what starts as a part of the caller's memory or of a loop around, for the loop may write over it in place;
+//! loops whose number of steps is not known. Comes last: what says that two such results started alike is gone. *Changed*
+//! means that a start was replaced; the old one may then be dead.
+
+use memplan_ir::{CustomCall, Module, Names, Op, Users};
+use memplan_rewriter::loops::{Loop, loops};
+use memplan_rewriter::{Context, PassError, PassFn};
+
+use super::find::made_row_by_row;
+use super::site::Site;
+
+/// Leaves out what fills arrays that loops overwrite.
+pub const UNINITIALIZED_RESULTS: PassFn = PassFn {
+    name: "uninitialized-results",
+    description: "do not fill what a loop overwrites row by row",
+    run,
+};
+
+fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let users = Users::new(module);
+    let loops = loops(module, &users);
+    let mut names = Names::new(module);
+    let mut changed = false;
+    for of in &loops {
+        let filled = filled_in_vain(module, &users, of);
+        changed |= !filled.is_empty();
+        start_without_contents(module, of, &filled, &mut names);
+    }
+    Ok(changed)
+}
+
+/// The elements of the state of which the loop writes every row before anybody reads it, and that something fills.
+fn filled_in_vain(module: &Module, users: &Users, of: &Loop) -> Vec<u32> {
+    let init = &module.instructions[of.init].operands;
+    let is_filled = |&element: &u32| {
+        let start = &module.instructions[init[element as usize]];
+        let is_given = matches!(start.op, Op::Parameter { .. } | Op::GetTupleElement { .. } | Op::While);
+        !is_given && !start.op.is_allocation()
+    };
+    made_row_by_row(module, users, of).into_iter().map(|made| made.element).filter(is_filled).collect()
+}
+
+fn start_without_contents(module: &mut Module, of: &Loop, elements: &[u32], names: &mut Names) {
+    let mut site = Site::new(module, names, of.id);
+    for &element in elements {
+        let start = site.module.instructions[of.init].operands[element as usize];
+        let call = CustomCall { target: "AllocateBuffer".into(), ..CustomCall::default() };
+        let shape = site.module.instructions[start].shape;
+        let storage = site.emit(Op::CustomCall(Box::new(call)), &[], shape);
+        let [from, to] = [start, storage];
+        site.module.instructions[to].metadata = site.module.instructions[from].metadata.clone();
+        site.module.instructions[to].extras = site.module.instructions[from].extras.clone();
+        site.module.instructions[of.init].operands[element as usize] = storage;
+    }
+    site.finish(of.init);
+}

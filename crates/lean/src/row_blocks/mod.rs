@@ -1,0 +1,148 @@
+//! `row-blocks`: what is computed row by row is walked over in blocks of rows.
+//!
+//! Before: a program computes an array that is much wider than what it is made of and made into, such as attention
+//! scores or logits, and no compiler has a kernel that holds a row of it on chip. After: a loop computes a block of it
+//! at a time, so that it is never there as a whole; the gradient has a loop of its own, which computes each block again
+//! (Rabe and Staats 2021).
+//!
+//! ```text
+//!   s = f32[8,1024,1024] dot(q, k)            for i in 0..8:
+//!   p = f32[8,1024,1024] softmax(s)     =>      s = f32[1,1024,1024] dot(q[i], k[i])
+//!   o = f32[8,1024,64] dot(p, v)                p = f32[1,1024,1024] softmax(s)
+//!                                               o[i] = dot(p, v[i])
+//! ```
+//!
+//! - [`rows`](crate::rows) says how each operation treats rows.
+//! - [`region`] grows a region from one wide array, and divides it among loops.
+//! - [`choose`] says which regions pay, along which dimension, and in how many blocks.
+//! - [`build`] writes the loops.
+//!
+//! A dimension along which all results are rows is preferred: then every number is what it was, bit for bit. Where there
+//! is none, as for the gradient of the weights that logits are made with, sums over rows become sums of the sums over
+//! blocks, in `f32` where they were narrower.
+//!
+//! Left alone: arrays that a compiler fuses away, or that are small beside the rest; control flow, sorts and
+//! convolutions along the rows; modules for several partitions. Requires inlined calls. Common subexpressions of
+//! different loops cannot be merged afterwards, so what is computed again stays so.
+
+mod build;
+mod choose;
+mod region;
+
+use memplan_ir::{InstructionId, Module, Names};
+use memplan_memory::{Bytes, Target};
+use memplan_rewriter::{Context, OneIn, Outcome, Pass, PassError, call_graph};
+use rustc_hash::FxHashSet;
+
+use crate::FusionOptions;
+use region::{Places, Program};
+
+/// The pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowBlocks {
+    /// Arrays that take less than this part of what is live at the peak are left whole: cutting them saves less than its
+    /// loop costs in launches.
+    pub min_share: OneIn,
+    /// Smaller arrays stay in caches anyway.
+    pub min_bytes: Bytes,
+    /// Fewest blocks that are asked for. With fewer, most of the array is still in memory.
+    pub min_blocks: u64,
+    /// Most blocks that are asked for. With more, blocks no longer fill the machine.
+    pub max_blocks: u64,
+    /// How often the peak is looked at anew: what was small beside it may be large beside the next one.
+    pub max_rounds: usize,
+    /// Most instructions of a region. Attention has some fifty, forward and backward.
+    pub max_members: usize,
+    /// Arrays with at least this part of the elements of the widest one count as wide as that: a bias or a padding may come
+    /// on top.
+    pub wide: OneIn,
+    /// A region must save at least this part of the wide arrays in it.
+    pub min_saved: OneIn,
+    /// An inner dimension is cut only where that saves more than an outer one by this part: blocks along an outer dimension
+    /// are contiguous.
+    pub outer_preference: OneIn,
+    /// A region that computes the same numbers bit for bit is preferred to one that adds up over blocks, unless it saves
+    /// less than this part of what the other does.
+    pub exact_preference: OneIn,
+    /// The options that fusion will have: the peak is that of the fused program.
+    pub fusion: FusionOptions,
+}
+
+/// The pass with the options that `rewrite` begins with.
+pub const ROW_BLOCKS: RowBlocks = RowBlocks {
+    min_share: OneIn(64),
+    min_bytes: Bytes(1 << 20),
+    min_blocks: 4,
+    max_blocks: 16,
+    max_rounds: 4,
+    max_members: 4096,
+    wide: OneIn(2),
+    min_saved: OneIn(3),
+    outer_preference: OneIn(8),
+    exact_preference: OneIn(2),
+    fusion: FusionOptions::DEFAULT,
+};
+
+impl Default for RowBlocks {
+    fn default() -> RowBlocks {
+        ROW_BLOCKS
+    }
+}
+
+impl Pass for RowBlocks {
+    fn name(&self) -> &'static str {
+        "row-blocks"
+    }
+
+    fn description(&self) -> &'static str {
+        "Walk over wide arrays in blocks of rows, in loops that compute them again for gradients"
+    }
+
+    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
+        let mut changed = false;
+        for _ in 0..self.max_rounds {
+            let graph = call_graph(module, self.name())?;
+            let smallest = choose::smallest_worthwhile(module, &graph, context.target, self);
+            if !self.cut(module, context.target, smallest)? {
+                break;
+            }
+            changed = true;
+        }
+        Ok(changed.into())
+    }
+}
+
+impl RowBlocks {
+    /// Cuts arrays of at least `smallest` bytes into blocks of rows, where that saves as much: what the pass does with a
+    /// size that follows from the module's peak. Says whether anything changed.
+    ///
+    /// Takes time proportional to the module for each array that is cut, and to the region of each array that is tried.
+    ///
+    /// # Errors
+    /// When the call graph of the module is not sound.
+    pub fn cut(&self, module: &mut Module, target: &Target, smallest: Bytes) -> Result<bool, PassError> {
+        if module.config.num_partitions.is_some_and(|n| n > 1) || module.is_scheduled {
+            return Ok(false);
+        }
+        let graph = call_graph(module, self.name())?;
+        let mut names = Names::new(module);
+        let mut places = Places::new(module);
+        let program = Program { module, target, places: &places, options: self };
+        let seeds = choose::seeds(program, &graph, smallest);
+        let mut is_done: FxHashSet<InstructionId> = FxHashSet::default();
+        for seed in seeds {
+            if is_done.contains(&seed) {
+                continue;
+            }
+            let program = Program { module, target, places: &places, options: self };
+            let Some(region) = choose::choose(program, seed, smallest) else { continue };
+            build::build(module, &region, &mut names);
+            is_done.extend(region.treatments.into_keys());
+            places = Places::new(module);
+        }
+        if !is_done.is_empty() {
+            module.compact();
+        }
+        Ok(!is_done.is_empty())
+    }
+}

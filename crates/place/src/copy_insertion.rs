@@ -1,0 +1,427 @@
+//! Copies that make aliasing legal, and no more than needed.
+//!
+//! Values that must share a buffer (loop state, results of branches, operands updated in place, results that live in
+//! a parameter) may not be needed at the same time. Where an order of execution exists that keeps them apart, control
+//! dependencies fix that order; where none exists, a copy separates them.
+//!
+//! ```text
+//!   body: i = gte(state), index=0           body: i = gte(state), index=0
+//!         j = gte(state), index=1                 j = gte(state), index=1
+//!         use = f(i)                        =>    use = f(i)
+//!         n = g(i, j)                             n = g(i, j), control-predecessors={use}
+//!         ROOT t = tuple(n, i)                    c = copy(i), control-predecessors={..}   (i moves to slot 1)
+//!                                                 ROOT t = tuple(n, c)
+//! ```
+//!
+//! Each computation is treated after those it calls. Within one, *classes* are values that share a buffer there;
+//! every class has the instruction that first writes it. What a call or a loop leaves in the place of an operand is of
+//! that operand's class. Joining an older class with a newer one asks that every reader of the older runs before the
+//! first writer of the newer; that is possible unless such a reader depends on that writer (XLA inserts all copies that
+//! might be needed and then removes them one by one in program order, see its copy insertion; here a copy is inserted
+//! only when joining fails).
+//!
+//! Requires a flat call graph. Leaves scheduled modules alone: their order is given, and so are their copies.
+//! Idempotent: what was joined once joins again without a copy. Changed: whether a copy or dependency was added.
+
+mod classes;
+mod order;
+mod receives;
+mod report;
+mod results;
+mod updates;
+
+use memplan_analysis::{
+    CallGraph, Dataflow, InPlace, ValueId, ValueKind, dataflow, given_parameters, in_place_values,
+};
+use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Names, Op};
+use memplan_memory::Target;
+use memplan_rewriter::{Context, Outcome, Pass, PassError, Report, call_graph};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+pub(crate) use self::order::sort_topologically;
+pub use self::report::{Because, Conflict, CopyReport, InsertedCopy, MustShare};
+use crate::spell_out::{declare_references, spell_out_tuples};
+
+/// The pass; the top of this file says what it does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopyInsertion;
+
+/// The pass.
+pub const COPY_INSERTION: CopyInsertion = CopyInsertion;
+
+/// The name of the pass.
+const NAME: &str = "copy-insertion";
+
+impl Pass for CopyInsertion {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn description(&self) -> &'static str {
+        "insert the copies that make aliasing legal"
+    }
+
+    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
+        if module.is_scheduled {
+            return Ok(Outcome::default());
+        }
+        let mut report = CopyReport::default();
+        let changed = insert_copies(module, context.target, &mut report)?;
+        Ok(Outcome { changed, report: (!report.copies.is_empty()).then(|| Report::new(report)) })
+    }
+}
+
+fn insert_copies(module: &mut Module, target: &Target, report: &mut CopyReport) -> Result<bool, PassError> {
+    let graph = call_graph(module, NAME)?;
+    graph.require_flat(module).map_err(|source| PassError::CallGraph { pass: NAME, source })?;
+    let (mut changed, mut names) = (false, Names::new(module));
+    for &computation in graph.sequential() {
+        let root = decides_results(module, &graph, computation);
+        changed |= spell_out_tuples(module, computation, root, &mut names);
+        changed |= declare_references(module, computation);
+    }
+    let flow = dataflow(module, &graph);
+    let in_place = InPlace::new(module);
+    let readers = count_readers(module, &graph, &flow);
+    let given = given_parameters(module, &flow);
+    let facts =
+        Facts { target, graph: &graph, flow: &flow, in_place: &in_place, readers: &readers, given: &given };
+    let mut overwritten = FxHashMap::default();
+    for &computation in graph.sequential() {
+        let mut separate = Separate::new(module, &mut names, facts, computation, &mut overwritten, report);
+        separate.updates_in_place()?;
+        separate.receives()?;
+        separate.results()?;
+        changed |= separate.finish();
+    }
+    if changed {
+        module.compact();
+    }
+    Ok(changed)
+}
+
+/// Whether the buffers of a computation's results are decided by who runs it: a loop, a conditional, or the caller of the
+/// program. Others hand their results to where they flow.
+pub(crate) fn decides_results(module: &Module, graph: &CallGraph, computation: ComputationId) -> bool {
+    let caller = graph.caller(computation).map(|caller| &module.instructions[caller].op);
+    matches!(caller, None | Some(Op::While | Op::Conditional))
+}
+
+/// Where a value is read: by how many instructions and roots, those that only hand it to a called computation aside.
+fn count_readers(module: &Module, graph: &CallGraph, flow: &Dataflow) -> FxHashMap<ValueId, u32> {
+    let mut counts = FxHashMap::default();
+    for &computation in graph.sequential() {
+        for (_, instruction) in module.instructions_of(computation) {
+            if !matches!(instruction.op, Op::Call { .. } | Op::Conditional) {
+                for value in values_read(flow, instruction) {
+                    *counts.entry(value).or_default() += 1;
+                }
+            }
+        }
+        for position in flow.positions.of(module.computations[computation].root) {
+            *counts.entry(flow.value_at(position).expect("sequential")).or_default() += 1;
+        }
+    }
+    counts
+}
+
+/// The values that an instruction reads, each once. What is only passed on is not read.
+fn values_read(flow: &Dataflow, instruction: &Instruction) -> Vec<ValueId> {
+    if instruction.op.only_passes_on() {
+        return Vec::new();
+    }
+    let mut values: Vec<ValueId> = Vec::new();
+    for &operand in &instruction.operands {
+        // Copies made by this pass have no positions; they are registered as readers when they are made.
+        values.extend(flow.positions.of(operand).filter_map(|position| flow.value_at(position)));
+    }
+    values.sort_unstable();
+    values.dedup();
+    values
+}
+
+/// Index into [`Separate::nodes`].
+type Node = usize;
+
+/// Index into [`Separate::classes`].
+type Class = usize;
+
+/// An instruction of the computation, copies included.
+struct NodeData {
+    id: InstructionId,
+    /// What must run after it.
+    successors: Vec<Node>,
+    /// No node that must run after it has a lower place. Several may have the same.
+    place: usize,
+    /// The search that saw it last.
+    visited: u32,
+    /// Whether it reads a copy made by this pass where it read something else before, and so may no longer touch all that
+    /// lists it among those that do.
+    reads_copies: bool,
+}
+
+/// Values that share a buffer within the computation.
+struct ClassData {
+    /// The instruction that writes it first; `None` for what is there from the start.
+    first_writer: Option<Node>,
+    /// Whether it may not be overwritten: constants, parameters that the caller keeps.
+    is_read_only: bool,
+    /// What reads or writes the value that is there last, and so runs after all that touch those before.
+    touched_by: Vec<Node>,
+    /// Whether one of its values is returned, and so needed to the end.
+    returned: u32,
+    /// Values that come from outside the computation.
+    outside: Vec<ValueId>,
+}
+
+/// The values from outside that a called computation has overwritten, each with the value that it returns in its place.
+type Overwritten = FxHashMap<ComputationId, Vec<(ValueId, ValueId)>>;
+
+/// The work on one computation.
+struct Separate<'a> {
+    module: &'a mut Module,
+    names: &'a mut Names,
+    target: &'a Target,
+    graph: &'a CallGraph,
+    flow: &'a Dataflow,
+    in_place: &'a InPlace,
+    readers: &'a FxHashMap<ValueId, u32>,
+    /// Parts of parameters that may be overwritten.
+    given: &'a FxHashSet<ValueId>,
+    /// Values that the start of this computation declares to be overwritten, each with the result that takes its place.
+    /// It has copied what others need.
+    promised: Vec<(ValueId, ValueId)>,
+    /// What the computations that were treated before have overwritten.
+    overwritten: &'a mut Overwritten,
+    /// Values from outside that calls have overwritten. Nobody else reads those.
+    overwritten_by_calls: FxHashSet<ValueId>,
+    /// How many of the readers of each value are in this computation.
+    reads_here: FxHashMap<ValueId, u32>,
+    computation: ComputationId,
+    nodes: Vec<NodeData>,
+    node_of: FxHashMap<InstructionId, Node>,
+    classes: Vec<ClassData>,
+    class_of: FxHashMap<ValueId, Class>,
+    /// The class of what a copy made by this pass writes.
+    class_of_copy: FxHashMap<InstructionId, Class>,
+    /// Classes that were joined into others.
+    joined: Vec<Class>,
+    stamp: u32,
+    steps: usize,
+    changed: bool,
+    /// The copies so far.
+    report: &'a mut CopyReport,
+}
+
+/// What is known of the module as a whole.
+#[derive(Clone, Copy)]
+struct Facts<'a> {
+    target: &'a Target,
+    graph: &'a CallGraph,
+    flow: &'a Dataflow,
+    in_place: &'a InPlace,
+    readers: &'a FxHashMap<ValueId, u32>,
+    given: &'a FxHashSet<ValueId>,
+}
+
+impl<'a> Separate<'a> {
+    fn new(
+        module: &'a mut Module,
+        names: &'a mut Names,
+        Facts { target, graph, flow, in_place, readers, given }: Facts<'a>,
+        computation: ComputationId,
+        overwritten: &'a mut Overwritten,
+        report: &'a mut CopyReport,
+    ) -> Separate<'a> {
+        let mut separate = Separate {
+            module,
+            names,
+            target,
+            graph,
+            flow,
+            in_place,
+            readers,
+            given,
+            promised: Vec::new(),
+            overwritten,
+            overwritten_by_calls: FxHashSet::default(),
+            reads_here: FxHashMap::default(),
+            computation,
+            nodes: Vec::new(),
+            node_of: FxHashMap::default(),
+            classes: Vec::new(),
+            class_of: FxHashMap::default(),
+            class_of_copy: FxHashMap::default(),
+            joined: Vec::new(),
+            stamp: 0,
+            steps: 0,
+            changed: false,
+            report,
+        };
+        separate.promised = separate.promised_by_start();
+        separate.list_nodes();
+        separate.list_classes();
+        separate
+    }
+
+    fn list_nodes(&mut self) {
+        for id in self.module.computations[self.computation].instructions.clone() {
+            let node = self.add_node(id, self.nodes.len());
+            let instruction = &self.module.instructions[id];
+            for before in instruction.operands.iter().chain(&instruction.control_predecessors) {
+                let before = self.node_of[before];
+                if self.nodes[before].successors.last() != Some(&node) {
+                    self.nodes[before].successors.push(node);
+                }
+            }
+        }
+    }
+
+    fn add_node(&mut self, id: InstructionId, place: usize) -> Node {
+        let node = self.nodes.len();
+        self.nodes.push(NodeData { id, successors: Vec::new(), place, visited: 0, reads_copies: false });
+        self.node_of.insert(id, node);
+        node
+    }
+
+    /// One class for each value that appears in the computation, with who writes and reads it.
+    fn list_classes(&mut self) {
+        let is_entry = self.computation == self.module.entry;
+        for node in 0..self.nodes.len() {
+            let id = self.nodes[node].id;
+            for position in self.flow.positions.of(id) {
+                let value = self
+                    .flow
+                    .value_at(position)
+                    .expect("every position of a sequential computation has a value");
+                if self.class_of.contains_key(&value) {
+                    continue;
+                }
+                let kind = self.flow.values[value].kind;
+                let is_parameter = matches!(self.module.instructions[id].op, Op::Parameter { .. });
+                let definition = self.flow.positions.instruction(self.flow.values[value].definition);
+                let is_constant = matches!(self.module.instructions[definition].op, Op::Constant(_));
+                // The state of a loop is the loop's own in its body and condition, but not in what those call.
+                let is_own_state = kind == ValueKind::LoopPhi && self.is_loop_computation();
+                let is_own = is_own_state || self.promised.iter().any(|&(old, _)| old == value);
+                let comes_from_caller = is_parameter && !is_entry && !is_own;
+                let class = self.classes.len();
+                self.classes.push(ClassData {
+                    first_writer: (!is_parameter).then_some(node),
+                    is_read_only: is_constant
+                        || (kind == ValueKind::Parameter && !self.given.contains(&value)),
+                    touched_by: if is_parameter { Vec::new() } else { vec![node] },
+                    returned: 0,
+                    outside: if comes_from_caller { vec![value] } else { Vec::new() },
+                });
+                self.joined.push(class);
+                self.class_of.insert(value, class);
+            }
+            for value in values_read(self.flow, &self.module.instructions[id]) {
+                let class = self.class_of[&value];
+                self.classes[class].touched_by.push(node);
+                if !matches!(self.module.instructions[id].op, Op::Call { .. } | Op::Conditional) {
+                    *self.reads_here.entry(value).or_default() += 1;
+                }
+            }
+        }
+        for position in self.flow.positions.of(self.module.computations[self.computation].root) {
+            let class = self.class_of[&self.flow.value_at(position).expect("sequential")];
+            self.classes[class].returned += 1;
+        }
+    }
+
+    /// Whether a loop runs this computation.
+    fn is_loop_computation(&self) -> bool {
+        let caller = self.graph.caller(self.computation);
+        caller.is_some_and(|caller| self.module.instructions[caller].op == Op::While)
+    }
+
+    /// What the start of this computation declares, also where it is called in the place of what is started.
+    fn promised_by_start(&self) -> Vec<(ValueId, ValueId)> {
+        let mut computation = self.computation;
+        while let Some(caller) = self.graph.caller(computation) {
+            let instruction = &self.module.instructions[caller];
+            match instruction.op {
+                Op::AsyncStart(_) => {
+                    return in_place_values(self.module, self.flow, self.in_place, caller).collect();
+                }
+                Op::Call { .. } if self.module.computations[instruction.parent].root == caller => {
+                    computation = instruction.parent;
+                }
+                _ => break,
+            }
+        }
+        Vec::new()
+    }
+
+    /// Replaces operand `number` of `user` by a copy of it.
+    fn copy_for(
+        &mut self,
+        source: InstructionId,
+        user: InstructionId,
+        number: usize,
+        because: Because,
+    ) -> InstructionId {
+        let copy = self.add_copy(source, because);
+        self.read_copy(copy, user, number);
+        copy
+    }
+
+    /// Makes a copy operand `number` of `user`.
+    fn read_copy(&mut self, copy: InstructionId, user: InstructionId, number: usize) {
+        self.module.instructions[user].operands[number] = copy;
+        let (from, to) = (self.node_of[&copy], self.node_of[&user]);
+        self.nodes[from].successors.push(to);
+        self.nodes[to].reads_copies = true;
+    }
+
+    fn add_copy(&mut self, source: InstructionId, because: Because) -> InstructionId {
+        self.changed = true;
+        let original = &self.module.instructions[source];
+        let name = format!("{}.copy.{}", original.name, self.module.instructions.len());
+        let name = self.names.unique(&name);
+        let mut copy = Instruction::new(name, original.shape, Op::Copy, [source], self.computation);
+        copy.metadata = original.metadata.clone();
+        let copy = self.module.add_instruction(copy);
+        let (module, target, computation) = (&*self.module, self.target, self.computation);
+        self.report.push(|| InsertedCopy {
+            computation: module.computations[computation].name.clone(),
+            copy: module.instructions[copy].name.clone(),
+            source: module.instructions[source].name.clone(),
+            bytes: target.size_of(module.shape(source)),
+            because,
+        });
+        let from = self.node_of[&source];
+        let node = self.add_node(copy, self.nodes[from].place);
+        self.nodes[from].successors.push(node);
+        let read = self.class_of_leaf(source);
+        self.classes[read].touched_by.push(node);
+        let class = self.classes.len();
+        self.classes.push(ClassData {
+            first_writer: Some(node),
+            is_read_only: false,
+            touched_by: vec![node],
+            returned: 0,
+            outside: Vec::new(),
+        });
+        self.joined.push(class);
+        self.class_of_copy.insert(copy, class);
+        copy
+    }
+
+    fn name(&self, id: InstructionId) -> Box<str> {
+        self.module.instructions[id].name.clone()
+    }
+
+    /// Puts the instructions into an order that keeps all dependencies, and tells the caller what was overwritten. Returns
+    /// whether anything changed.
+    fn finish(self) -> bool {
+        let overwritten = self.overwritten_for_caller();
+        self.overwritten.insert(self.computation, overwritten);
+        if self.changed {
+            sort_topologically(self.module, self.computation);
+        }
+        self.changed
+    }
+}

@@ -1,0 +1,80 @@
+//! Results in the memory of donated parameters.
+//!
+//! Before: a caller gives a parameter up without saying for which result (JAX does when no result has its shape).
+//! After: a result of as many bytes lives in it.
+//!
+//! ```text
+//!   buffer_donor={ (0, {}) }                     =>   input_output_alias={ {}: (0, {}, may-alias) }
+//!   p = f32[6,2,5] parameter(0)                       p = f32[6,2,5] parameter(0)
+//!   ROOT t = f32[6,5,2] transpose(..)                 ROOT t = f32[6,5,2] transpose(..)
+//! ```
+//!
+//! Of equal bytes, the first donor goes to the first result, as in XLA's `OptimizeInputOutputBufferAlias`. Where the
+//! parameter is read after its result is written, copy insertion separates them: that costs at most what is saved.
+//!
+//! Requires layouts, since they decide sizes. Leaves donors alone that no result fits, and scheduled modules.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use memplan_ir::{AliasKind, BufferDonor, InputOutputAlias, Module, Shape, ShapeIndex};
+use memplan_memory::{Bytes, Target};
+use memplan_rewriter::{Context, PassError, PassFn};
+use rustc_hash::FxHashSet;
+
+/// The pass.
+pub const DONATION: PassFn =
+    PassFn { name: "donation", description: "Let results live in donated parameters of their size", run };
+
+/// What must be equal for one array to live in the memory of another: bytes with padding and without, memory space.
+type Room = (Bytes, Bytes, i64);
+
+fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
+    if module.is_scheduled {
+        return Ok(false);
+    }
+    let aliases = results_in_donors(module, context.target);
+    if aliases.is_empty() {
+        return Ok(false);
+    }
+    let used: FxHashSet<(u32, &ShapeIndex)> =
+        aliases.iter().map(|a| (a.parameter, &a.parameter_index)).collect();
+    module.config.buffer_donors.retain(|donor| !used.contains(&(donor.parameter, &donor.index)));
+    module.config.input_output_alias.extend(aliases);
+    Ok(true)
+}
+
+/// The results that XLA lets live in donated parameters for which no result is named.
+pub fn results_in_donors(module: &Module, target: &Target) -> Vec<InputOutputAlias> {
+    if module.config.buffer_donors.is_empty() {
+        return Vec::new();
+    }
+    let room = |shape: &Shape| -> Room {
+        let space = shape.as_array().and_then(|array| array.layout.as_ref()).map_or(0, |l| l.memory_space);
+        (target.size_of(shape), target.unpadded_size_of(shape), space)
+    };
+    let mut donors: BTreeMap<Room, VecDeque<BufferDonor>> = BTreeMap::new();
+    let parameters = &module.entry_computation().parameters;
+    for donor in &module.config.buffer_donors {
+        let parameter = parameters.get(donor.parameter as usize).map(|&parameter| module.shape(parameter));
+        if let Some(shape @ Shape::Array(_)) = parameter.and_then(|shape| shape.subshape(&donor.index)) {
+            donors.entry(room(shape)).or_default().push_back(donor.clone());
+        }
+    }
+    let taken: FxHashSet<&ShapeIndex> =
+        module.config.input_output_alias.iter().map(|alias| &alias.output_index).collect();
+    let mut aliases = Vec::new();
+    for (output_index, shape) in module.shape(module.entry_computation().root).leaves() {
+        if taken.contains(&output_index) || !matches!(shape, Shape::Array(_)) {
+            continue;
+        }
+        let Some(donor) = donors.get_mut(&room(shape)).and_then(VecDeque::pop_front) else { continue };
+        let (parameter, parameter_index) = (donor.parameter, donor.index);
+        aliases.push(InputOutputAlias {
+            output_index,
+            parameter,
+            parameter_index,
+            kind: AliasKind::MayAlias,
+        });
+    }
+    aliases
+}

@@ -1,0 +1,470 @@
+//! Layout assignment: chooses the order of dimensions, and the tiles, of every array.
+//!
+//! Parameters and results of the program have the layouts that the caller declares. Machines that tile arrays have a rule
+//! of their own, which holds unless the caller asks for another order. Every other layout is free to choose, as long as
+//! values that share memory have the same one. A transpose or reshape gets the layout in which it is a view of its
+//! operand, so that nothing is moved; an elementwise result gets that of its operands; all else the machine's own.
+//!
+//! ```text
+//!   a = f32[64,32]{1,0} dot(...)             a = f32[64,32]{0,1} dot(...)
+//!   r = f32[32,64]{1,0} transpose(a)   =>    r = f32[32,64]{1,0} transpose(a)      // moves nothing: a bitcast later
+//! ```
+//!
+//! A copy is inserted only where the caller or a library call insists on another layout than a value has. No array gets
+//! larger than under the machine's own layout. XLA assigns layouts by constraints that are propagated both ways
+//! through the graph; here, where kernels read any layout, one walk backward from the results and one forward do.
+//!
+//! Left alone: modules whose layouts are part of what they say, because they are scheduled or contain bitcasts.
+
+mod insist;
+mod references;
+mod updates;
+
+use std::sync::Arc;
+
+use memplan_analysis::{CallGraph, Dataflow, InPlace, dataflow, in_place_values};
+use memplan_ir::{
+    AliasKind, ArrayShape, BufferDonor, InstructionId, Layout, Module, Names, Op, PositionId, ProgramShape,
+    Shape, ShapeIndex, copy_around_library_calls, layouts_asked_for, results_of_library_calls,
+};
+use memplan_memory::Target;
+use memplan_rewriter::{Context, Outcome, Pass, PassError, call_graph, cost, views};
+use petgraph::unionfind::UnionFind;
+
+/// The pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayoutAssignment {
+    /// How far above an update its product is looked for, where the machine wants updated arrays in the layout of products:
+    /// rotations, biases and reshapes are in between.
+    pub max_steps_to_product: usize,
+}
+
+/// The pass with the limit that `compile` uses.
+pub const LAYOUT_ASSIGNMENT: LayoutAssignment = LayoutAssignment { max_steps_to_product: 24 };
+
+impl Default for LayoutAssignment {
+    fn default() -> LayoutAssignment {
+        LAYOUT_ASSIGNMENT
+    }
+}
+
+impl Pass for LayoutAssignment {
+    fn name(&self) -> &'static str {
+        "layout-assignment"
+    }
+
+    fn description(&self) -> &'static str {
+        "Choose how every array lies in memory, so that transposes and reshapes move nothing"
+    }
+
+    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
+        assign_layouts(module, context.target, self).map(Outcome::from)
+    }
+}
+
+fn assign_layouts(
+    module: &mut Module,
+    target: &Target,
+    options: &LayoutAssignment,
+) -> Result<bool, PassError> {
+    if module.is_scheduled || module.instructions.values().any(|i| i.op == Op::Bitcast) {
+        return Ok(false);
+    }
+    let graph = call_graph(module, options.name())?;
+    let program = program_shape(module, target);
+    let mut names = Names::new(module);
+    let otherwise = parameters_laid_out_otherwise(module, target, options, &graph, &program);
+    updates::copy_parameters(module, &otherwise, &mut names);
+    let flow = dataflow(module, &graph);
+    let follows = references::follow_calls(module, &graph, &flow);
+    let mut choice = Choice::new(module, target, options, &graph, &flow);
+    choice.fix_updates();
+    choice.fix_interface(&program);
+    choice.walk_backward();
+    choice.walk_forward();
+    let layouts = choice.layouts;
+    let returned = results_of_library_calls(module, graph.sequential());
+    let mut changed = !otherwise.is_empty() || follows;
+    changed |= apply(module, &graph, &flow, &layouts);
+    changed |= release_unequal(module, &program, target);
+    let lie = |shape: &mut Shape| as_asked(shape, target);
+    changed |= copy_around_library_calls(module, graph.sequential(), returned, lie, &mut names);
+    changed |= insist::copy_results(module, &program.result, &mut names);
+    changed |= module.config.entry_computation_layout.replace(program.clone()) != Some(program);
+    if changed {
+        module.compact();
+    }
+    Ok(changed)
+}
+
+/// The layouts of what enters and leaves the program: as the caller declares them, otherwise the machine's own. A result
+/// that lives in a parameter has its layout where another order would be padded differently.
+fn program_shape(module: &Module, target: &Target) -> ProgramShape {
+    let entry = module.entry_computation();
+    let mut program = module.config.entry_computation_layout.clone().unwrap_or_else(|| ProgramShape {
+        parameters: entry.parameters.iter().map(|&parameter| module.shape(parameter).clone()).collect(),
+        result: module.shape(entry.root).clone(),
+    });
+    program.parameters.iter_mut().for_each(|shape| as_asked(shape, target));
+    as_asked(&mut program.result, target);
+    for alias in &module.config.input_output_alias {
+        let parameter = program.parameters[alias.parameter as usize].subshape(&alias.parameter_index);
+        let result = program.result.subshape(&alias.output_index);
+        let (Some(parameter), Some(result)) = (parameter, result) else { continue };
+        let is_array = parameter.as_array().is_some() && parameter.same_ignoring_layout(result);
+        if is_array && target.size_of(parameter) != target.size_of(result) {
+            let layout = parameter.as_array().and_then(|array| array.layout.clone());
+            let result = program.result.subshape_mut(&alias.output_index).and_then(Shape::as_array_mut);
+            result.expect("it was found to be an array").layout = layout;
+        }
+    }
+    program
+}
+
+/// Parameters of the program whose memory is to hold a value with another layout.
+fn parameters_laid_out_otherwise(
+    module: &Module,
+    target: &Target,
+    options: &LayoutAssignment,
+    graph: &CallGraph,
+    program: &ProgramShape,
+) -> Vec<InstructionId> {
+    if !target.fusion.updates_lie_as_products {
+        return Vec::new();
+    }
+    let flow = dataflow(module, graph);
+    let mut choice = Choice::new(module, target, options, graph, &flow);
+    choice.fix_updates();
+    let parameters = module.entry_computation().parameters.iter().zip(&program.parameters);
+    let lies_otherwise = |(&parameter, shape): (&InstructionId, &Shape)| {
+        let wish = choice.layouts.at(&flow, flow.positions.root(parameter));
+        let has = shape.as_array().and_then(|array| array.layout.as_ref());
+        (wish.is_some() && has.is_some() && wish != has).then_some(parameter)
+    };
+    parameters.filter_map(lies_otherwise).collect()
+}
+
+/// Gives memory of their own to results that do not fit the parameter that they may live in: they take another number of
+/// bytes, or are in another memory space.
+fn release_unequal(module: &mut Module, program: &ProgramShape, target: &Target) -> bool {
+    let room = |shape: &Shape, index: &ShapeIndex| {
+        let part = shape.subshape(index)?;
+        Some((target.size_of(part), part.as_array().map(ArrayShape::memory_space)))
+    };
+    let config = &mut module.config;
+    let (kept, released): (Vec<_>, Vec<_>) =
+        std::mem::take(&mut config.input_output_alias).into_iter().partition(|alias| {
+            let parameter = &program.parameters[alias.parameter as usize];
+            alias.kind != AliasKind::MayAlias
+                || room(parameter, &alias.parameter_index) == room(&program.result, &alias.output_index)
+        });
+    config.input_output_alias = kept;
+    let changed = !released.is_empty();
+    let donors =
+        released.into_iter().map(|a| BufferDonor { parameter: a.parameter, index: a.parameter_index });
+    config.buffer_donors.extend(donors);
+    changed
+}
+
+/// The layouts that a machine gives to arrays for which somebody asks for an order. On machines
+/// that tile arrays, row-major order counts as no request, since front ends write it when they have none.
+fn as_asked(shape: &mut Shape, target: &Target) {
+    match shape {
+        Shape::Tuple(elements) => {
+            let mut asked = elements.to_vec();
+            asked.iter_mut().for_each(|element| as_asked(element, target));
+            // Where nothing is new, the elements stay shared.
+            if asked != **elements {
+                *elements = asked.into();
+            }
+        }
+        Shape::Array(array) | Shape::Buffer(array) => {
+            let layout = array.layout.as_ref();
+            if layout.is_none_or(|layout| layout.tiles.is_empty()) {
+                array.layout = Some(match layout.filter(|layout| !layout.is_row_major()) {
+                    Some(layout) => target.layout_with_order(array, &layout.minor_to_major),
+                    None => target.default_layout(array),
+                });
+            }
+        }
+        Shape::Token | Shape::Opaque => {}
+    }
+}
+
+/// The layout of each class of values, once chosen.
+struct Layouts {
+    class_of: Vec<u32>,
+    of_class: Vec<Option<Layout>>,
+}
+
+impl Layouts {
+    fn class(&self, flow: &Dataflow, position: PositionId) -> Option<usize> {
+        Some(self.class_of[flow.value_at(position)?.as_u32() as usize] as usize)
+    }
+
+    fn at(&self, flow: &Dataflow, position: PositionId) -> Option<&Layout> {
+        self.of_class[self.class(flow, position)?].as_ref()
+    }
+}
+
+/// The choice of a layout for every class of values that must have the same one.
+struct Choice<'a> {
+    module: &'a Module,
+    target: &'a Target,
+    options: &'a LayoutAssignment,
+    graph: &'a CallGraph,
+    flow: &'a Dataflow,
+    layouts: Layouts,
+}
+
+impl<'a> Choice<'a> {
+    /// Values that meet in loops and conditionals, or share memory because an operation works in place, have one layout.
+    fn new(
+        module: &'a Module,
+        target: &'a Target,
+        options: &'a LayoutAssignment,
+        graph: &'a CallGraph,
+        flow: &'a Dataflow,
+    ) -> Choice<'a> {
+        let mut sets: UnionFind<u32> = UnionFind::new(flow.values.len());
+        for &(phi, input) in &flow.phi_inputs {
+            sets.union(phi.as_u32(), input.as_u32());
+        }
+        let in_place = InPlace::new(module);
+        for id in sequential_instructions(module, graph) {
+            // A library call that declares layouts of its operands gets copies where theirs differ.
+            let pairs = in_place_values(module, flow, &in_place, id);
+            for (source, result) in pairs.filter(|_| layouts_asked_for(module, id).is_none()) {
+                sets.union(source.as_u32(), result.as_u32());
+            }
+            // Only the extents change, even where a dynamic result needs more bytes.
+            let instruction = &module.instructions[id];
+            if let Op::SetDimensionSize { .. } = instruction.op
+                && let Some((source, result)) = flow.value_of(instruction.operands[0]).zip(flow.value_of(id))
+            {
+                sets.union(source.as_u32(), result.as_u32());
+            }
+        }
+        let class_of = sets.into_labeling();
+        let of_class = vec![None; class_of.len()];
+        Choice { module, target, options, graph, flow, layouts: Layouts { class_of, of_class } }
+    }
+
+    /// Parameters first: where one is returned, it is the result that is copied. So it is where a library call makes it, or a
+    /// convolution in tiles of its own.
+    fn fix_interface(&mut self, program: &ProgramShape) {
+        let entry = self.module.entry_computation();
+        for (&parameter, shape) in entry.parameters.iter().zip(&program.parameters) {
+            self.fix(parameter, shape);
+        }
+        self.fix_library_calls();
+        self.fix_convolutions();
+        self.fix(entry.root, &program.result);
+    }
+
+    /// Fixes the layouts of operands and results that a library call declares.
+    fn fix_library_calls(&mut self) {
+        for id in sequential_instructions(self.module, self.graph) {
+            let Some(constraints) = layouts_asked_for(self.module, id) else { continue };
+            let instruction = &self.module.instructions[id];
+            for (&operand, constraint) in instruction.operands.iter().zip(constraints) {
+                self.fix_as_asked(operand, constraint);
+            }
+            self.fix_as_asked(id, self.module.shape(id));
+        }
+    }
+
+    /// Gives arrays into which pieces of products are written the layout of the products, where kernels store them directly.
+    fn fix_updates(&mut self) {
+        if !self.target.fusion.updates_lie_as_products {
+            return;
+        }
+        for id in sequential_instructions(self.module, self.graph) {
+            if self.module.instructions[id].op != Op::DynamicUpdateSlice {
+                continue;
+            }
+            let array = self.module.shape(id).as_array();
+            if let Some((array, order)) =
+                array.zip(updates::order_of_updated(self.module, id, self.options.max_steps_to_product))
+            {
+                let layout = Some(self.target.layout_with_order(array, &order));
+                self.fix(id, &Shape::Array(ArrayShape { layout, ..array.clone() }));
+            }
+        }
+    }
+
+    /// Convolutions whose windows move outside of tiles make results of which a tile covers batch and features.
+    fn fix_convolutions(&mut self) {
+        if !self.target.fusion.convolution.windows_outside_tiles {
+            return;
+        }
+        for id in sequential_instructions(self.module, self.graph) {
+            let (Op::Convolution(it), Some(array)) =
+                (&self.module.instructions[id].op, self.module.shape(id).as_array())
+            else {
+                continue;
+            };
+            let (batch, feature) = (it.dimensions.output_batch, it.dimensions.output_feature);
+            let others = (0..array.rank() as i64).rev().filter(|&d| d != batch && d != feature);
+            let others: Vec<i64> = others.collect();
+            let laid_out = |pair: [i64; 2]| {
+                let layout = self.target.layout_with_order(array, &[&pair[..], &others].concat());
+                Shape::Array(ArrayShape { layout: Some(layout), ..array.clone() })
+            };
+            let ways = [laid_out([feature, batch]), laid_out([batch, feature])];
+            let least = ways.iter().min_by_key(|way| self.target.size_of(way)).expect("there are two");
+            self.fix(id, least);
+        }
+    }
+
+    fn fix_as_asked(&mut self, id: InstructionId, shape: &Shape) {
+        let mut shape = shape.clone();
+        as_asked(&mut shape, self.target);
+        self.fix(id, &shape);
+    }
+
+    /// Gives the parts of an instruction's result the layouts of a shape, where they have none yet.
+    fn fix(&mut self, id: InstructionId, shape: &Shape) {
+        let mut positions = self.flow.positions.of(id);
+        shape.for_each_subshape(|_, part| {
+            let position = positions.next().expect("the shape has the structure of the result");
+            let class = self.layouts.class(self.flow, position);
+            if let (Some(class), Shape::Array(array) | Shape::Buffer(array)) = (class, part) {
+                let layout = &mut self.layouts.of_class[class];
+                *layout = layout.take().or_else(|| array.layout.clone());
+            }
+        });
+    }
+
+    /// From results whose layout is fixed to what they are a view of.
+    fn walk_backward(&mut self) {
+        for &computation in self.graph.sequential().iter().rev() {
+            for &id in self.module.computations[computation].instructions.iter().rev() {
+                let operation = &self.module.instructions[id].op;
+                if !matches!(operation, Op::Transpose { .. } | Op::Reshape { .. }) {
+                    continue;
+                }
+                let operand = self.module.instructions[id].operands[0];
+                let Some(class) = self.layouts.class(self.flow, self.flow.positions.root(operand)) else {
+                    continue;
+                };
+                if self.layouts.of_class[class].is_none() {
+                    let result = self.laid_out(id);
+                    let array = self.module.shape(operand).as_array();
+                    self.layouts.of_class[class] = result.zip(array).and_then(|(result, array)| {
+                        let order = views::order_of_operand(operation, array, &result)?;
+                        self.no_larger(array, &order)
+                    });
+                }
+            }
+        }
+    }
+
+    /// From operands to results. Callers come first, so that loops take the layouts of their initial state.
+    fn walk_forward(&mut self) {
+        for &computation in self.graph.sequential().iter().rev() {
+            for &id in &self.module.computations[computation].instructions {
+                let mut positions = self.flow.positions.of(id);
+                self.module.shape(id).for_each_subshape(|_, part| {
+                    let position = positions.next().expect("a position for each part");
+                    let Some(class) = self.layouts.class(self.flow, position) else { return };
+                    let layout = &self.layouts.of_class[class];
+                    if let (None, Shape::Array(array) | Shape::Buffer(array)) = (layout, part) {
+                        let layout = self.like_operand(id, array);
+                        let layout = layout.unwrap_or_else(|| self.target.default_layout(array));
+                        self.layouts.of_class[class] = Some(layout);
+                    }
+                });
+            }
+        }
+    }
+
+    /// The layout that follows from an operand's, so that nothing is moved or elements keep their order.
+    fn like_operand(&self, id: InstructionId, array: &ArrayShape) -> Option<Layout> {
+        let instruction = &self.module.instructions[id];
+        let mut operands = instruction.operands.iter().filter_map(|&operand| self.laid_out(operand));
+        let mut is_wide = false;
+        let order = match &instruction.op {
+            Op::Transpose { .. } | Op::Reshape { .. } => {
+                views::order_of_result(&instruction.op, &operands.next()?, array)?
+            }
+            Op::Slice { .. }
+            | Op::DynamicSlice { .. }
+            | Op::Pad { .. }
+            | Op::Reverse { .. }
+            | Op::Concatenate { .. } => operands.next()?.minor_to_major(),
+            // The flag beside what is copied has an extent of its own.
+            Op::CopyStart { .. } => {
+                operands.next().filter(|operand| operand.dimensions == array.dimensions)?.minor_to_major()
+            }
+            _ if cost::is_pointwise(self.module, id) => {
+                let operand = operands.find(|operand| operand.dimensions == array.dimensions)?;
+                is_wide = self.target.fusion.convolution.windows_outside_tiles && self.is_wide(&operand);
+                operand.minor_to_major()
+            }
+            _ => return None,
+        };
+        if is_wide {
+            return Some(self.target.layout_with_order(array, &order));
+        }
+        self.no_larger(array, &order)
+    }
+
+    /// Whether an array is laid out with more padding than the machine's own layout has, since a kernel wants it so.
+    fn is_wide(&self, array: &ArrayShape) -> bool {
+        let usual = ArrayShape { layout: Some(self.target.default_layout(array)), ..array.clone() };
+        self.target.size_of(&Shape::Array(array.clone())) > self.target.size_of(&Shape::Array(usual))
+    }
+
+    /// The layout of an order, if it takes no more bytes than the machine's own.
+    fn no_larger(&self, array: &ArrayShape, order: &[i64]) -> Option<Layout> {
+        let size = |layout: &Layout| {
+            self.target.size_of(&Shape::Array(ArrayShape { layout: Some(layout.clone()), ..array.clone() }))
+        };
+        let layout = self.target.layout_with_order(array, order);
+        (size(&layout) <= size(&self.target.default_layout(array))).then_some(layout)
+    }
+
+    /// The array that an instruction makes, with the layout chosen for it; `None` before one is chosen.
+    fn laid_out(&self, id: InstructionId) -> Option<ArrayShape> {
+        let Shape::Array(array) = self.module.shape(id) else { return None };
+        let layout = self.layouts.at(self.flow, self.flow.positions.root(id))?;
+        Some(ArrayShape { layout: Some(layout.clone()), ..array.clone() })
+    }
+}
+
+fn sequential_instructions<'a>(
+    module: &'a Module,
+    graph: &'a CallGraph,
+) -> impl Iterator<Item = InstructionId> + 'a {
+    graph.sequential().iter().flat_map(|&computation| &module.computations[computation].instructions).copied()
+}
+
+/// Writes the layouts into the shapes of all instructions that have memory.
+fn apply(module: &mut Module, graph: &CallGraph, flow: &Dataflow, layouts: &Layouts) -> bool {
+    let mut changed = false;
+    for id in sequential_instructions(module, graph).collect::<Vec<_>>() {
+        let mut shape = module.shape(id).clone();
+        let mut positions = flow.positions.of(id);
+        lay_out(&mut shape, &mut || layouts.at(flow, positions.next().expect("a position for each part")));
+        if shape != *module.shape(id) {
+            module.instructions[id].shape = module.intern(shape);
+            changed = true;
+        }
+    }
+    changed
+}
+
+/// Gives the parts of a shape, in preorder, the layouts that are handed out.
+fn lay_out<'l>(shape: &mut Shape, next: &mut impl FnMut() -> Option<&'l Layout>) {
+    let layout = next();
+    match shape {
+        Shape::Tuple(elements) => {
+            Arc::make_mut(elements).iter_mut().for_each(|element| lay_out(element, next))
+        }
+        Shape::Array(array) | Shape::Buffer(array) => {
+            array.layout = layout.cloned().or_else(|| array.layout.take());
+        }
+        Shape::Token | Shape::Opaque => {}
+    }
+}

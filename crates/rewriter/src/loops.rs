@@ -1,0 +1,130 @@
+//! Loops as most rewrites want them: the state is a tuple that is taken apart and put together element by element.
+
+use memplan_ir::{ComputationId, InstructionId, Literal, Module, Op, Users};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::scalar::Scalar;
+
+/// A `while` whose state is a tuple that is only taken apart and put together element by element.
+#[derive(Clone, Debug)]
+pub struct Loop {
+    /// The `while`.
+    pub id: InstructionId,
+    /// What it runs in each step.
+    pub body: ComputationId,
+    /// What says whether there is another step.
+    pub condition: ComputationId,
+    /// The tuple that it starts with.
+    pub init: InstructionId,
+    /// The body's parameter.
+    pub state: InstructionId,
+    /// The tuple that the body ends with.
+    pub next: InstructionId,
+    /// For each element of the state: where the body takes it out, if it does.
+    pub taken: FxHashMap<u32, Vec<InstructionId>>,
+    /// For each element of the state: where it is taken out after the loop.
+    pub results: FxHashMap<u32, Vec<InstructionId>>,
+    /// Elements that the condition reads.
+    pub read_by_condition: FxHashSet<u32>,
+}
+
+impl Loop {
+    /// Which element of the state an instruction of the body takes out.
+    pub fn element_at(&self, module: &Module, id: InstructionId) -> Option<u32> {
+        let instruction = &module.instructions[id];
+        match instruction.op {
+            Op::GetTupleElement { index } if instruction.operands[0] == self.state => Some(index),
+            _ => None,
+        }
+    }
+
+    /// The condition's parameter.
+    pub fn condition_state(&self, module: &Module) -> InstructionId {
+        module.computations[self.condition].parameters[0]
+    }
+
+    /// All instructions that have the shape of the state.
+    pub fn tuples(&self, module: &Module) -> [InstructionId; 5] {
+        [self.id, self.init, self.state, self.next, self.condition_state(module)]
+    }
+
+    /// Whether the program says how elements of the state are spread over devices.
+    pub fn is_sharded(&self, module: &Module) -> bool {
+        let extras = self.tuples(module).map(|id| module.instructions[id].extras.as_ref());
+        extras.into_iter().flatten().any(|extras| extras.sharding.is_some())
+    }
+
+    /// Whether each step hands an element on as it is.
+    pub fn passes_on(&self, module: &Module, element: u32) -> bool {
+        let next = module.instructions[self.next].operands[element as usize];
+        self.element_at(module, next) == Some(element)
+    }
+}
+
+/// The loops whose body and condition are theirs alone. Linear.
+pub fn loops(module: &Module, users: &Users) -> Vec<Loop> {
+    // Bodies that several loops share are not changed for one of them.
+    let mut calls: FxHashMap<ComputationId, usize> = FxHashMap::default();
+    let listed = module.computations.values().flat_map(|computation| &computation.instructions);
+    for &called in listed.clone().flat_map(|&id| &module.instructions[id].called) {
+        *calls.entry(called).or_default() += 1;
+    }
+    let is_own = |computation: &ComputationId| calls[computation] == 1;
+    listed
+        .filter(|&&id| module.instructions[id].op == Op::While)
+        .filter(|&&id| module.instructions[id].called.iter().all(is_own))
+        .filter_map(|&id| loop_of(module, users, id))
+        .collect()
+}
+
+fn loop_of(module: &Module, users: &Users, id: InstructionId) -> Option<Loop> {
+    let instruction = &module.instructions[id];
+    let &[body, condition] = instruction.called.as_slice() else { return None };
+    let &[init] = instruction.operands.as_slice() else { return None };
+    let next = module.computations[body].root;
+    let &[state] = module.computations[body].parameters.as_slice() else { return None };
+    let &[condition_state] = module.computations[condition].parameters.as_slice() else { return None };
+    let is_tuple = |id: InstructionId| module.instructions[id].op == Op::Tuple;
+    let is_root = module.computations[instruction.parent].root == id;
+    let has_control = !instruction.control_predecessors.is_empty();
+    // The initial state is changed, too, so it must be this loop's alone.
+    if !is_tuple(init) || !is_tuple(next) || is_root || has_control || users.of(init).len() != 1 {
+        return None;
+    }
+    Some(Loop {
+        id,
+        body,
+        condition,
+        init,
+        state,
+        next,
+        taken: elements(module, users, state)?,
+        results: elements(module, users, id)?,
+        read_by_condition: elements(module, users, condition_state)?.into_keys().collect(),
+    })
+}
+
+/// Where the elements of a tuple are taken out for somebody; `None` when it is used as a whole.
+fn elements(
+    module: &Module,
+    users: &Users,
+    tuple: InstructionId,
+) -> Option<FxHashMap<u32, Vec<InstructionId>>> {
+    let mut elements: FxHashMap<u32, Vec<InstructionId>> = FxHashMap::default();
+    for &user in users.of(tuple) {
+        let Op::GetTupleElement { index } = module.instructions[user].op else { return None };
+        let is_root = module.computations[module.instructions[user].parent].root == user;
+        if is_root || !users.of(user).is_empty() {
+            elements.entry(index).or_default().push(user);
+        }
+    }
+    Some(elements)
+}
+
+/// What all elements of a constant are.
+pub fn scalar(module: &Module, id: InstructionId) -> Option<Scalar> {
+    match &module.instructions[id].op {
+        Op::Constant(Literal::Array(literal)) => Scalar::splat_of(literal),
+        _ => None,
+    }
+}

@@ -1,0 +1,309 @@
+//! What a pass is, and how a list of them runs: verified around each, timed, stoppable.
+
+use std::borrow::Cow;
+use std::error::Error;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use memplan_analysis::{CallGraph, CallGraphError};
+use memplan_ir::{Module, VerifyErrors, verify};
+use memplan_memory::Target;
+
+use crate::Report;
+
+/// A rewrite of a module. Passes are values: those with options have them as fields.
+pub trait Pass: Send + Sync {
+    /// The name on the command line.
+    fn name(&self) -> &'static str;
+
+    /// One line for people.
+    fn description(&self) -> &'static str;
+
+    /// Rewrites the module, and says whether anything changed and what was decided. Running it again right away changes
+    /// nothing, unless the pass says that it comes last.
+    ///
+    /// # Errors
+    /// See [`PassError`].
+    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError>;
+
+    /// What it consists of, where it is no more than other passes in an order.
+    fn as_pipeline(&self) -> Option<&Pipeline> {
+        None
+    }
+}
+
+/// What one run of a pass came to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// Whether the module changed.
+    pub changed: bool,
+    /// What the pass decided, where it reports that.
+    pub report: Option<Report>,
+}
+
+impl From<bool> for Outcome {
+    fn from(changed: bool) -> Outcome {
+        Outcome { changed, report: None }
+    }
+}
+
+/// A pass without options and without a report.
+#[derive(Clone, Copy, Debug)]
+pub struct PassFn {
+    /// The name on the command line.
+    pub name: &'static str,
+    /// One line for people.
+    pub description: &'static str,
+    /// See [`Pass::run`].
+    pub run: fn(&mut Module, &Context<'_>) -> Result<bool, PassError>,
+}
+
+impl Pass for PassFn {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn description(&self) -> &'static str {
+        self.description
+    }
+
+    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
+        (self.run)(module, context).map(Outcome::from)
+    }
+}
+
+/// A pass as lists hold it: known when the program was compiled, or made while it runs.
+#[derive(Clone)]
+pub enum AnyPass {
+    /// One with options that are constants, such as those of this crate.
+    Static(&'static dyn Pass),
+    /// One with options of somebody's own.
+    Shared(Arc<dyn Pass>),
+}
+
+impl<P: Pass + 'static> From<P> for AnyPass {
+    fn from(pass: P) -> AnyPass {
+        AnyPass::Shared(Arc::new(pass))
+    }
+}
+
+impl Deref for AnyPass {
+    type Target = dyn Pass;
+
+    fn deref(&self) -> &(dyn Pass + 'static) {
+        match self {
+            AnyPass::Static(pass) => *pass,
+            AnyPass::Shared(pass) => &**pass,
+        }
+    }
+}
+
+impl fmt::Debug for AnyPass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Passes that run in an order, round after round until nothing changes. [`run`] looks inside: each of its passes is
+/// timed, verified, and counted by itself.
+#[derive(Clone, Debug)]
+pub struct Pipeline {
+    /// The name on the command line.
+    pub name: &'static str,
+    /// One line for people.
+    pub description: &'static str,
+    /// What runs, in order.
+    pub passes: Cow<'static, [AnyPass]>,
+    /// Most rounds.
+    pub rounds: usize,
+}
+
+impl Pipeline {
+    /// Passes that run in an order, once.
+    pub fn new(
+        name: &'static str,
+        description: &'static str,
+        passes: impl IntoIterator<Item = AnyPass>,
+    ) -> Pipeline {
+        Pipeline { name, description, passes: passes.into_iter().collect(), rounds: 1 }
+    }
+
+    /// The same without the passes of a name, also in pipelines within.
+    #[must_use]
+    pub fn without(&self, name: &str) -> Pipeline {
+        self.replacing(name, None)
+    }
+
+    /// The same with another pass for each of a name, also in pipelines within.
+    #[must_use]
+    pub fn with(&self, name: &str, pass: impl Into<AnyPass>) -> Pipeline {
+        self.replacing(name, Some(&pass.into()))
+    }
+
+    /// Whether a pass of a name is in it, also in pipelines within.
+    pub fn contains(&self, name: &str) -> bool {
+        let mut passes = self.passes.iter();
+        passes.any(|pass| pass.name() == name || pass.as_pipeline().is_some_and(|inner| inner.contains(name)))
+    }
+
+    fn replacing(&self, name: &str, by: Option<&AnyPass>) -> Pipeline {
+        let replaced = self.passes.iter().filter_map(|pass| match pass.as_pipeline() {
+            _ if pass.name() == name => by.cloned(),
+            Some(inner) => Some(inner.replacing(name, by).into()),
+            None => Some(pass.clone()),
+        });
+        Pipeline { passes: replaced.collect(), ..self.clone() }
+    }
+
+    /// Runs the passes by a function that says whether one changed anything.
+    fn run_with(&self, mut run: impl FnMut(&dyn Pass) -> Result<bool, PassError>) -> Result<bool, PassError> {
+        let mut changed_any = false;
+        // A pass that met this very module before left it as it is.
+        let mut n_settled = 0;
+        for pass in std::iter::repeat_n(&self.passes, self.rounds).flat_map(|passes| passes.iter()) {
+            if n_settled == self.passes.len() {
+                break;
+            }
+            match run(&**pass)? {
+                true => (changed_any, n_settled) = (true, 0),
+                false => n_settled += 1,
+            }
+        }
+        Ok(changed_any)
+    }
+}
+
+impl Pass for Pipeline {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn description(&self) -> &'static str {
+        self.description
+    }
+
+    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
+        self.run_with(|pass| Ok(pass.run(module, context)?.changed)).map(Outcome::from)
+    }
+
+    fn as_pipeline(&self) -> Option<&Pipeline> {
+        Some(self)
+    }
+}
+
+/// What a pass may look at besides the module.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    /// The machine to compile for.
+    pub target: &'a Target,
+}
+
+/// Why a pass gave up. The module may be half rewritten.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PassError {
+    /// The module has no call graph that the pass can work on.
+    #[error("pass `{pass}` cannot run")]
+    CallGraph {
+        /// The pass.
+        pass: &'static str,
+        /// What is wrong with it.
+        source: CallGraphError,
+    },
+    /// The pass cannot work on the module, for a reason of its own.
+    #[error("pass `{pass}` cannot run")]
+    Failed {
+        /// The pass.
+        pass: &'static str,
+        /// The reason, an error of any type.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// What a pass left behind is not valid, which is a bug in the pass.
+    #[error("pass `{pass}` left an invalid module behind")]
+    Broke {
+        /// The pass.
+        pass: &'static str,
+        /// What the verifier says.
+        source: VerifyErrors,
+    },
+}
+
+impl PassError {
+    /// The error of a pass that has a reason of its own: [`PassError::Failed`].
+    pub fn failed(pass: &'static str, reason: impl Into<Box<dyn Error + Send + Sync>>) -> PassError {
+        PassError::Failed { pass, source: reason.into() }
+    }
+}
+
+/// The call graph of a module, for a pass that gives up where there is none.
+///
+/// # Errors
+/// [`PassError::CallGraph`], in the name of the pass.
+pub fn call_graph(module: &Module, pass: &'static str) -> Result<CallGraph, PassError> {
+    CallGraph::new(module).map_err(|source| PassError::CallGraph { pass, source })
+}
+
+/// How to run a list of passes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RunOptions {
+    /// Run only the first this many passes.
+    pub stop_after: Option<usize>,
+    /// Verify the module after each pass.
+    pub verify: bool,
+}
+
+/// What one pass did.
+#[derive(Clone, Debug)]
+pub struct PassRun {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether it changed anything.
+    pub changed: bool,
+    /// How long it took, verification excluded.
+    pub time: Duration,
+    /// What it decided, where it reports that.
+    pub report: Option<Report>,
+}
+
+/// Runs passes in order, and those of pipelines one by one.
+///
+/// # Errors
+/// The first error of a pass, or of the verifier after it.
+pub fn run(
+    module: &mut Module,
+    passes: &[&dyn Pass],
+    context: &Context<'_>,
+    options: RunOptions,
+) -> Result<Vec<PassRun>, PassError> {
+    let mut runner = Runner { context, options, runs: Vec::with_capacity(passes.len()) };
+    for &pass in passes {
+        runner.run(module, pass)?;
+    }
+    Ok(runner.runs)
+}
+
+struct Runner<'a> {
+    context: &'a Context<'a>,
+    options: RunOptions,
+    runs: Vec<PassRun>,
+}
+
+impl Runner<'_> {
+    fn run(&mut self, module: &mut Module, pass: &dyn Pass) -> Result<bool, PassError> {
+        if let Some(pipeline) = pass.as_pipeline() {
+            return pipeline.run_with(|pass| self.run(module, pass));
+        }
+        if self.options.stop_after.is_some_and(|n| self.runs.len() >= n) {
+            return Ok(false);
+        }
+        let start = Instant::now();
+        let Outcome { changed, report } = pass.run(module, self.context)?;
+        self.runs.push(PassRun { name: pass.name(), changed, time: start.elapsed(), report });
+        if self.options.verify {
+            verify(module).map_err(|source| PassError::Broke { pass: pass.name(), source })?;
+        }
+        Ok(changed)
+    }
+}

@@ -1,0 +1,548 @@
+//! How passes rewrite a module: visit instructions in order, say what replaces each, and tidy up once at the end.
+//!
+//! A pass gives a *rule*, which looks at one instruction and downwards, through operands, and either leaves it alone
+//! or returns what replaces it: another instruction of the computation, or a new one made with
+//! [`Rewriter::emit`]. Nobody is told of a replacement. Instead each instruction, when its turn comes, looks its
+//! operands up in a table, so a replacement costs the same whether it has one user or a million:
+//!
+//! ```text
+//!   text              table             what the rule sees
+//!   a = parameter(0)
+//!   b = reshape(a)    b -> a
+//!   c = negate(b)                       c = negate(a)
+//! ```
+//!
+//! Operands precede users, so by the time the rule sees an instruction, all that it is made of is final. New
+//! instructions get their turn right after the rule that made them, operands first. One sweep is thus a fixpoint for
+//! rules that only look downwards; those that also count uses may want a second one.
+//!
+//! A replacement takes the place of what it replaces, so the order of the text stays one in which operands precede
+//! users, and a schedule stays a schedule. [`Rewriter::finish`] drops what nothing uses any more, and compacts. All of
+//! it is linear in the instructions visited and made.
+
+use cranelift_entity::{EntityRef, EntitySet, SecondaryMap};
+use memplan_ir::{
+    ArrayShape, ComputationId, Dimensions, ElementType, Instruction, InstructionId, Literal, Module, Op,
+    PackedOption, Role, Shape, ShapeId,
+};
+use smallvec::SmallVec;
+
+use crate::scalar::Scalar;
+use crate::side_effects::SideEffects;
+use crate::unshare::unshare_async;
+
+/// Most instructions that the rules of one sweep may make, for each instruction of the module. Rules that shrink what
+/// they work on stay far below; the bound keeps a pair of rules that undo each other from running forever.
+const MAX_GROWTH: usize = 16;
+
+/// A module under rewriting.
+pub struct Rewriter<'m> {
+    module: &'m mut Module,
+    /// What replaces an instruction.
+    replacements: SecondaryMap<InstructionId, PackedOption<InstructionId>>,
+    /// How often an instruction is an operand of one that is not dead; being the root counts once more.
+    uses: SecondaryMap<InstructionId, u32>,
+    /// Instructions that must stay as they are: parameters, side effects, either end of a control dependency.
+    pinned: SecondaryMap<InstructionId, bool>,
+    /// Instructions that others wait for without using them.
+    awaited: EntitySet<InstructionId>,
+    effects: SideEffects,
+    /// The instruction whose turn it is: new ones replace it, and take its metadata.
+    anchor: Option<InstructionId>,
+    /// Larger than the number behind the dot of any name, so that names made with it are new. Most passes that change
+    /// nothing never ask for it.
+    next_suffix: Option<u64>,
+    is_layout_sensitive: bool,
+    changed: bool,
+}
+
+impl<'m> Rewriter<'m> {
+    /// Prepares to rewrite a module. Linear.
+    pub fn new(module: &'m mut Module) -> Rewriter<'m> {
+        let n = module.instructions.len();
+        let mut rewriter = Rewriter {
+            replacements: SecondaryMap::with_capacity(n),
+            uses: SecondaryMap::with_capacity(n),
+            next_suffix: None,
+            awaited: EntitySet::new(),
+            pinned: SecondaryMap::with_capacity(n),
+            effects: SideEffects::default(),
+            anchor: None,
+            is_layout_sensitive: module.is_scheduled,
+            changed: false,
+            module,
+        };
+        // Callees before callers, whose side effects are those of what they call.
+        for i in 0..rewriter.module.computations.len() {
+            rewriter.pin_instructions(ComputationId::new(i));
+            rewriter.count_uses(ComputationId::new(i));
+        }
+        rewriter
+    }
+
+    /// Shows every live instruction to a rule, operands first, callees before callers.
+    pub fn sweep(&mut self, mut rule: impl FnMut(&mut Rewriter<'m>, InstructionId) -> Option<InstructionId>) {
+        // Computations that rules make are left for another sweep.
+        for i in 0..self.module.computations.len() {
+            self.sweep_computation(ComputationId::new(i), &mut rule);
+        }
+    }
+
+    /// As [`Rewriter::sweep`], for one computation.
+    pub fn sweep_computation(
+        &mut self,
+        computation: ComputationId,
+        rule: &mut impl FnMut(&mut Rewriter<'m>, InstructionId) -> Option<InstructionId>,
+    ) {
+        let instructions = std::mem::take(&mut self.module.computations[computation].instructions);
+        let mut budget = MAX_GROWTH * (instructions.len() + 64);
+        // What stays, in order: an instruction's replacement comes where it stood, after all that it is made of.
+        let mut listed = Vec::with_capacity(instructions.len());
+        let mut turns: Vec<InstructionId> = Vec::new();
+        for &id in &instructions {
+            turns.push(id);
+            while let Some(id) = turns.pop() {
+                if self.uses[id] == 0 {
+                    self.changed = true;
+                    continue;
+                }
+                self.resolve_operands(id);
+                self.anchor = Some(id);
+                let first_new = self.module.instructions.len();
+                let replacement = if budget > 0 { rule(self, id) } else { None };
+                let last_new = self.module.instructions.len();
+                debug_assert!(replacement.is_some() || first_new == last_new, "a rule looks before it makes");
+                match replacement {
+                    Some(new) if self.replace(id, new) => {
+                        budget = budget.saturating_sub(last_new - first_new);
+                        let new = (first_new..last_new).rev().map(InstructionId::new);
+                        turns.extend(new.filter(|&id| self.module.instructions[id].parent == computation));
+                    }
+                    _ => listed.push(id),
+                }
+            }
+        }
+        self.anchor = None;
+        self.module.computations[computation].instructions = listed;
+    }
+
+    /// Drops dead instructions and computations, orders the rest, and says whether anything was rewritten.
+    pub fn finish(mut self) -> bool {
+        if self.changed {
+            for i in 0..self.module.computations.len() {
+                self.rebuild(ComputationId::new(i));
+            }
+            self.module.compact();
+            unshare_async(self.module);
+        }
+        self.changed
+    }
+
+    // Looking.
+
+    /// The module as it stands. Operands of instructions whose turn has not come yet may be out of date.
+    pub fn module(&self) -> &Module {
+        self.module
+    }
+
+    /// An instruction.
+    pub fn get(&self, id: InstructionId) -> &Instruction {
+        &self.module.instructions[id]
+    }
+
+    /// What an instruction computes.
+    pub fn op(&self, id: InstructionId) -> &Op {
+        &self.module.instructions[id].op
+    }
+
+    /// The operands of an instruction.
+    pub fn operands(&self, id: InstructionId) -> &[InstructionId] {
+        &self.module.instructions[id].operands
+    }
+
+    /// An operand of an instruction.
+    ///
+    /// # Panics
+    /// When there is no such operand.
+    pub fn operand(&self, id: InstructionId, i: usize) -> InstructionId {
+        self.module.instructions[id].operands[i]
+    }
+
+    /// The result shape of an instruction.
+    pub fn shape(&self, id: InstructionId) -> &Shape {
+        self.module.shape(id)
+    }
+
+    /// The result of an instruction where it is an array of static extents.
+    pub fn array(&self, id: InstructionId) -> Option<&ArrayShape> {
+        match self.module.shape(id) {
+            Shape::Array(array) if !array.is_dynamic() && array.dimensions.iter().all(|&d| d >= 0) => {
+                Some(array)
+            }
+            _ => None,
+        }
+    }
+
+    /// The extents of an array of static extents.
+    pub fn dimensions(&self, id: InstructionId) -> Option<Dimensions> {
+        self.array(id).map(|array| array.dimensions.clone())
+    }
+
+    /// The type of an array of static extents.
+    pub fn element_type(&self, id: InstructionId) -> Option<ElementType> {
+        self.array(id).map(|array| array.element_type)
+    }
+
+    /// How often an instruction is used.
+    pub fn uses(&self, id: InstructionId) -> u32 {
+        self.uses[id]
+    }
+
+    /// The live instructions of a computation that was swept already, operands first, new ones included.
+    pub fn live_instructions_of(&mut self, computation: ComputationId) -> Vec<InstructionId> {
+        self.rebuild(computation);
+        self.module.computations[computation].instructions.clone()
+    }
+
+    /// The root of a computation, as rewritten.
+    pub fn root_of(&mut self, computation: ComputationId) -> InstructionId {
+        let root = self.module.computations[computation].root;
+        self.resolve(root)
+    }
+
+    /// Whether any instruction is not used by a live one.
+    pub fn has_dead_instruction(&self) -> bool {
+        let mut ids = self.module.computations.values().flat_map(|computation| &computation.instructions);
+        ids.any(|&id| self.uses[id] == 0)
+    }
+
+    /// Whether an instruction must stay as it is.
+    pub fn is_pinned(&self, id: InstructionId) -> bool {
+        self.pinned[id]
+    }
+
+    /// Whether layouts are part of what the program says: a bitcast means something else when its operand's changes.
+    pub fn is_layout_sensitive(&self) -> bool {
+        self.is_layout_sensitive
+    }
+
+    /// The element that all elements of a constant, or of a broadcast of one, are.
+    pub fn splat(&self, id: InstructionId) -> Option<Scalar> {
+        match self.op(id) {
+            Op::Constant(Literal::Array(literal)) => Scalar::splat_of(literal),
+            Op::Broadcast { .. } => match self.op(self.operand(id, 0)) {
+                Op::Constant(Literal::Array(literal)) => Scalar::splat_of(literal),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    // Making.
+
+    /// Makes an instruction beside the one whose turn it is. Its metadata is that one's.
+    pub fn emit(
+        &mut self,
+        op: Op,
+        operands: impl IntoIterator<Item = InstructionId>,
+        shape: impl Into<Shape>,
+    ) -> InstructionId {
+        self.emit_call(op, operands, [], shape)
+    }
+
+    /// As [`Rewriter::emit`], calling computations.
+    pub fn emit_call(
+        &mut self,
+        op: Op,
+        operands: impl IntoIterator<Item = InstructionId>,
+        called: impl IntoIterator<Item = ComputationId>,
+        shape: impl Into<Shape>,
+    ) -> InstructionId {
+        let anchor = self.anchor.expect("rules run at an instruction");
+        let name = self.fresh_name(op.opcode().into());
+        let shape = self.module.intern(shape.into());
+        let mut instruction = Instruction::new(name, shape, op, operands, self.get(anchor).parent);
+        instruction.called = called.into_iter().collect();
+        instruction.metadata.clone_from(&self.get(anchor).metadata);
+        self.insert(instruction)
+    }
+
+    /// Makes an instruction that is ready but for its operands' uses being counted.
+    pub fn insert(&mut self, instruction: Instruction) -> InstructionId {
+        for &operand in &instruction.operands {
+            self.uses[operand] += 1;
+        }
+        if self.effects.of(&instruction) {
+            self.pinned[InstructionId::new(self.module.instructions.len())] = true;
+            self.uses[InstructionId::new(self.module.instructions.len())] += 1;
+        }
+        self.module.instructions.push(instruction)
+    }
+
+    /// Makes an empty computation, to be filled with [`Rewriter::append`]. It is not swept.
+    pub fn add_computation(&mut self, base_name: &str, execution_thread: &str) -> ComputationId {
+        let name = self.fresh_name(base_name);
+        let id = self.module.add_computation(name);
+        self.module.computations[id].execution_thread = execution_thread.into();
+        id
+    }
+
+    /// Puts an instruction at the end of a computation made with [`Rewriter::add_computation`].
+    pub fn append(&mut self, computation: ComputationId, mut instruction: Instruction) -> InstructionId {
+        instruction.parent = computation;
+        let is_parameter = matches!(instruction.op, Op::Parameter { .. });
+        let has_control = !instruction.control_predecessors.is_empty();
+        self.effects.note(computation, &instruction);
+        let id = self.insert(instruction);
+        self.module.computations[computation].instructions.push(id);
+        if is_parameter {
+            self.module.computations[computation].parameters.push(id);
+        }
+        if is_parameter || has_control {
+            self.pin_with_control_predecessors(id);
+        }
+        id
+    }
+
+    /// Says what a computation made with [`Rewriter::add_computation`] results in.
+    pub fn set_root(&mut self, computation: ComputationId, root: InstructionId) {
+        self.module.computations[computation].root = root;
+        self.uses[root] += 1;
+    }
+
+    /// The id of a shape, which is added when new.
+    pub fn intern(&mut self, shape: Shape) -> ShapeId {
+        self.module.intern(shape)
+    }
+
+    /// Makes a constant.
+    pub fn constant(&mut self, literal: Literal) -> InstructionId {
+        let shape = literal_shape(&literal);
+        self.emit(Op::Constant(literal), [], shape)
+    }
+
+    /// Makes an array whose elements are all the same: a constant, broadcast unless it is a scalar.
+    pub fn splat_array(&mut self, value: Scalar, dimensions: &[i64]) -> InstructionId {
+        let scalar = self.constant(value.literal());
+        self.broadcast_scalar(scalar, dimensions)
+    }
+
+    /// Makes a scalar an array; a scalar stays what it is.
+    pub fn broadcast_scalar(&mut self, scalar: InstructionId, dimensions: &[i64]) -> InstructionId {
+        if dimensions.is_empty() {
+            return scalar;
+        }
+        let element_type = self.element_type(scalar).expect("a scalar is an array");
+        let shape = Shape::array(element_type, dimensions.iter().copied());
+        self.emit(Op::Broadcast { dimensions: Dimensions::new() }, [scalar], shape)
+    }
+
+    /// An array with its dimensions in another order: the array itself where it has that order. `None` for what is no array.
+    pub fn transpose(&mut self, id: InstructionId, order: &Dimensions) -> Option<InstructionId> {
+        if order.is_sorted() {
+            return Some(id);
+        }
+        let array = self.array(id)?;
+        let extents: Dimensions = order.iter().map(|&d| array.dimensions[d as usize]).collect();
+        let shape = Shape::array(array.element_type, extents);
+        Some(self.emit(Op::Transpose { dimensions: order.clone() }, [id], shape))
+    }
+
+    /// A name that no instruction and no computation of the module has.
+    pub fn fresh_name(&mut self, base: &str) -> Box<str> {
+        let suffix = self.next_suffix.unwrap_or_else(|| first_free_suffix(self.module));
+        self.next_suffix = Some(suffix + 1);
+        format!("{base}.{suffix}").into()
+    }
+
+    /// Whether an instruction is at either end of a control dependency, so that no other can replace it.
+    pub fn has_control_dependencies(&self, id: InstructionId) -> bool {
+        !self.module.instructions[id].control_predecessors.is_empty() || self.awaited.contains(id)
+    }
+
+    /// Lets an instruction be replaced although it has a side effect: the rule sees to that.
+    pub fn unpin(&mut self, id: InstructionId) {
+        if std::mem::take(&mut self.pinned[id]) {
+            self.uses[id] -= 1;
+        }
+    }
+
+    /// Keeps both ends of the control dependencies of a new instruction.
+    pub fn pin_with_control_predecessors(&mut self, id: InstructionId) {
+        let predecessors = self.module.instructions[id].control_predecessors.clone();
+        self.awaited.extend(predecessors.iter().copied());
+        for id in predecessors.into_iter().chain([id]) {
+            if !std::mem::replace(&mut self.pinned[id], true) {
+                self.uses[id] += 1;
+            }
+        }
+    }
+
+    /// Records a change that was not a replacement.
+    pub fn mark_changed(&mut self) {
+        self.changed = true;
+    }
+
+    // Bookkeeping.
+
+    fn pin_instructions(&mut self, computation: ComputationId) {
+        for &id in &self.module.computations[computation].instructions {
+            let instruction = &self.module.instructions[id];
+            self.effects.note(computation, instruction);
+            self.is_layout_sensitive |= matches!(instruction.op, Op::Bitcast);
+            // What has begun must end, also where nobody needs the result.
+            let ends_what_stays = instruction.op.goes_on() && self.pinned[instruction.operands[0]];
+            self.pinned[id] |= matches!(instruction.op, Op::Parameter { .. })
+                || self.effects.of(instruction)
+                || ends_what_stays
+                || !instruction.control_predecessors.is_empty();
+            for &before in &instruction.control_predecessors {
+                self.pinned[before] = true;
+                self.awaited.insert(before);
+            }
+        }
+    }
+
+    fn count_uses(&mut self, computation: ComputationId) {
+        let computation = &self.module.computations[computation];
+        self.uses[computation.root] += 1;
+        // Users before operands: what is unused by then is dead, and uses nothing.
+        for &id in computation.instructions.iter().rev() {
+            self.uses[id] += u32::from(self.pinned[id]);
+            if self.uses[id] > 0 {
+                for &operand in &self.module.instructions[id].operands {
+                    self.uses[operand] += 1;
+                }
+            }
+        }
+    }
+
+    fn resolve(&mut self, id: InstructionId) -> InstructionId {
+        let mut end = id;
+        while let Some(next) = self.replacements[end].expand() {
+            end = next;
+        }
+        // Later look-ups along this path take one step.
+        let mut at = id;
+        while let Some(next) = self.replacements[at].expand() {
+            self.replacements[at] = end.into();
+            at = next;
+        }
+        end
+    }
+
+    fn resolve_operands(&mut self, id: InstructionId) {
+        for i in 0..self.module.instructions[id].operands.len() {
+            let operand = self.module.instructions[id].operands[i];
+            let resolved = self.resolve(operand);
+            self.module.instructions[id].operands[i] = resolved;
+        }
+    }
+
+    /// Replaces `old` by `new`; refuses where that would change what users see or drop what must stay.
+    fn replace(&mut self, old: InstructionId, new: InstructionId) -> bool {
+        let new = self.resolve(new);
+        if new == old || self.pinned[old] || !self.can_stand_for(new, old) {
+            if new != old && self.uses[new] == 0 {
+                self.release_operands(new);
+            }
+            return false;
+        }
+        self.adopt_notes(new, old);
+        self.replacements[old] = new.into();
+        self.uses[new] += std::mem::take(&mut self.uses[old]);
+        self.release_operands(old);
+        self.changed = true;
+        true
+    }
+
+    fn can_stand_for(&self, new: InstructionId, old: InstructionId) -> bool {
+        let (new_shape, old_shape) = (self.get(new).shape, self.get(old).shape);
+        if new_shape == old_shape {
+            return true;
+        }
+        let (new_shape, old_shape) = (self.module.shape_of(new_shape), self.module.shape_of(old_shape));
+        let is_new = self.uses[new] == 0;
+        new_shape.same_ignoring_layout(old_shape)
+            && (is_new || (!self.is_layout_sensitive && same_memory_spaces(new_shape, old_shape)))
+    }
+
+    /// An instruction that replaces another takes over its layout and notes, and its name where it is the
+    /// same operation.
+    fn adopt_notes(&mut self, new: InstructionId, old: InstructionId) {
+        if self.uses[new] > 0 {
+            return;
+        }
+        let [new, old] = self.module.instructions.get_many_mut([new, old]).expect("old and new differ");
+        if !aliases_operands(&new.op) {
+            new.shape = old.shape;
+        }
+        if new.opcode() == old.opcode() {
+            std::mem::swap(&mut new.name, &mut old.name);
+        }
+        if new.extras.is_none() {
+            new.extras.clone_from(&old.extras);
+        }
+    }
+
+    /// Stops counting the uses that a dead instruction makes, and those of what dies with it.
+    fn release_operands(&mut self, dead: InstructionId) {
+        let mut dead: SmallVec<[InstructionId; 8]> = SmallVec::from_slice(&[dead]);
+        while let Some(id) = dead.pop() {
+            for i in 0..self.module.instructions[id].operands.len() {
+                let operand = self.module.instructions[id].operands[i];
+                let operand = self.resolve(operand);
+                self.uses[operand] -= 1;
+                if self.uses[operand] == 0 {
+                    dead.push(operand);
+                }
+            }
+        }
+    }
+
+    /// Lists the live instructions of a computation, with their final operands.
+    fn rebuild(&mut self, computation: ComputationId) {
+        let root = self.module.computations[computation].root;
+        self.module.computations[computation].root = self.resolve(root);
+        let mut instructions = std::mem::take(&mut self.module.computations[computation].instructions);
+        instructions.retain(|&id| self.uses[id] > 0);
+        instructions.iter().for_each(|&id| self.resolve_operands(id));
+        self.module.computations[computation].instructions = instructions;
+    }
+}
+
+fn first_free_suffix(module: &Module) -> u64 {
+    let instructions = module.instructions.values().map(|instruction| &instruction.name);
+    let names = instructions.chain(module.computations.values().map(|computation| &computation.name));
+    let suffixes = names.filter_map(|name| {
+        let (_, suffix) = name.rsplit_once('.')?;
+        // A longer suffix is one that counting up never gets to.
+        if suffix.len() > 18 { None } else { suffix.parse::<u64>().ok() }
+    });
+    suffixes.max().map_or(0, |largest| largest + 1)
+}
+
+/// The row-major shape of a literal.
+fn literal_shape(literal: &Literal) -> Shape {
+    match literal {
+        Literal::Array(array) => Shape::array(array.element_type, array.dimensions.iter().copied()),
+        Literal::Tuple(elements) => Shape::Tuple(elements.iter().map(literal_shape).collect()),
+        Literal::Token => Shape::Token,
+    }
+}
+
+/// Whether a result is, in whole or in part, an operand itself, so that its layout is not this instruction's to choose.
+fn aliases_operands(op: &Op) -> bool {
+    let is_operand = matches!(op.traits().role, Role::PassesOn | Role::Regroups | Role::Calls);
+    is_operand && *op != Op::Bitcast
+}
+
+fn same_memory_spaces(a: &Shape, b: &Shape) -> bool {
+    match (a, b) {
+        (Shape::Tuple(a), Shape::Tuple(b)) => a.iter().zip(b.iter()).all(|(a, b)| same_memory_spaces(a, b)),
+        _ => {
+            let space = |shape: &Shape| shape.as_array().map_or(0, ArrayShape::memory_space);
+            space(a) == space(b)
+        }
+    }
+}

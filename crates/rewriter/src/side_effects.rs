@@ -1,0 +1,25 @@
+//! Which instructions do something besides computing a value, and so may be neither dropped nor merged.
+
+use cranelift_entity::EntitySet;
+use memplan_ir::{ComputationId, Instruction};
+
+/// The computations that have an instruction with a side effect, their callees included.
+#[derive(Clone, Debug, Default)]
+pub struct SideEffects {
+    computations: EntitySet<ComputationId>,
+}
+
+impl SideEffects {
+    /// Takes note of an instruction of a computation, after those of the computations that it calls.
+    pub fn note(&mut self, computation: ComputationId, instruction: &Instruction) {
+        if self.of(instruction) {
+            self.computations.insert(computation);
+        }
+    }
+
+    /// Whether an instruction has a side effect, itself or through what it calls.
+    pub fn of(&self, instruction: &Instruction) -> bool {
+        instruction.op.has_side_effect()
+            || instruction.called.iter().any(|&callee| self.computations.contains(callee))
+    }
+}

@@ -1,0 +1,138 @@
+//! `call-inliner`: puts the instructions of a called computation in place of the call.
+//!
+//! ```text
+//! square { p = f32[4] parameter(0)
+//!          ROOT s = f32[4] multiply(p, p) }
+//! ENTRY main {                                    ENTRY main {
+//!   a = f32[4] parameter(0)                         a = f32[4] parameter(0)
+//!   ROOT c = f32[4] call(a), to_apply=square   =>   ROOT s.1 = f32[4] multiply(a, a)
+//! }                                               }
+//! ```
+//!
+//! A computation with several callers is copied into each. Framework names nest: the name of the call is put in front
+//! of those of the callee's instructions.
+//!
+//! Leaves alone: calls with control dependencies, calls marked `inlineable="false"` or for another kind of processor
+//! (`_xla_compute_type`), callees of another execution thread, and whatever would grow the module beyond
+//! [`MAX_INLINED_PER_INSTRUCTION`]. Requires nothing. *Changed* means that a call was inlined.
+
+use std::sync::Arc;
+
+use memplan_ir::{ComputationId, InstructionId, Metadata, Module, Op};
+use rustc_hash::FxHashMap;
+
+use crate::rewrite::Rewriter;
+use crate::{Context, PassError, PassFn};
+
+/// Puts callees in place of calls.
+pub const CALL_INLINER: PassFn =
+    PassFn { name: "call-inliner", description: "put called computations in place of their calls", run };
+
+/// Most copies made for each instruction of the module. JAX programs copy each function a handful of times; a chain
+/// of functions that each call the next one twice doubles with every link.
+pub const MAX_INLINED_PER_INSTRUCTION: usize = 64;
+
+fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let mut budget = MAX_INLINED_PER_INSTRUCTION * (module.instruction_count() + 1024);
+    let mut rewriter = Rewriter::new(module);
+    // Callees come first, so what is copied into a caller has been inlined itself.
+    rewriter.sweep(|r, id| {
+        if !may_inline(r, id) {
+            return None;
+        }
+        let callee = r.get(id).called[0];
+        budget = budget.checked_sub(r.module().computations[callee].instructions.len())?;
+        let arguments = r.operands(id).to_vec();
+        Some(inline(r, id, callee, &arguments))
+    });
+    Ok(rewriter.finish())
+}
+
+fn may_inline(r: &Rewriter<'_>, id: InstructionId) -> bool {
+    let call = r.get(id);
+    matches!(call.op, Op::Call { .. })
+        && !r.has_control_dependencies(id)
+        && call.frontend_attribute("inlineable") != Some("false")
+        && call.frontend_attribute("_xla_compute_type").is_none()
+        && {
+            let threads = &r.module().computations;
+            threads[call.called[0]].execution_thread == threads[call.parent].execution_thread
+        }
+}
+
+/// Copies a computation to where `site` stands, parameters replaced by arguments, and returns the copy of its root.
+/// `site`, which nothing waits for, is about to be replaced by it, whether or not the callee has side effects: those are
+/// copied too.
+pub fn inline(
+    r: &mut Rewriter<'_>,
+    site: InstructionId,
+    callee: ComputationId,
+    arguments: &[InstructionId],
+) -> InstructionId {
+    let metadata = r.get(site).metadata.as_ref();
+    // What is fused is called by its full name inside.
+    let prefix = match r.op(site) {
+        Op::Fusion(_) => Default::default(),
+        _ => metadata.map(|metadata| metadata.op_name.clone()).unwrap_or_default(),
+    };
+    let parent = r.get(site).parent;
+    r.unpin(site);
+    let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
+    for id in r.live_instructions_of(callee) {
+        if let Op::Parameter { number } = *r.op(id) {
+            copies.insert(id, arguments[number as usize]);
+            continue;
+        }
+        let mut copy = r.get(id).clone();
+        copy.parent = parent;
+        copy.name = r.fresh_name(base_name(&copy.name));
+        copy.metadata = match copy.metadata {
+            Some(metadata) => {
+                Some(with_lines(r.get(site).metadata.as_deref(), with_prefix(&prefix, metadata)))
+            }
+            None => r.get(site).metadata.clone(),
+        };
+        for operand in copy.operands.iter_mut().chain(&mut copy.control_predecessors) {
+            *operand = copies[operand];
+        }
+        let has_control = !copy.control_predecessors.is_empty();
+        let new = r.insert(copy);
+        if has_control {
+            r.pin_with_control_predecessors(new);
+        }
+        copies.insert(id, new);
+    }
+    copies[&r.root_of(callee)]
+}
+
+/// A name without its number.
+fn base_name(name: &str) -> &str {
+    match name.rsplit_once('.') {
+        Some((base, suffix)) if suffix.bytes().all(|b| b.is_ascii_digit()) => base,
+        _ => name,
+    }
+}
+
+/// What has no source line gets that of the call.
+fn with_lines(site: Option<&Metadata>, mut metadata: Arc<Metadata>) -> Arc<Metadata> {
+    let has_lines = |metadata: &Metadata| metadata.stack_frame_id != 0 || !metadata.source_file.is_empty();
+    if let Some(site) = site.filter(|site| has_lines(site) && !has_lines(&metadata)) {
+        let own = Arc::make_mut(&mut metadata);
+        own.source_file.clone_from(&site.source_file);
+        (own.source_line, own.source_end_line) = (site.source_line, site.source_end_line);
+        (own.source_column, own.source_end_column) = (site.source_column, site.source_end_column);
+        own.stack_frame_id = site.stack_frame_id;
+    }
+    metadata
+}
+
+fn with_prefix(prefix: &str, mut metadata: Arc<Metadata>) -> Arc<Metadata> {
+    if !prefix.is_empty() && !metadata.op_name.starts_with(prefix) {
+        let op_name = match &*metadata.op_name {
+            "" => prefix.into(),
+            name => format!("{prefix}/{name}").into(),
+        };
+        Arc::make_mut(&mut metadata).op_name = op_name;
+    }
+    metadata
+}

@@ -1,0 +1,9 @@
+//! Three passes that others run on what they made.
+
+mod call_inliner;
+mod cse;
+mod dce;
+
+pub use call_inliner::{CALL_INLINER, MAX_INLINED_PER_INSTRUCTION, inline};
+pub use cse::{CSE, Cse};
+pub use dce::DCE;

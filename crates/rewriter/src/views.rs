@@ -1,0 +1,81 @@
+//! Orders of dimensions in which a transpose or reshape moves nothing.
+
+use memplan_ir::{ArrayShape, Dimensions, Op};
+
+use crate::cost;
+
+/// The minor-to-major order of the result that leaves the operand's elements where they are; `None` if there is none.
+pub fn order_of_result(op: &Op, operand: &ArrayShape, result: &ArrayShape) -> Option<Dimensions> {
+    match op {
+        Op::Transpose { dimensions } => Some(cost::permuted(operand, dimensions).minor_to_major()),
+        Op::Reshape { .. } => reshaped_order(operand, result),
+        _ => None,
+    }
+}
+
+/// The minor-to-major order of the operand from which the result is read in place; `None` if there is none.
+pub fn order_of_operand(op: &Op, operand: &ArrayShape, result: &ArrayShape) -> Option<Dimensions> {
+    match op {
+        Op::Transpose { dimensions } => {
+            Some(result.minor_to_major().iter().map(|&d| dimensions[d as usize]).collect())
+        }
+        Op::Reshape { .. } => reshaped_order(result, operand),
+        _ => None,
+    }
+}
+
+/// The order of `to` in which its elements, counted in row-major order, are stored as those of `from` are.
+///
+/// Both lists of extents are cut into the shortest runs of equal product. A run of `to` can take the place of the one of
+/// `from` if that is contiguous and in order. Extents of one are put outermost, where no tile covers them.
+fn reshaped_order(from: &ArrayShape, to: &ArrayShape) -> Option<Dimensions> {
+    if from.element_count()? == 0 {
+        return None;
+    }
+    let runs = common_runs(&from.dimensions, &to.dimensions)?;
+    let mut run_of = Dimensions::from_elem(0, from.rank());
+    for (run, (of_from, _)) in runs.iter().enumerate() {
+        of_from.iter().for_each(|&d| run_of[d as usize] = run as i64);
+    }
+    let mut order: Vec<i64> = unit_dimensions(to);
+    let mut walk = from.minor_to_major().into_iter().rev().filter(|&d| from.dimensions[d as usize] != 1);
+    while let Some(first) = walk.next() {
+        let (of_from, of_to) = &runs[run_of[first as usize] as usize];
+        let in_one_piece = of_from[0] == first && of_from[1..].iter().all(|&d| walk.next() == Some(d));
+        if !in_one_piece {
+            return None;
+        }
+        order.extend(of_to);
+    }
+    Some(order.into_iter().rev().collect())
+}
+
+/// The dimensions of the shortest runs whose extents have equal products, major first, those of extent one left out.
+pub fn common_runs(from: &[i64], to: &[i64]) -> Option<Vec<(Vec<i64>, Vec<i64>)>> {
+    let long = |extents: &[i64]| -> Vec<(i64, i64)> {
+        (0..).zip(extents.iter().copied()).filter(|&(_, extent)| extent != 1).collect()
+    };
+    let (from, to) = (long(from), long(to));
+    let (mut from, mut to) = (from.into_iter().peekable(), to.into_iter().peekable());
+    let mut runs = Vec::new();
+    while from.peek().is_some() || to.peek().is_some() {
+        let (mut of_from, mut of_to) = (Vec::new(), Vec::new());
+        let (mut product_from, mut product_to) = (1i64, 1i64);
+        while of_from.is_empty() || product_from != product_to {
+            let (side, run, product) = match product_from <= product_to {
+                true => (&mut from, &mut of_from, &mut product_from),
+                false => (&mut to, &mut of_to, &mut product_to),
+            };
+            let (d, extent) = side.next()?;
+            run.push(d);
+            *product = product.checked_mul(extent)?;
+        }
+        runs.push((of_from, of_to));
+    }
+    Some(runs)
+}
+
+/// The dimensions whose extent is one.
+pub fn unit_dimensions(array: &ArrayShape) -> Vec<i64> {
+    (0..).zip(&array.dimensions).filter(|&(_, &extent)| extent == 1).map(|(d, _)| d).collect()
+}

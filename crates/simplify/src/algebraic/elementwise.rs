@@ -1,0 +1,130 @@
+//! Elementwise operations on broadcasts and reshapes: compute first, then broadcast or reshape.
+//!
+//! ```text
+//! a = f32[8,4] broadcast(x), dimensions={0}       m = f32[8] multiply(x, y)
+//! b = f32[8,4] broadcast(y), dimensions={0}  =>   ROOT r = f32[8,4] broadcast(m), dimensions={0}
+//! ROOT r = f32[8,4] multiply(a, b)
+//!
+//! a = f32[8,1] reshape(x)                         m = f32[8] multiply(x, 2)
+//! ROOT r = f32[8,1] multiply(a, 2)           =>   ROOT r = f32[8,1] reshape(m)
+//! ```
+//!
+//! A broadcast computes less this way. A reshape costs nothing where it is; further down it meets others, and what is
+//! computed both with and without ones among its dimensions turns out to be the same.
+
+use memplan_ir::{Dimensions, InstructionId, Op, Shape};
+use memplan_rewriter::Rewriter;
+
+use super::factors::without_ones;
+
+/// An elementwise operation whose operands are all broadcast along the same dimensions, or broadcasts of scalars.
+pub(super) fn of_broadcasts(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+    if !r.op(id).is_elementwise() || matches!(r.op(id), Op::StochasticConvert | Op::Copy) {
+        return None;
+    }
+    // The operand that says which dimensions are broadcast: the one with most of its own.
+    let widest = r.operands(id).iter().copied().max_by_key(|&operand| broadcast_rank(r, operand))?;
+    let Op::Broadcast { dimensions } = r.op(widest) else { return None };
+    let (dimensions, small) = (dimensions.clone(), r.dimensions(r.operand(widest, 0))?);
+    let dimensions_of_result = r.dimensions(id)?;
+    if small.len() == dimensions_of_result.len() || r.array(id)?.element_count() == Some(0) {
+        return None;
+    }
+    // A bitcast-convert between widths has another rank.
+    let rank = dimensions_of_result.len();
+    let operands = r.operands(id).to_vec();
+    if operands.iter().any(|&x| r.array(x).is_none_or(|x| x.rank() != 0 && x.rank() != rank)) {
+        return None;
+    }
+    let sources: Vec<Source> =
+        operands.iter().map(|&operand| source(r, operand, &dimensions, &small)).collect::<Option<_>>()?;
+    let op = r.op(id).clone();
+    let element_type = r.element_type(id)?;
+    let sources: Vec<_> = sources.into_iter().map(|source| source.over(r, &small)).collect();
+    let result = r.emit(op, sources, Shape::array(element_type, small));
+    let shape = r.shape(id).clone();
+    Some(r.emit(Op::Broadcast { dimensions }, [result], shape))
+}
+
+/// An elementwise operation whose operands are all reshaped, or the same everywhere. It is computed on the extents from
+/// which all are reshaped, or else without dimensions of extent one.
+pub(super) fn of_reshapes(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+    let is_candidate = r.op(id).is_elementwise() && !matches!(r.op(id), Op::StochasticConvert | Op::Copy);
+    let operands = r.operands(id).to_vec();
+    let reshape = *operands.iter().find(|&&x| matches!(r.op(x), Op::Reshape { .. }))?;
+    if !is_candidate || r.array(id)?.element_count() == Some(0) {
+        return None;
+    }
+    let mut sources = Vec::with_capacity(operands.len());
+    for &operand in &operands {
+        sources.push(match r.op(operand) {
+            Op::Reshape { .. } => Source::Array(r.operand(operand, 0)),
+            Op::Broadcast { dimensions } if dimensions.is_empty() => Source::Scalar(r.operand(operand, 0)),
+            _ if r.array(operand)?.rank() == 0 => Source::Scalar(operand),
+            _ => return None,
+        });
+    }
+    let mut extents = r.dimensions(r.operand(reshape, 0))?;
+    let differs =
+        |source: &Source| matches!(source, Source::Array(x) if r.dimensions(*x).as_ref() != Some(&extents));
+    if sources.iter().any(differs) {
+        let to = r.dimensions(id)?;
+        extents = without_ones(&to);
+        if extents == to {
+            return None;
+        }
+    }
+    let op = r.op(id).clone();
+    let (element_type, shape) = (r.element_type(id)?, r.shape(id).clone());
+    let sources: Vec<_> = sources.into_iter().map(|source| source.over(r, &extents)).collect();
+    let result = r.emit(op, sources, Shape::array(element_type, extents));
+    Some(r.emit(Op::Reshape { inferred_dimension: None }, [result], shape))
+}
+
+enum Source {
+    Array(InstructionId),
+    Scalar(InstructionId),
+}
+
+impl Source {
+    /// The source as an array of the given extents.
+    fn over(self, r: &mut Rewriter<'_>, dimensions: &[i64]) -> InstructionId {
+        match self {
+            Source::Array(array) if r.dimensions(array).as_deref() == Some(dimensions) => array,
+            Source::Array(array) => {
+                let element_type = r.element_type(array).expect("sources are arrays");
+                let shape = Shape::array(element_type, dimensions.iter().copied());
+                r.emit(Op::Reshape { inferred_dimension: None }, [array], shape)
+            }
+            Source::Scalar(scalar) => r.broadcast_scalar(scalar, dimensions),
+        }
+    }
+}
+
+/// Dimensions that an operand has before it is broadcast; an array that is not a broadcast ranks above all.
+fn broadcast_rank(r: &Rewriter<'_>, operand: InstructionId) -> usize {
+    match r.op(operand) {
+        Op::Broadcast { dimensions } => dimensions.len(),
+        _ if r.array(operand).is_some_and(|array| array.rank() == 0) => 0,
+        _ => usize::MAX,
+    }
+}
+
+fn source(
+    r: &Rewriter<'_>,
+    operand: InstructionId,
+    dimensions: &Dimensions,
+    small: &[i64],
+) -> Option<Source> {
+    if r.array(operand)?.rank() == 0 {
+        // The predicate of a select, the bounds of a clamp.
+        return Some(Source::Scalar(operand));
+    }
+    let Op::Broadcast { dimensions: found } = r.op(operand) else { return None };
+    let inner = r.operand(operand, 0);
+    let inner_dimensions = &r.array(inner)?.dimensions;
+    if inner_dimensions.is_empty() {
+        return Some(Source::Scalar(inner));
+    }
+    (found == dimensions && inner_dimensions.as_slice() == small).then_some(Source::Array(inner))
+}

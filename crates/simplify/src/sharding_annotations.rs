@@ -1,0 +1,110 @@
+//! `sharding-remover` drops annotations of shardings, `sharding-folding` moves them to the operations that they are about.
+//!
+//! ```text
+//! e = f32[8] exponential(p)
+//! ROOT a = f32[8] custom-call(e), custom_call_target="Sharding", sharding={devices=[2]<=[2]}
+//!     =>
+//! ROOT e = f32[8] exponential(p), sharding={devices=[2]<=[2]}
+//! ```
+//!
+//! They say how values are spread over devices, and are no values of their own: a partitioner reads and drops them. With
+//! explicit axes, JAX annotates every value; moved, they are in nobody's way.
+//!
+//! Leave alone: annotations with control dependencies. Folding leaves those of parameters, of elements of tuples and of
+//! other annotations alone, which may stand for a transfer, and those of values that have other readers, but none that
+//! says what is known: scalars cannot be cut, and a loop ends with what the end of its body says. Require nothing. *Changed* means that an annotation is gone.
+
+use memplan_ir::{InstructionId, Module, Op, Sharding, Users};
+use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
+use rustc_hash::FxHashSet;
+
+/// Drops annotations of shardings.
+pub const SHARDING_REMOVER: PassFn =
+    PassFn { name: "sharding-remover", description: "drop annotations of shardings", run: remove };
+
+/// Moves annotations of shardings to the operations that they are about.
+pub const SHARDING_FOLDING: PassFn = PassFn {
+    name: "sharding-folding",
+    description: "move annotations of shardings to the operations that they are about",
+    run: fold,
+};
+
+/// Under which Shardy's shardings are noted.
+const SHARDY: &str = "xla.sdy.sharding";
+
+fn remove(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let all = module.instructions.keys().filter(|&id| is_annotation(module, id)).collect();
+    Ok(drop_annotations(module, &all))
+}
+
+fn fold(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let users = Users::new(module);
+    let mut folded = FxHashSet::default();
+    let annotations: Vec<InstructionId> =
+        module.instructions.keys().filter(|&id| is_annotation(module, id)).collect();
+    for id in annotations {
+        let value = module.instructions[id].operands[0];
+        let is_scalar = module.shape(id).as_array().is_some_and(|array| array.rank() == 0);
+        let said = own_sharding(module, id);
+        if is_scalar || (said.is_some() && sharding_of(module, value) == said) {
+            folded.insert(id);
+        } else if can_carry(module, &users, value) {
+            let notes = module.instructions[id].extras_mut().clone();
+            let extras = module.instructions[value].extras_mut();
+            extras.sharding = notes.sharding;
+            if let Some(sharding) = notes.frontend_attributes.get(SHARDY) {
+                extras.frontend_attributes.insert(SHARDY.into(), sharding.clone());
+            }
+            folded.insert(id);
+        }
+    }
+    Ok(drop_annotations(module, &folded))
+}
+
+/// Whether an instruction is its operand, and says how it is spread over devices.
+fn is_annotation(module: &Module, id: InstructionId) -> bool {
+    let instruction = &module.instructions[id];
+    matches!(&instruction.op, Op::CustomCall(call) if &*call.target == "Sharding" && !call.has_side_effect)
+        && instruction.operands.len() == 1
+        && instruction.control_predecessors.is_empty()
+        && instruction.backend_config.as_ref().is_none_or(|config| config.is_empty())
+        && module.shape(id) == module.shape(instruction.operands[0])
+}
+
+/// What is said of how a value is spread; of what a loop ends with, at the end of its body.
+fn sharding_of(module: &Module, id: InstructionId) -> Option<&Sharding> {
+    let instruction = &module.instructions[id];
+    if let Op::GetTupleElement { index } = instruction.op {
+        let whole = &module.instructions[instruction.operands[0]];
+        let body = matches!(whole.op, Op::While).then(|| whole.called[0])?;
+        let end = &module.instructions[module.computations[body].root];
+        let &element = matches!(end.op, Op::Tuple).then(|| end.operands.get(index as usize))??;
+        return own_sharding(module, element);
+    }
+    own_sharding(module, id)
+}
+
+fn own_sharding(module: &Module, id: InstructionId) -> Option<&Sharding> {
+    module.instructions[id].extras.as_ref()?.sharding.as_ref()
+}
+
+/// Whether a value is computed, has no sharding yet, and has readers that all say the same of it.
+fn can_carry(module: &Module, users: &Users, id: InstructionId) -> bool {
+    let instruction = &module.instructions[id];
+    let is_given =
+        matches!(instruction.op, Op::Parameter { .. } | Op::GetTupleElement { .. } | Op::CustomCall(_));
+    !is_given
+        && module.shape(id).as_array().is_some()
+        && users.of(id).iter().all(|&user| is_annotation(module, user))
+        && users.of(id).windows(2).all(|two| sharding_of(module, two[0]) == sharding_of(module, two[1]))
+        && own_sharding(module, id).is_none()
+}
+
+fn drop_annotations(module: &mut Module, annotations: &FxHashSet<InstructionId>) -> bool {
+    let mut rewriter = Rewriter::new(module);
+    rewriter.sweep(|r, id| {
+        let is_dropped = annotations.contains(&id) && !r.has_control_dependencies(id);
+        is_dropped.then(|| r.operand(id, 0))
+    });
+    rewriter.finish()
+}

@@ -1,0 +1,256 @@
+//! `bfloat16-propagation`: what only products read is stored as they read it.
+//!
+//! ```text
+//!   t = f32[n,n] tanh(x)                     =>     t = f32[n,n] tanh(x)
+//!   p = f32[m,n] pad(t, zero)                       u = bf16[n,n] convert(t)
+//!   d = f32[m,n] dot(p, w)                          p = bf16[m,n] pad(u, bzero)
+//!                                                   d = f32[m,n] dot(p, w)
+//! ```
+//!
+//! The matrix unit of a TPU multiplies bf16. Unless a dot or convolution asks for more precision, it rounds its operands,
+//! and an operand that nobody else reads may as well be rounded where it is made: half the bytes. So may what is only
+//! moved, padded, chosen from or compared on its way there, and what the program converts itself. A value that loops or
+//! branches hand on is rounded where all that meets there can be.
+//!
+//! Left alone: parameters and results of the program, what several results of one operation are, and everything that an
+//! operation reads that is neither such a product nor only moves numbers. *Changed* means that some value is narrower.
+
+use memplan_analysis::{CallGraph, Dataflow, ValueId, ValueKind, dataflow};
+use memplan_ir::{
+    BinaryOp, ElementType, InstructionId, Module, Names, Op, Precision, PrecisionConfig, SecondaryMap,
+    UnaryOp,
+};
+use memplan_rewriter::{Context, PassError, PassFn, call_graph};
+use rustc_hash::FxHashMap;
+
+/// The pass.
+pub const BFLOAT16_PROPAGATION: PassFn = PassFn {
+    name: "bfloat16-propagation",
+    description: "store in bf16 what only dots and convolutions read, as XLA's TPU compiler does",
+    run,
+};
+
+fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let graph = call_graph(module, BFLOAT16_PROPAGATION.name)?;
+    let flow = dataflow(module, &graph);
+    let narrow = narrow_values(module, &graph, &flow);
+    if !narrow.values().any(|is_narrow| *is_narrow) {
+        return Ok(false);
+    }
+    change_shapes(module, &flow, &narrow);
+    convert_where_types_meet(module, &graph, &flow, &narrow);
+    module.compact();
+    Ok(true)
+}
+
+/// The values that can be narrow: as many as possible, such that each is read only as bf16.
+fn narrow_values(module: &Module, graph: &CallGraph, flow: &Dataflow) -> SecondaryMap<ValueId, bool> {
+    let mut narrow = SecondaryMap::new();
+    for (value, definition) in flow.values.iter() {
+        let id = flow.positions.instruction(definition.definition);
+        let shape = module.shape(id).subshape(flow.positions.shape_index(definition.definition));
+        let is_wide =
+            shape.and_then(|shape| shape.as_array()).is_some_and(|a| a.element_type == ElementType::F32);
+        let is_made_here = match definition.kind {
+            ValueKind::Written => may_be_narrow(module, id),
+            ValueKind::LoopPhi | ValueKind::ExitPhi => true,
+            ValueKind::Parameter => false,
+        };
+        if is_wide && is_made_here {
+            narrow[value] = true;
+        }
+    }
+    // What has to be wide if a value is.
+    let mut with: FxHashMap<ValueId, Vec<ValueId>> = FxHashMap::default();
+    for &(phi, input) in &flow.phi_inputs {
+        with.entry(phi).or_default().push(input);
+        with.entry(input).or_default().push(phi);
+    }
+    let mut wide = Vec::new();
+    for &computation in graph.sequential() {
+        for (id, instruction) in module.instructions_of(computation) {
+            for (k, &operand) in instruction.operands.iter().enumerate() {
+                let result = match need_of(module, id, k) {
+                    Need::None => continue,
+                    Need::AsResult => flow.value_of(id),
+                    Need::Wide => None,
+                };
+                for value in flow.positions.of(operand).filter_map(|p| flow.value_at(p)) {
+                    match result {
+                        Some(result) => with.entry(result).or_default().push(value),
+                        None => wide.push(value),
+                    }
+                }
+            }
+        }
+    }
+    let root = module.entry_computation().root;
+    wide.extend(flow.positions.of(root).filter_map(|p| flow.value_at(p)));
+    wide.extend(with.keys().copied().filter(|&value| !narrow[value] && !is_bf16(module, flow, value)));
+    wide.sort_unstable();
+    while let Some(value) = wide.pop() {
+        let was_narrow = std::mem::take(&mut narrow[value]);
+        if was_narrow || !is_bf16(module, flow, value) {
+            wide.extend(with.remove(&value).unwrap_or_default());
+        }
+    }
+    narrow
+}
+
+fn is_bf16(module: &Module, flow: &Dataflow, value: ValueId) -> bool {
+    let definition = flow.values[value].definition;
+    let shape = module.shape(flow.positions.instruction(definition));
+    let part = shape.subshape(flow.positions.shape_index(definition)).and_then(|shape| shape.as_array());
+    part.is_some_and(|array| array.element_type == ElementType::Bf16)
+}
+
+/// What an operand asks of the precision of what it reads.
+enum Need {
+    /// Nothing: it is rounded anyway, or seen elsewhere.
+    None,
+    /// What the result has.
+    AsResult,
+    /// All of it.
+    Wide,
+}
+
+fn need_of(module: &Module, id: InstructionId, operand: usize) -> Need {
+    let op = &module.instructions[id].op;
+    let by_default = |precision: &PrecisionConfig| {
+        precision.operand_precision.get(operand).is_none_or(|it| *it == Precision::Default)
+    };
+    match op {
+        Op::Dot(dot) if by_default(&dot.precision) => Need::None,
+        Op::Convolution(convolution) if by_default(&convolution.precision) => Need::None,
+        Op::While | Op::Call { .. } => Need::None,
+        Op::Conditional if operand > 0 => Need::None,
+        Op::Bitcast => Need::Wide,
+        op if op.only_passes_on() => Need::None,
+        op if moves_operand(op, operand) => Need::AsResult,
+        _ => Need::Wide,
+    }
+}
+
+/// Whether elements of the result are elements of an operand, or it of others like them.
+fn moves_operand(op: &Op, operand: usize) -> bool {
+    match op {
+        Op::Unary(UnaryOp::Abs)
+        | Op::Binary(BinaryOp::Maximum | BinaryOp::Minimum)
+        | Op::Clamp
+        | Op::Broadcast { .. }
+        | Op::Concatenate { .. }
+        | Op::Convert
+        | Op::Copy
+        | Op::Pad { .. }
+        | Op::Reshape { .. }
+        | Op::Reverse { .. }
+        | Op::Slice { .. }
+        | Op::Transpose { .. } => true,
+        Op::DynamicSlice { .. } | Op::Gather(_) => operand == 0,
+        Op::DynamicUpdateSlice => operand <= 1,
+        Op::Select => operand >= 1,
+        _ => false,
+    }
+}
+
+/// Whether an instruction makes a single array of numbers that may be rounded behind it.
+fn may_be_narrow(module: &Module, id: InstructionId) -> bool {
+    let op = &module.instructions[id].op;
+    let computes = op.is_elementwise()
+        || (0..2).any(|operand| moves_operand(op, operand))
+        || matches!(
+            op,
+            Op::Constant(_)
+                | Op::Iota { .. }
+                | Op::Dot(_)
+                | Op::Convolution(_)
+                | Op::Reduce { .. }
+                | Op::ReduceWindow(_)
+                | Op::SelectAndScatter(_)
+                | Op::Scatter(_)
+        );
+    computes && module.shape(id).as_array().is_some() && *op != Op::BitcastConvert
+}
+
+/// Makes the shapes narrow at which narrow values are seen, other than where numbers are computed.
+fn change_shapes(module: &mut Module, flow: &Dataflow, narrow: &SecondaryMap<ValueId, bool>) {
+    for (value, definition) in flow.values.iter().filter(|(value, _)| narrow[*value]) {
+        for &position in flow.positions_of(value) {
+            let id = flow.positions.instruction(position);
+            let computed = definition.kind == ValueKind::Written && position == definition.definition;
+            if computed && !becomes_narrow(&module.instructions[id].op) {
+                continue;
+            }
+            let mut shape = module.shape(id).clone();
+            let part = shape.subshape_mut(flow.positions.shape_index(position));
+            let array = part.and_then(|shape| shape.as_array_mut()).expect("narrow values are arrays");
+            array.element_type = ElementType::Bf16;
+            module.set_shape(id, shape);
+        }
+    }
+}
+
+/// Whether an operation makes narrow numbers of narrow operands.
+fn becomes_narrow(op: &Op) -> bool {
+    (0..2).any(|operand| moves_operand(op, operand))
+}
+
+/// Puts a conversion behind what computes wide numbers that are read as narrow ones, and before what moves both kinds.
+fn convert_where_types_meet(
+    module: &mut Module,
+    graph: &CallGraph,
+    flow: &Dataflow,
+    narrow: &SecondaryMap<ValueId, bool>,
+) {
+    let mut names = Names::new(module);
+    // What replaces an instruction.
+    let mut instead: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
+    for &computation in graph.sequential() {
+        module.edit_in_order(computation, |module, id| {
+            let value = flow.value_of(id);
+            for k in 0..module.instructions[id].operands.len() {
+                let mut operand = module.instructions[id].operands[k];
+                operand = instead.get(&operand).copied().unwrap_or(operand);
+                let op = &module.instructions[id].op;
+                let is_narrow = element_type(module, id) == Some(ElementType::Bf16);
+                let meets = *op != Op::Convert && becomes_narrow(op) && moves_operand(op, k);
+                if is_narrow && meets && element_type(module, operand) == Some(ElementType::F32) {
+                    operand = to_bf16(module, operand, &mut names);
+                }
+                module.instructions[id].operands[k] = operand;
+            }
+            module.list(id);
+            let op = &module.instructions[id].op;
+            let is_identity = *op == Op::Convert
+                && element_type(module, id) == Some(ElementType::Bf16)
+                && element_type(module, module.instructions[id].operands[0]) == Some(ElementType::Bf16);
+            if is_identity {
+                instead.insert(id, module.instructions[id].operands[0]);
+            } else if value.is_some_and(|value| narrow[value] && is_defined_by(flow, value, id))
+                && !becomes_narrow(op)
+            {
+                let converted = to_bf16(module, id, &mut names);
+                instead.insert(id, converted);
+            }
+        });
+        let root = module.computations[computation].root;
+        module.computations[computation].root = instead.get(&root).copied().unwrap_or(root);
+    }
+}
+
+fn is_defined_by(flow: &Dataflow, value: ValueId, id: InstructionId) -> bool {
+    let definition = flow.values[value];
+    definition.kind == ValueKind::Written && flow.positions.instruction(definition.definition) == id
+}
+
+fn element_type(module: &Module, id: InstructionId) -> Option<ElementType> {
+    module.shape(id).as_array().map(|array| array.element_type)
+}
+
+/// Lists a conversion next.
+fn to_bf16(module: &mut Module, id: InstructionId, names: &mut Names) -> InstructionId {
+    let mut shape = module.shape(id).clone();
+    shape.as_array_mut().expect("numbers are in arrays").element_type = ElementType::Bf16;
+    let shape = module.intern(shape);
+    module.add_beside(id, names.fresh("convert"), shape, Op::Convert, [id])
+}

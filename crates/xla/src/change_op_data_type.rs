@@ -1,0 +1,59 @@
+//! `change-op-data-type`: products and convolutions in a type that the libraries have.
+//!
+//! ```text
+//!   d = f16[64,64] dot(x, y)      =>      xw = f32[64,64] convert(x)
+//!                                         yw = f32[64,64] convert(y)
+//!                                         dw = f32[64,64] dot(xw, yw)
+//!                                         d = f16[64,64] convert(dw)
+//! ```
+//!
+//! The libraries of XLA's CPU compiler multiply no f16 (seen on jaxlib 0.10.2), so all three arrays are in memory once more, and
+//! twice as wide. Nor do they multiply integers to floats: the operands become floats before. Left alone: f16 and another
+//! type. *Changed* means that there was such a product.
+
+use memplan_ir::{ArrayShape, ElementType, InstructionId, Module, Op, Shape};
+use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
+
+/// The pass.
+pub const CHANGE_OP_DATA_TYPE: PassFn = PassFn {
+    name: "change-op-data-type",
+    description: "multiply in f32 what is f16, and in floats what integers are multiplied to, as XLA's CPU compiler does",
+    run,
+};
+
+fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let mut rewriter = Rewriter::new(module);
+    rewriter.sweep(|r, id| match r.op(id) {
+        Op::Dot(_) | Op::Convolution(_) => widen(r, id),
+        _ => None,
+    });
+    Ok(rewriter.finish())
+}
+
+fn widen(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+    let operands = [r.operand(id, 0), r.operand(id, 1)];
+    let result = r.array(id)?.clone();
+    let are_all =
+        |is: fn(ElementType) -> bool| operands.iter().all(|&operand| r.element_type(operand).is_some_and(is));
+    let wide = if are_all(|t| t == ElementType::F16) {
+        ElementType::F32
+    } else if are_all(ElementType::is_integral) && result.element_type.is_floating() {
+        result.element_type
+    } else {
+        return None;
+    };
+    let op = r.op(id).clone();
+    let operands = operands.map(|operand| converted(r, operand, wide));
+    let product = ArrayShape { element_type: wide, layout: None, ..result.clone() };
+    let product = r.emit(op, operands, Shape::Array(product));
+    Some(converted(r, product, result.element_type))
+}
+
+fn converted(r: &mut Rewriter<'_>, id: InstructionId, to: ElementType) -> InstructionId {
+    let array = r.array(id).expect("arrays are multiplied");
+    if array.element_type == to {
+        return id;
+    }
+    let shape = Shape::Array(ArrayShape { element_type: to, ..array.clone() });
+    r.emit(Op::Convert, [id], shape)
+}

@@ -1,0 +1,144 @@
+//! `convolution-canonicalization`, `convolution-layouts`: arrays of convolutions in the order that the library takes.
+//!
+//! ```text
+//!   c = convolution(x, k), dim_labels=f01b_i01o->01bf
+//!      =>
+//!   xt = transpose(x)      b01f
+//!   kt = transpose(k)      01io
+//!   ct = convolution(xt, kt), dim_labels=b01f_01io->b01f
+//!   c = transpose(ct)
+//! ```
+//!
+//! XLA's CPU compiler calls libraries for convolutions of one order alone, and transposes operands and result in memory:
+//! those of gradients with regard to kernels, in which batch and feature change places.
+//!
+//! Its GPU compiler lays inputs and results out as cuDNN is fastest with, which moves elements where something else has laid them out:
+//! the two dimensions of an image lie between the others, and the three of a volume behind them, as all do of `f64` (seen on
+//! jaxlib 0.10.2 for an H100). Which of the others comes first stays, since cuDNN has gradients of its own.
+//!
+//! Left alone: what is in that order already. *Changed* means that a convolution was not.
+
+use memplan_ir::{
+    ArrayShape, Convolution, ConvolutionDimensions, Dimensions, ElementType, InstructionId, Module, Op, Shape,
+};
+use memplan_rewriter::{PassFn, Rewriter};
+
+/// The order of XLA's CPU compiler: `b01f_01io->b01f`.
+pub const CONVOLUTION_CANONICALIZATION: PassFn = PassFn {
+    name: "convolution-canonicalization",
+    description: "transpose operands of convolutions into the library's order, as XLA's CPU compiler does",
+    run: |module, _| Ok(reorder_all(module, |_, _, of| Some(canonical(of)))),
+};
+
+/// The orders of XLA's GPU compiler.
+pub const CONVOLUTION_LAYOUTS: PassFn = PassFn {
+    name: "convolution-layouts",
+    description: "transpose operands of convolutions into cuDNN's order, as XLA's GPU compiler lays them out",
+    run: |module, _| Ok(reorder_all(module, of_cudnn)),
+};
+
+/// For each array of a convolution, which of its dimensions is where in the new order.
+struct Orders {
+    input: Dimensions,
+    kernel: Dimensions,
+    result: Dimensions,
+}
+
+fn reorder_all(
+    module: &mut Module,
+    orders: impl Fn(&Rewriter<'_>, InstructionId, &ConvolutionDimensions) -> Option<Orders>,
+) -> bool {
+    let mut rewriter = Rewriter::new(module);
+    rewriter.sweep(|r, id| {
+        let Op::Convolution(convolution) = r.op(id).clone() else { return None };
+        let orders = orders(r, id, &convolution.dimensions)?;
+        let all = [&orders.input, &orders.kernel, &orders.result];
+        let is_new = all.into_iter().any(|order| !order.is_sorted());
+        if is_new { reorder(r, id, *convolution, &orders) } else { None }
+    });
+    rewriter.finish()
+}
+
+/// `b01f_01io->b01f`, with any number of spatial dimensions.
+fn canonical(of: &ConvolutionDimensions) -> Orders {
+    Orders {
+        input: order(&[of.input_batch], &of.input_spatial, &[of.input_feature]),
+        kernel: order(&[], &of.kernel_spatial, &[of.kernel_input_feature, of.kernel_output_feature]),
+        result: order(&[of.output_batch], &of.output_spatial, &[of.output_feature]),
+    }
+}
+
+/// Images as `b01f`, volumes as `bf012`, or with batch and feature the other way round, as they come. Kernels and their
+/// gradients, which are small, stay as they are.
+fn of_cudnn(r: &Rewriter<'_>, id: InstructionId, of: &ConvolutionDimensions) -> Option<Orders> {
+    let element_type = r.array(id)?.element_type;
+    let as_it_is = |rank: usize| -> Dimensions { (0..rank as i64).collect() };
+    let of_image = |batch: i64, spatial: &Dimensions, feature: i64| {
+        let (first, last) = (batch.min(feature), batch.max(feature));
+        match (spatial.len(), element_type) {
+            (0 | 1, _) => as_it_is(spatial.len() + 2),
+            (2, t) if t != ElementType::F64 => order(&[first], spatial, &[last]),
+            _ => order(&[first, last], spatial, &[]),
+        }
+    };
+    let pixels = |array: &ArrayShape, spatial: &Dimensions| -> i64 {
+        spatial.iter().map(|&d| array.dimensions[d as usize]).product()
+    };
+    let kernel = r.array(r.operand(id, 1))?;
+    let is_gradient_of_kernel = pixels(kernel, &of.kernel_spatial) > pixels(r.array(id)?, &of.output_spatial);
+    Some(Orders {
+        input: of_image(of.input_batch, &of.input_spatial, of.input_feature),
+        kernel: match is_gradient_of_kernel {
+            true => of_image(of.kernel_input_feature, &of.kernel_spatial, of.kernel_output_feature),
+            false => as_it_is(kernel.rank()),
+        },
+        result: match is_gradient_of_kernel {
+            true => as_it_is(kernel.rank()),
+            false => of_image(of.output_batch, &of.output_spatial, of.output_feature),
+        },
+    })
+}
+
+fn order(first: &[i64], spatial: &Dimensions, last: &[i64]) -> Dimensions {
+    first.iter().chain(spatial).chain(last).copied().collect()
+}
+
+fn reorder(
+    r: &mut Rewriter<'_>,
+    id: InstructionId,
+    mut convolution: Convolution,
+    orders: &Orders,
+) -> Option<InstructionId> {
+    let input = r.transpose(r.operand(id, 0), &orders.input)?;
+    let kernel = r.transpose(r.operand(id, 1), &orders.kernel)?;
+    let result = r.array(id)?.clone();
+    convolution.dimensions = renumbered(&convolution.dimensions, orders);
+    let extents = orders.result.iter().map(|&d| result.dimensions[d as usize]);
+    let shape = Shape::Array(ArrayShape::new(result.element_type, extents));
+    let new = r.emit(Op::Convolution(Box::new(convolution)), [input, kernel], shape);
+    r.transpose(new, &inverse(&orders.result))
+}
+
+/// The numbers of the same dimensions in the new orders.
+fn renumbered(of: &ConvolutionDimensions, orders: &Orders) -> ConvolutionDimensions {
+    let [input, kernel, result] = [&orders.input, &orders.kernel, &orders.result].map(inverse);
+    let all = |places: &Dimensions, old: &Dimensions| old.iter().map(|&d| places[d as usize]).collect();
+    ConvolutionDimensions {
+        input_batch: input[of.input_batch as usize],
+        input_feature: input[of.input_feature as usize],
+        input_spatial: all(&input, &of.input_spatial),
+        kernel_input_feature: kernel[of.kernel_input_feature as usize],
+        kernel_output_feature: kernel[of.kernel_output_feature as usize],
+        kernel_spatial: all(&kernel, &of.kernel_spatial),
+        output_batch: result[of.output_batch as usize],
+        output_feature: result[of.output_feature as usize],
+        output_spatial: all(&result, &of.output_spatial),
+    }
+}
+
+/// Where each dimension is in an order.
+fn inverse(order: &Dimensions) -> Dimensions {
+    let mut places = Dimensions::from_elem(0, order.len());
+    (0..).zip(order).for_each(|(at, &d)| places[d as usize] = at);
+    places
+}

@@ -1,0 +1,84 @@
+//! `convolution-padding-legalization`: padding that differs before and after is made in memory.
+//!
+//! ```text
+//!   c = convolution(x, k), window={size=3x3 stride=2x2 pad=0_1x0_1}
+//!      =>
+//!   p = pad(x, 0), padding=0_0x0_1x0_1x0_0
+//!   c = convolution(p, k), window={size=3x3 stride=2x2}
+//! ```
+//!
+//! cuDNN pads alike on both sides, so XLA's GPU compiler pads the operand itself elsewhere. Gradients with regard to kernels
+//! want the same padded operand, which then stays for them. Dilated operands are padded between elements, too, as those of
+//! transposed convolutions are (seen on jaxlib 0.10.2). Left alone: cropping, and dilated operands under a kernel that is
+//! reversed, which are gradients with regard to inputs in cuDNN's eyes. *Changed* means that an operand was padded.
+
+use memplan_ir::{Convolution, InstructionId, Op, PaddingDimension, Shape, WindowDimension};
+use memplan_rewriter::{Context, PassError, PassFn, Rewriter, Scalar};
+use smallvec::SmallVec;
+
+/// The pass.
+pub const CONVOLUTION_PADDING_LEGALIZATION: PassFn = PassFn {
+    name: "convolution-padding-legalization",
+    description: "pad operands of convolutions in memory where cuDNN cannot, as XLA's GPU compiler does",
+    run,
+};
+
+fn run(module: &mut memplan_ir::Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let mut rewriter = Rewriter::new(module);
+    rewriter.sweep(|r, id| match r.op(id) {
+        Op::Convolution(convolution) if is_to_pad(r, id, convolution) => pad_operand(r, id),
+        _ => None,
+    });
+    Ok(rewriter.finish())
+}
+
+fn is_to_pad(r: &Rewriter<'_>, id: InstructionId, convolution: &Convolution) -> bool {
+    let window = &convolution.window.dimensions;
+    let is_dilated = window.iter().any(|w| w.base_dilation != 1);
+    window.iter().all(|w| w.padding_low >= 0 && w.padding_high >= 0)
+        && match is_dilated {
+            true => !is_reversed(r, id, convolution) && !is_swapped(r, id, convolution),
+            false => window.iter().any(|w| w.padding_low != w.padding_high),
+        }
+}
+
+/// Whether the kernel is the larger array, as in gradients with regard to kernels: XLA makes it the input.
+fn is_swapped(r: &Rewriter<'_>, id: InstructionId, convolution: &Convolution) -> bool {
+    let extents = |i: usize| r.dimensions(r.operand(id, i));
+    let Some((input, kernel)) = extents(0).zip(extents(1)) else { return false };
+    let count = |extents: &[i64], of: &[i64]| of.iter().map(|&d| extents[d as usize]).product::<i64>();
+    let numbers = &convolution.dimensions;
+    count(&kernel, &numbers.kernel_spatial) > count(&input, &numbers.input_spatial)
+}
+
+/// Whether a kernel is read backward, in the convolution or before it.
+fn is_reversed(r: &Rewriter<'_>, id: InstructionId, convolution: &Convolution) -> bool {
+    let is_trivial = |w: &WindowDimension| w.size == 1;
+    let mut kernel = r.operand(id, 1);
+    while matches!(r.op(kernel), Op::Transpose { .. } | Op::Convert | Op::Copy) {
+        kernel = r.operand(kernel, 0);
+    }
+    matches!(r.op(kernel), Op::Reverse { .. })
+        || convolution.window.dimensions.iter().all(|w| w.window_reversal || is_trivial(w))
+}
+
+fn pad_operand(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+    let Op::Convolution(mut convolution) = r.op(id).clone() else { return None };
+    let operands = r.operands(id).to_vec();
+    let Convolution { window, dimensions: numbers, .. } = &mut *convolution;
+    let mut padded = r.array(operands[0])?.clone();
+    let mut padding: SmallVec<[PaddingDimension; 2]> =
+        SmallVec::from_elem(PaddingDimension::default(), padded.rank());
+    for (w, &d) in window.dimensions.iter_mut().zip(&numbers.input_spatial) {
+        padding[d as usize].low = std::mem::take(&mut w.padding_low);
+        padding[d as usize].high = std::mem::take(&mut w.padding_high);
+        padding[d as usize].interior = std::mem::replace(&mut w.base_dilation, 1) - 1;
+        let extent = &mut padded.dimensions[d as usize];
+        let n_gaps = (*extent - 1).max(0);
+        *extent += padding[d as usize].low + padding[d as usize].high + n_gaps * padding[d as usize].interior;
+    }
+    let zero = r.splat_array(Scalar::integer(padded.element_type, 0), &[]);
+    let pad = r.emit(Op::Pad { dimensions: padding }, [operands[0], zero], Shape::Array(padded));
+    let shape = r.shape(id).clone();
+    Some(r.emit(Op::Convolution(convolution), [pad, operands[1]], shape))
+}

@@ -1,0 +1,98 @@
+//! `copy-fusion`: copies of what a kernel makes, by that kernel.
+//!
+//! ```text
+//!   f = f32[8] fusion(x)        =>      t = (f32[8], f32[8]) fusion(x)
+//!   c = f32[8] copy(f)                  f = f32[8] get-tuple-element(t), index=0
+//!                                       c = f32[8] get-tuple-element(t), index=1
+//! ```
+//!
+//! XLA's GPU compiler saves a kernel by it (seen on jaxlib 0.10.2), and both arrays are there from then on. It comes after
+//! copies are inserted. Left alone: kernels that do more than compute elements, those of several results, and copies with
+//! control dependencies or in another layout. *Changed* means that a copy is made by a kernel.
+
+use memplan_ir::{InstructionId, Module, Names, Op, Operands, Shape, Users};
+use memplan_rewriter::{Context, PassError, PassFn, call_graph};
+use rustc_hash::FxHashSet;
+
+/// The pass.
+pub const COPY_FUSION: PassFn = PassFn {
+    name: "copy-fusion",
+    description: "let kernels write copies of their results, as XLA's GPU compiler does",
+    run,
+};
+
+fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let graph = call_graph(module, COPY_FUSION.name)?;
+    let computations = graph.sequential().to_vec();
+    let mut names = Names::new(module);
+    let users = Users::new(module);
+    let before = module.instructions.values().flat_map(|instruction| &instruction.control_predecessors);
+    let is_awaited: FxHashSet<InstructionId> = before.copied().collect();
+    let mut changed = false;
+    for computation in computations {
+        let listed = module.computations[computation].instructions.clone();
+        for id in listed {
+            if is_awaited.contains(&id) || !computes_elements(module, id) {
+                continue;
+            }
+            let is_copy = |&user: &InstructionId| !is_awaited.contains(&user) && is_plain_copy(module, user);
+            let copies: Vec<InstructionId> = users.of(id).iter().copied().filter(is_copy).collect();
+            if !copies.is_empty() {
+                write_copies(module, id, &copies, &mut names);
+                changed = true;
+            }
+        }
+        module.put_operands_first(computation);
+    }
+    Ok(changed)
+}
+
+fn is_plain_copy(module: &Module, id: InstructionId) -> bool {
+    let instruction = &module.instructions[id];
+    instruction.op == Op::Copy
+        && instruction.control_predecessors.is_empty()
+        && module.shape(id) == module.shape(instruction.operands[0])
+}
+
+/// Whether an instruction is a kernel with one result, which computes elements from elements.
+fn computes_elements(module: &Module, id: InstructionId) -> bool {
+    let instruction = &module.instructions[id];
+    let is_simple = |op: &Op| {
+        op.is_elementwise()
+            || matches!(
+                op,
+                Op::Parameter { .. }
+                    | Op::Constant(_)
+                    | Op::Broadcast { .. }
+                    | Op::Iota { .. }
+                    | Op::Reshape { .. }
+                    | Op::Bitcast
+            )
+    };
+    matches!(instruction.op, Op::Fusion(_))
+        && instruction.control_predecessors.is_empty()
+        && module.shape(id).as_array().is_some()
+        && module.instructions_of(instruction.called[0]).all(|(_, inner)| is_simple(&inner.op))
+}
+
+/// Makes a kernel write its result once more for each copy.
+fn write_copies(module: &mut Module, id: InstructionId, copies: &[InstructionId], names: &mut Names) {
+    let fused = module.instructions[id].called[0];
+    let root = module.computations[fused].root;
+    let results = vec![root; copies.len() + 1];
+    let shape = Shape::Tuple(results.iter().map(|&root| module.shape(root).clone()).collect());
+    let shape = module.intern(shape);
+    let tuple = module.add_beside(root, names.fresh("tuple"), shape, Op::Tuple, results);
+    module.computations[fused].root = tuple;
+    // The old instruction becomes an element, so that its readers need not change.
+    let fusion = module.instructions[id].clone();
+    let call = module.add_beside(id, names.fresh("loop_fusion"), shape, fusion.op, fusion.operands);
+    module.instructions[call].called = fusion.called;
+    for (index, &element) in (0..).zip([&id].into_iter().chain(copies)) {
+        let instruction = &mut module.instructions[element];
+        instruction.op = Op::GetTupleElement { index };
+        instruction.operands = Operands::from_iter([call]);
+        instruction.called.clear();
+        instruction.backend_config = None;
+    }
+}

@@ -1,0 +1,161 @@
+//! `dot-decomposer`: matrix products in the one form that libraries multiply.
+//!
+//! ```text
+//!   d = dot(q, k), batch {0,2}x{0,2}, contracting {3}x{3}
+//!      =>
+//!   qt = transpose(q)                      batch, rows, contracted
+//!   kt = transpose(k)                      batch, contracted, columns
+//!   d = dot(qt, kt), batch {0,1}x{0,1}, contracting {3}x{2}
+//! ```
+//!
+//! Batches come first, rows, columns and what is contracted are one dimension each, or none if there is only one row or
+//! column. Operands are transposed in memory where they are not that way already, but for matrices whose rows and columns
+//! change places: [`TRANSPOSE_FOLDING`] gives those to the library as they are.
+//!
+//! Left alone: products of at most one row dimension, one column dimension and one contracted dimension, with their
+//! batches first. *Changed* means that a product was not so.
+
+use memplan_ir::{ArrayShape, Dimensions, Dot, DotDimensions, DotOperand, InstructionId, Module, Op, Shape};
+use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
+
+/// The pass.
+pub const DOT_DECOMPOSER: PassFn = PassFn {
+    name: "dot-decomposer",
+    description: "transpose operands of matrix products into the library's order, as XLA's CPU compiler does",
+    run: decompose,
+};
+
+/// Folds transposes of rows and columns into products.
+pub const TRANSPOSE_FOLDING: PassFn = PassFn {
+    name: "transpose-folding",
+    description: "multiply matrices that are only transposed as they are, as XLA's CPU compiler does",
+    run: fold,
+};
+
+fn decompose(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let mut rewriter = Rewriter::new(module);
+    rewriter.sweep(|r, id| match r.op(id) {
+        Op::Dot(dot) => {
+            let dot = dot.clone();
+            canonicalize(r, id, *dot)
+        }
+        _ => None,
+    });
+    Ok(rewriter.finish())
+}
+
+/// One operand of a product: which of its dimensions do what.
+struct Side<'a> {
+    batch: &'a [i64],
+    contracting: &'a [i64],
+    free: Dimensions,
+    extents: Dimensions,
+}
+
+impl<'a> Side<'a> {
+    fn new(array: &ArrayShape, numbers: &'a DotDimensions, operand: DotOperand) -> Side<'a> {
+        Side {
+            batch: numbers.batch(operand),
+            contracting: numbers.contracting(operand),
+            free: numbers.free(operand, array.rank()),
+            extents: array.dimensions.clone(),
+        }
+    }
+
+    fn is_canonical(&self) -> bool {
+        let is_leading = self.batch.iter().enumerate().all(|(i, &d)| i as i64 == d);
+        self.contracting.len() == 1 && self.free.len() <= 1 && is_leading
+    }
+
+    fn extent_of(&self, dimensions: &[i64]) -> i64 {
+        dimensions.iter().map(|&d| self.extents[d as usize]).product()
+    }
+
+    /// The number of rows or columns, if there are several.
+    fn width(&self) -> Option<i64> {
+        Some(self.extent_of(&self.free)).filter(|&width| width != 1)
+    }
+}
+
+fn canonicalize(r: &mut Rewriter<'_>, id: InstructionId, dot: Dot) -> Option<InstructionId> {
+    let (left, right) = (r.operand(id, 0), r.operand(id, 1));
+    let result = r.array(id)?.clone();
+    let lhs = Side::new(r.array(left)?, &dot.dimensions, DotOperand::Lhs);
+    let rhs = Side::new(r.array(right)?, &dot.dimensions, DotOperand::Rhs);
+    if lhs.is_canonical() && rhs.is_canonical() {
+        return None;
+    }
+    let batch: Dimensions = lhs.batch.iter().map(|&d| lhs.extents[d as usize]).collect();
+    let n_batch = batch.len() as i64;
+    let contracted = lhs.extent_of(lhs.contracting);
+    let extents = |inner: [Option<i64>; 2]| -> Dimensions {
+        batch.iter().copied().chain(inner.into_iter().flatten()).collect()
+    };
+    let of_lhs = [lhs.batch, &lhs.free, lhs.contracting].concat();
+    let of_rhs = [rhs.batch, rhs.contracting, &rhs.free].concat();
+    let new_left = arranged(r, left, of_lhs, extents([lhs.width(), Some(contracted)]));
+    let new_right = arranged(r, right, of_rhs, extents([Some(contracted), rhs.width()]));
+    let dimensions = DotDimensions {
+        lhs_contracting: Dimensions::from_elem(n_batch + i64::from(lhs.width().is_some()), 1),
+        rhs_contracting: Dimensions::from_elem(n_batch, 1),
+        lhs_batch: (0..n_batch).collect(),
+        rhs_batch: (0..n_batch).collect(),
+    };
+    let shape = ArrayShape::new(result.element_type, extents([lhs.width(), rhs.width()]));
+    let product =
+        r.emit(Op::Dot(Box::new(Dot { dimensions, ..dot })), [new_left, new_right], Shape::Array(shape));
+    Some(reshaped(r, product, result.dimensions))
+}
+
+/// An operand with its dimensions in another order, and then taken together.
+fn arranged(r: &mut Rewriter<'_>, id: InstructionId, order: Vec<i64>, extents: Dimensions) -> InstructionId {
+    let transposed = r.transpose(id, &order.into()).expect("arrays are multiplied");
+    reshaped(r, transposed, extents)
+}
+
+fn reshaped(r: &mut Rewriter<'_>, id: InstructionId, extents: Dimensions) -> InstructionId {
+    let array = r.array(id).expect("arrays are multiplied");
+    if array.dimensions == extents {
+        return id;
+    }
+    let shape = Shape::Array(ArrayShape::new(array.element_type, extents));
+    r.emit(Op::Reshape { inferred_dimension: None }, [id], shape)
+}
+
+fn fold(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let mut rewriter = Rewriter::new(module);
+    rewriter.sweep(|r, id| match r.op(id) {
+        Op::Dot(dot) => {
+            let dot = dot.clone();
+            fold_transposes(r, id, *dot)
+        }
+        _ => None,
+    });
+    Ok(rewriter.finish())
+}
+
+fn fold_transposes(r: &mut Rewriter<'_>, id: InstructionId, mut dot: Dot) -> Option<InstructionId> {
+    let [mut left, mut right] = [r.operand(id, 0), r.operand(id, 1)];
+    // Vectors are not transposed.
+    if [left, right].iter().any(|&operand| r.array(operand).is_none_or(|array| array.dimensions.len() < 2)) {
+        return None;
+    }
+    let DotDimensions { lhs_contracting, rhs_contracting, lhs_batch, rhs_batch } = &mut dot.dimensions;
+    let mut changed = false;
+    for (operand, contracting, batch) in
+        [(&mut left, lhs_contracting, lhs_batch), (&mut right, rhs_contracting, rhs_batch)]
+    {
+        let Op::Transpose { dimensions } = r.op(*operand) else { continue };
+        let stays = |&d: &i64| dimensions[d as usize] == d;
+        if contracting.len() == 1 && batch.len() + 2 == dimensions.len() && batch.iter().all(stays) {
+            contracting[0] = dimensions[contracting[0] as usize];
+            *operand = r.operand(*operand, 0);
+            changed = true;
+        }
+    }
+    if !changed {
+        return None;
+    }
+    let shape = Shape::Array(r.array(id)?.clone());
+    Some(r.emit(Op::Dot(Box::new(dot)), [left, right], shape))
+}

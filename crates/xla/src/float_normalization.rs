@@ -1,0 +1,272 @@
+//! `float-normalization`: arithmetic in the type that the code generator has.
+//!
+//! ```text
+//!   a = bf16[4] add(x, y)      =>     xw = f32[4] convert(x)
+//!                                     yw = f32[4] convert(y)
+//!                                     aw = f32[4] add(xw, yw)
+//!                                     a = bf16[4] convert(aw)
+//! ```
+//!
+//! XLA's CPU compiler has no code for narrow floats but conversions, so slices, transposes and updates widen their operands
+//! as sums do: an array that is read in narrow slices exists in the wide type as a whole. Every operation still rounds its
+//! result, as in the program.
+//!
+//! Left alone: what moves or names values without touching them (parameters, tuples, control flow, calls), conversions,
+//! reinterpretations, constants, updates of slices, which XLA widens and fuses with the conversions before and behind, dots whose result is asked for in the wide type (libraries have those), and operations
+//! whose computations do more than compute numbers. *Changed* means that something was widened.
+
+use memplan_ir::{
+    BinaryOp, ComputationId, ElementType, InstructionId, Module, Names, Op, Shape, ShapeId, UnaryOp,
+};
+use memplan_rewriter::{Context, PassError, PassFn, call_graph};
+use rustc_hash::FxHashMap;
+
+/// The pass.
+pub const FLOAT_NORMALIZATION: PassFn = PassFn {
+    name: "float-normalization",
+    description: "compute in f32 what is bf16, and in f16 what is narrower, as XLA's CPU compiler does",
+    run,
+};
+
+fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let computations = call_graph(module, FLOAT_NORMALIZATION.name)?.sequential().to_vec();
+    let names = Names::new(module);
+    let mut widen = Widen {
+        module,
+        names,
+        instead: FxHashMap::default(),
+        wide: FxHashMap::default(),
+        bodies: FxHashMap::default(),
+    };
+    let mut changed = false;
+    for computation in computations {
+        changed |= widen.computation(computation);
+    }
+    if changed {
+        module.compact();
+    }
+    Ok(changed)
+}
+
+/// The type that numbers of another are computed in; `None` where it is that type itself.
+fn wide_type(element_type: ElementType) -> Option<ElementType> {
+    match element_type {
+        ElementType::Bf16 => Some(ElementType::F32),
+        other if other.is_floating() && other.bits() <= 8 => Some(ElementType::F16),
+        _ => None,
+    }
+}
+
+struct Widen<'m> {
+    module: &'m mut Module,
+    names: Names,
+    /// What replaces a value whose instruction now makes a wide one: the conversion back.
+    instead: FxHashMap<InstructionId, InstructionId>,
+    /// The wide form of a value.
+    wide: FxHashMap<InstructionId, InstructionId>,
+    /// The wide form of a computation; `None` where it has none.
+    bodies: FxHashMap<ComputationId, Option<ComputationId>>,
+}
+
+impl Widen<'_> {
+    fn computation(&mut self, computation: ComputationId) -> bool {
+        let listed = std::mem::take(&mut self.module.computations[computation].instructions);
+        let before = self.wide.len() + self.instead.len();
+        for id in listed {
+            for i in 0..self.module.instructions[id].operands.len() {
+                let operand = self.module.instructions[id].operands[i];
+                let is_element = matches!(self.module.instructions[id].op, Op::GetTupleElement { .. });
+                if let Some(&instead) = self.instead.get(&operand)
+                    && !is_element
+                {
+                    self.module.instructions[id].operands[i] = instead;
+                }
+            }
+            if self.is_element_of_wide(id) {
+                self.module.list(id);
+                self.narrow(id);
+            } else if self.is_to_widen(id) {
+                self.widen(id);
+            } else {
+                self.module.list(id);
+            }
+        }
+        let root = self.module.computations[computation].root;
+        if let Some(&instead) = self.instead.get(&root) {
+            self.module.computations[computation].root = instead;
+        }
+        self.wide.len() + self.instead.len() > before
+    }
+
+    /// Whether an instruction takes an element out of a tuple whose elements were widened.
+    fn is_element_of_wide(&self, id: InstructionId) -> bool {
+        let instruction = &self.module.instructions[id];
+        let Op::GetTupleElement { index } = instruction.op else { return false };
+        let tuple = self.module.shape(instruction.operands[0]).as_tuple();
+        tuple.is_some_and(|elements| {
+            wide_shape(self.module.shape(id)).is_some_and(|wide| elements[index as usize] == wide)
+        })
+    }
+
+    fn is_to_widen(&mut self, id: InstructionId) -> bool {
+        let instruction = &self.module.instructions[id];
+        if is_kept(&instruction.op) {
+            return false;
+        }
+        let result = self.module.shape(id);
+        let is_narrow = |id: &InstructionId| wide_shape(self.module.shape(*id)).is_some();
+        let narrows = wide_shape(result).is_some();
+        let is_product = matches!(instruction.op, Op::Dot(_) | Op::Convolution(_));
+        let widens = !is_product && instruction.operands.iter().any(is_narrow);
+        if !(narrows || widens) {
+            return false;
+        }
+        // A tuple is taken apart by its readers, if it is not the result as a whole.
+        if result.is_tuple() && self.module.computations[instruction.parent].root == id {
+            return false;
+        }
+        let called = instruction.called.clone();
+        called.iter().all(|&called| self.body(called).is_some())
+    }
+
+    fn widen(&mut self, id: InstructionId) {
+        for i in 0..self.module.instructions[id].operands.len() {
+            let operand = self.module.instructions[id].operands[i];
+            self.module.instructions[id].operands[i] = self.wide(operand);
+        }
+        for i in 0..self.module.instructions[id].called.len() {
+            let called = self.module.instructions[id].called[i];
+            let body = self.body(called).expect("asked before");
+            self.module.instructions[id].called[i] = body;
+        }
+        self.module.list(id);
+        self.narrow(id);
+    }
+
+    /// Makes an instruction's result wide, and those who read it read a conversion back.
+    fn narrow(&mut self, id: InstructionId) {
+        let old = self.module.instructions[id].shape;
+        let Some(wide) = wide_shape(self.module.shape(id)) else { return };
+        let is_tuple = wide.is_tuple();
+        self.module.set_shape(id, wide);
+        if !is_tuple {
+            let back = self.convert(id, old);
+            self.instead.insert(id, back);
+        }
+    }
+
+    /// The wide form of a value.
+    fn wide(&mut self, id: InstructionId) -> InstructionId {
+        let Some(shape) = wide_shape(self.module.shape(id)) else { return id };
+        if let Some(&wide) = self.wide.get(&id) {
+            return wide;
+        }
+        let shape = self.module.intern(shape);
+        let wide = self.convert(id, shape);
+        self.wide.insert(id, wide);
+        wide
+    }
+
+    fn convert(&mut self, id: InstructionId, shape: ShapeId) -> InstructionId {
+        let name = self.names.fresh("convert");
+        self.module.add_beside(id, name, shape, Op::Convert, [id])
+    }
+
+    /// Computes a copy of a computation in wide types, and rounds every result, which makes a sum of narrow numbers another
+    /// operation than a sum of wide ones.
+    fn widen_body(&mut self, body: ComputationId) {
+        let mut rounded: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
+        let listed = std::mem::take(&mut self.module.computations[body].instructions);
+        for id in listed {
+            for operand in &mut self.module.instructions[id].operands {
+                *operand = rounded.get(operand).copied().unwrap_or(*operand);
+            }
+            self.module.list(id);
+            let narrow = self.module.instructions[id].shape;
+            let Some(wide) = wide_shape(self.module.shape(id)) else { continue };
+            if matches!(self.module.instructions[id].op, Op::Constant(_)) {
+                let wide = self.module.intern(wide);
+                rounded.insert(id, self.convert(id, wide));
+                continue;
+            }
+            self.module.set_shape(id, wide);
+            if self.module.instructions[id].op.is_elementwise() {
+                let wide = self.module.instructions[id].shape;
+                let back = self.convert(id, narrow);
+                let again = self.convert(back, wide);
+                rounded.insert(id, again);
+            }
+        }
+        let root = &mut self.module.computations[body].root;
+        *root = rounded.get(root).copied().unwrap_or(*root);
+    }
+
+    /// The wide form of a computation of numbers, such as a reducer.
+    fn body(&mut self, computation: ComputationId) -> Option<ComputationId> {
+        if let Some(&body) = self.bodies.get(&computation) {
+            return body;
+        }
+        let computes_numbers = self.module.instructions_of(computation).all(|(_, instruction)| {
+            instruction.op.is_elementwise()
+                || matches!(
+                    instruction.op,
+                    Op::Parameter { .. } | Op::Tuple | Op::Broadcast { .. } | Op::Constant(_)
+                )
+        });
+        let body = computes_numbers.then(|| {
+            let name = self.names.fresh(&self.module.computations[computation].name.clone());
+            let body = self.module.clone_computation(computation, name);
+            self.widen_body(body);
+            body
+        });
+        self.bodies.insert(computation, body);
+        body
+    }
+}
+
+/// Operations that XLA has for every type, or that touch no numbers.
+fn is_kept(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Parameter { .. }
+            | Op::Constant(_)
+            | Op::Tuple
+            | Op::GetTupleElement { .. }
+            | Op::Convert
+            | Op::BitcastConvert
+            | Op::Bitcast
+            | Op::Call { .. }
+            | Op::While
+            | Op::Conditional
+            | Op::Fusion(_)
+            | Op::CustomCall(_)
+            | Op::OptimizationBarrier
+            | Op::Binary(BinaryOp::ShiftRightLogical | BinaryOp::ShiftRightArithmetic)
+            | Op::Unary(UnaryOp::CountLeadingZeros)
+            | Op::DynamicUpdateSlice
+            | Op::CopyStart { .. }
+            | Op::CopyDone
+            | Op::AsyncStart(_)
+            | Op::AsyncUpdate(_)
+            | Op::AsyncDone(_)
+    ) || op.collective().is_some()
+}
+
+/// A shape with narrow floats widened; `None` where it has none.
+fn wide_shape(shape: &Shape) -> Option<Shape> {
+    match shape {
+        Shape::Array(array) => {
+            let mut wide = array.clone();
+            wide.element_type = wide_type(array.element_type)?;
+            Some(Shape::Array(wide))
+        }
+        Shape::Tuple(elements) => {
+            let wide: Vec<Option<Shape>> = elements.iter().map(wide_shape).collect();
+            let is_any = wide.iter().any(Option::is_some);
+            let parts = wide.into_iter().zip(elements.iter());
+            is_any
+                .then(|| Shape::Tuple(parts.map(|(wide, old)| wide.unwrap_or_else(|| old.clone())).collect()))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,94 @@
+//! `gemm-workspace`: what a library has for itself while it multiplies.
+//!
+//! ```text
+//!   d = c64[8,8] dot(x, y)      =>      t = (c64[8,8], u8[4194304]) fusion(x, y), calls={dot, and zeros}
+//!                                       d = c64[8,8] get-tuple-element(t), index=0
+//! ```
+//!
+//! XLA's GPU compiler generates kernels for products of real numbers, and leaves those of complex ones to cuBLAS, whose call
+//! writes a second result that nobody reads (seen on jaxlib 0.10.2). Left alone: what a fusion computes. *Changed* means that
+//! there was a product of complex numbers.
+
+use memplan_ir::{
+    ElementType, Fusion, FusionKind, Instruction, InstructionId, Module, Names, Op, Operands, Shape,
+};
+use memplan_memory::Bytes;
+use memplan_rewriter::{Context, Outcome, Pass, PassError, Scalar, call_graph};
+use smallvec::SmallVec;
+
+/// The pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct GemmWorkspace {
+    /// Bytes for each call; `None` for those of the built-in compiler that runs the pass.
+    pub bytes: Option<Bytes>,
+}
+
+/// The pass with the bytes of the built-in compiler.
+pub const GEMM_WORKSPACE: GemmWorkspace = GemmWorkspace { bytes: None };
+
+impl Pass for GemmWorkspace {
+    fn name(&self) -> &'static str {
+        "gemm-workspace"
+    }
+
+    fn description(&self) -> &'static str {
+        "give cuBLAS memory of its own for products of complex numbers, as XLA's GPU compiler does"
+    }
+
+    fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
+        let bytes = self.bytes.unwrap_or_else(|| super::built_in(|compiler| compiler.gemm_workspace));
+        let computations = call_graph(module, self.name())?.sequential().to_vec();
+        let mut names = Names::new(module);
+        let mut changed = false;
+        for computation in computations {
+            module.edit_in_order(computation, |module, id| {
+                if is_for_library(module, id) {
+                    call_library(module, id, bytes, &mut names);
+                    changed = true;
+                }
+                module.list(id);
+            });
+        }
+        Ok(changed.into())
+    }
+}
+
+fn is_for_library(module: &Module, id: InstructionId) -> bool {
+    let is_complex = module.shape(id).as_array().is_some_and(|array| array.element_type.is_complex());
+    matches!(module.instructions[id].op, Op::Dot(_)) && is_complex
+}
+
+/// Puts a kernel of two results before a product, which becomes the first of them.
+fn call_library(module: &mut Module, id: InstructionId, workspace: Bytes, names: &mut Names) {
+    let dot = module.instructions[id].clone();
+    let fused = module.add_computation(names.fresh("fused_gemm"));
+    module.computations[fused].execution_thread = module.computations[dot.parent].execution_thread.clone();
+    let mut add = |module: &mut Module, op: Op, operands: &[InstructionId], shape: Shape| {
+        let shape = module.intern(shape);
+        let name = names.fresh(op.opcode().into());
+        module.add_instruction(Instruction::new(name, shape, op, operands.iter().copied(), fused))
+    };
+    let mut inner = Vec::new();
+    for (number, &operand) in (0..).zip(&dot.operands) {
+        let shape = module.shape(operand).clone();
+        inner.push(add(module, Op::Parameter { number }, &[], shape));
+    }
+    module.computations[fused].parameters.extend(inner.iter().copied());
+    let product = module.shape(id).clone();
+    let bytes = Shape::array(ElementType::U8, [workspace.0 as i64]);
+    let multiplied = add(module, dot.op.clone(), &inner, product.clone());
+    let zero = Scalar::integer(ElementType::U8, 0).literal();
+    let zero = add(module, Op::Constant(zero), &[], Shape::scalar(ElementType::U8));
+    let zeros = add(module, Op::Broadcast { dimensions: Default::default() }, &[zero], bytes.clone());
+    let both = Shape::Tuple([product, bytes].into_iter().collect());
+    let root = add(module, Op::Tuple, &[multiplied, zeros], both.clone());
+    module.computations[fused].root = root;
+    let both = module.intern(both);
+    let op = Op::Fusion(Box::new(Fusion { kind: FusionKind::Custom, output_operand_aliasing: Vec::new() }));
+    let call = module.add_beside(id, names.fresh("gemm_fusion"), both, op, dot.operands.iter().copied());
+    module.instructions[call].called = SmallVec::from_iter([fused]);
+    let element = &mut module.instructions[id];
+    element.op = Op::GetTupleElement { index: 0 };
+    element.operands = Operands::from_iter([call]);
+    element.backend_config = None;
+}

@@ -1,0 +1,229 @@
+//! `instruction-fusion`: fusion as XLA's CPU compiler does it, edge by edge.
+//!
+//! ```text
+//!   e = exponential(x)     is kept: expensive, and read twice
+//!   m = multiply(e, y)     is kept: read by a dot
+//!   a = add(m, z)       =>   a = fusion(e, y, z), calls={ m = multiply(e, y); ROOT a = add(m, z) }
+//!   d = dot(m, w)            d = dot(m, w)
+//! ```
+//!
+//! Consumers take in their operands, from the last instruction to the first. What is cheap goes into one consumer even if
+//! it is kept for another, so that the arrays it is made from live on: that is what memplan's own fusion, in which all
+//! consumers take an operand or none, would not do, and why this pass exists. Limits of code ([`indexing`]), and of reading
+//! more than before ([`unfusible`]), end it.
+//!
+//! Left alone: computations that are not part of the control flow, fusions that are there, and what others wait for.
+//! *Changed* means that there is a new fusion.
+
+mod indexing;
+mod rules;
+mod unfusible;
+
+use std::collections::BinaryHeap;
+
+use cranelift_entity::{EntitySet, SecondaryMap};
+use memplan_ir::{ComputationId, FusionKind, InstructionId, Module, Op, Users};
+use memplan_memory::{InstructionFusionRules, Target};
+use memplan_rewriter::{Context, Outcome, Pass, PassError, call_graph, cost};
+use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
+
+use super::fusions::{self, Group, post_order};
+use indexing::Indexing;
+
+/// The pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct InstructionFusion {
+    /// What is taken in; `None` for those of the built-in compiler that runs the pass.
+    pub rules: Option<InstructionFusionRules>,
+}
+
+/// The pass with the rules of the built-in compiler.
+pub const INSTRUCTION_FUSION: InstructionFusion = InstructionFusion { rules: None };
+
+impl Pass for InstructionFusion {
+    fn name(&self) -> &'static str {
+        "instruction-fusion"
+    }
+
+    fn description(&self) -> &'static str {
+        "fuse operands into their consumers one by one, as XLA's CPU compiler does"
+    }
+
+    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
+        let rules = self.rules.unwrap_or_else(|| super::built_in(|compiler| compiler.instruction_fusion));
+        let graph = call_graph(module, self.name())?;
+        let users = Users::new(module);
+        let mut groups = Vec::new();
+        for &computation in graph.sequential() {
+            groups.extend(Fuser::new(module, context.target, &rules, &users, computation).groups());
+        }
+        fusions::fuse(module, context, &groups, FusionKind::Loop).map(Outcome::from)
+    }
+}
+
+/// Operands of an instruction, each once, without constants that are part of the code.
+type Arrays = SmallVec<[InstructionId; 4]>;
+
+/// One computation.
+struct Fuser<'a> {
+    module: &'a Module,
+    target: &'a Target,
+    rules: &'a InstructionFusionRules,
+    users: &'a Users,
+    root: InstructionId,
+    order: Vec<InstructionId>,
+    /// The place of an instruction in `order`.
+    positions: SecondaryMap<InstructionId, u32>,
+    /// How many instructions and kernels read an array.
+    n_users: SecondaryMap<InstructionId, u32>,
+    /// How many instructions read it, those in kernels counted for each.
+    n_readers: SecondaryMap<InstructionId, u32>,
+    /// Instructions that others must run after.
+    is_awaited: EntitySet<InstructionId>,
+    /// What must not be computed in some consumers only.
+    is_unfusible: EntitySet<InstructionId>,
+    /// What nobody reads any more.
+    is_dead: EntitySet<InstructionId>,
+    /// How many instructions may still be duplicated.
+    growth: usize,
+}
+
+/// An instruction, and what has been fused into it.
+struct Kernel {
+    root: InstructionId,
+    members: Vec<InstructionId>,
+    /// What the members read that is not among them.
+    operands: FxHashSet<InstructionId>,
+    /// Of the operands, those of which an element may be read several times.
+    reused: FxHashSet<InstructionId>,
+    n_reductions: usize,
+    indexing: Indexing,
+}
+
+impl<'a> Fuser<'a> {
+    fn new(
+        module: &'a Module,
+        target: &'a Target,
+        rules: &'a InstructionFusionRules,
+        users: &'a Users,
+        computation: ComputationId,
+    ) -> Fuser<'a> {
+        let order = post_order(module, computation);
+        let mut fuser = Fuser {
+            module,
+            target,
+            rules,
+            users,
+            root: module.computations[computation].root,
+            growth: rules.max_duplication.saturating_mul(order.len()),
+            order,
+            positions: SecondaryMap::new(),
+            n_users: SecondaryMap::new(),
+            n_readers: SecondaryMap::new(),
+            is_awaited: EntitySet::new(),
+            is_unfusible: EntitySet::new(),
+            is_dead: EntitySet::new(),
+        };
+        for (position, &id) in fuser.order.iter().enumerate() {
+            fuser.positions[id] = position as u32;
+            fuser.n_users[id] = users.of(id).len() as u32;
+            fuser.n_readers[id] = fuser.n_users[id];
+            let awaited = &module.instructions[id].control_predecessors;
+            awaited.iter().for_each(|&before| _ = fuser.is_awaited.insert(before));
+        }
+        fuser.is_unfusible = unfusible::unfusible(&fuser);
+        fuser
+    }
+
+    /// Kernels of two instructions or more, first in the text first.
+    fn groups(mut self) -> Vec<Group> {
+        let mut groups = Vec::new();
+        for at in (0..self.order.len()).rev() {
+            let id = self.order[at];
+            if self.is_dead.contains(id) || !self.may_consume(id) {
+                continue;
+            }
+            let mut members = self.fuse(id).members;
+            if members.len() > 1 {
+                members.sort_unstable_by_key(|&id| std::cmp::Reverse(self.positions[id]));
+                groups.push(Group { root: id, members });
+            }
+        }
+        groups.reverse();
+        groups
+    }
+
+    /// Takes operands into an instruction, last in the order first: whoever else in the kernel reads one has then been
+    /// decided about.
+    fn fuse(&mut self, root: InstructionId) -> Kernel {
+        let mut kernel = self.kernel(root);
+        let mut open: BinaryHeap<(u32, InstructionId)> =
+            kernel.operands.iter().map(|&id| (self.positions[id], id)).collect();
+        while let Some((_, id)) = open.pop() {
+            if self.is_unfusible.contains(id) || !self.may_fuse(id, &kernel) {
+                continue;
+            }
+            for operand in self.take(id, &mut kernel) {
+                open.push((self.positions[operand], operand));
+            }
+        }
+        kernel
+    }
+
+    fn kernel(&self, root: InstructionId) -> Kernel {
+        let operands = self.arrays(root);
+        let reused = operands.iter().copied().filter(|&operand| rules::reuses(self.module, root, operand));
+        Kernel {
+            root,
+            members: vec![root],
+            reused: reused.collect(),
+            n_reductions: usize::from(self.is_reduction(root)),
+            indexing: Indexing::new(self.module, root, &operands),
+            operands: operands.into_iter().collect(),
+        }
+    }
+
+    /// Computes an instruction in a kernel that reads it. Hands back what the kernel did not read before.
+    fn take(&mut self, id: InstructionId, kernel: &mut Kernel) -> Arrays {
+        let operands = self.arrays(id);
+        kernel.members.push(id);
+        kernel.n_reductions += usize::from(self.is_reduction(id));
+        kernel.indexing.add(self.module, id, &operands);
+        kernel.operands.remove(&id);
+        let is_reused = kernel.reused.remove(&id);
+        let reused = |&operand: &InstructionId| is_reused || rules::reuses(self.module, id, operand);
+        kernel.reused.extend(operands.iter().copied().filter(reused));
+        self.n_users[id] -= 1;
+        let dies = self.n_users[id] == 0;
+        if dies {
+            self.is_dead.insert(id);
+        } else {
+            self.growth = self.growth.saturating_sub(1);
+        }
+        let mut new = Arrays::new();
+        for operand in operands {
+            let is_new = kernel.operands.insert(operand);
+            self.n_users[operand] += u32::from(is_new);
+            self.n_users[operand] -= u32::from(dies);
+            self.n_readers[operand] += u32::from(!dies);
+            if is_new {
+                new.push(operand);
+            }
+        }
+        new
+    }
+
+    fn is_reduction(&self, id: InstructionId) -> bool {
+        matches!(self.module.instructions[id].op, Op::Reduce { .. })
+    }
+
+    fn arrays(&self, id: InstructionId) -> Arrays {
+        let operands = self.module.instructions[id].operands.iter().copied();
+        let mut arrays: Arrays =
+            operands.filter(|&operand| !cost::is_embedded(self.module, self.target, operand)).collect();
+        arrays.sort_unstable();
+        arrays.dedup();
+        arrays
+    }
+}

@@ -1,0 +1,67 @@
+//! What XLA's compilers do to programs and memplan does not: rewrites that only an estimate of XLA runs.
+//!
+//! Each keeps what a program means, but not what it needs: numbers in a wider or narrower type, values computed long before they are
+//! used, operands that only make a library's work easier. They have the names of XLA's passes, and a compiler's file says
+//! which of them it runs, and with which numbers.
+
+mod bfloat16_propagation;
+mod change_op_data_type;
+mod convolution_canonicalization;
+mod convolution_padding;
+mod copy_fusion;
+mod divisor_reciprocal;
+mod dot_decomposer;
+mod float_normalization;
+mod fully_shard;
+mod fusions;
+mod gemm_workspace;
+mod instruction_fusion;
+mod library_call_layouts;
+mod library_fusion;
+mod reduce_window_rewriter;
+mod reshape_decomposer;
+mod reshapes_by_rows;
+mod result_layouts;
+mod select_and_scatter_expander;
+mod sort_iota_fusion;
+mod splitk_rewriter;
+mod spmd_partitioner;
+mod stable_sort_expander;
+mod transposed_state;
+mod tree_reduction_rewriter;
+mod triangular_solve_layouts;
+mod windows_outside_lanes;
+
+pub use bfloat16_propagation::BFLOAT16_PROPAGATION;
+pub use change_op_data_type::CHANGE_OP_DATA_TYPE;
+pub use convolution_canonicalization::{CONVOLUTION_CANONICALIZATION, CONVOLUTION_LAYOUTS};
+pub use convolution_padding::CONVOLUTION_PADDING_LEGALIZATION;
+pub use copy_fusion::COPY_FUSION;
+pub use divisor_reciprocal::DIVISOR_RECIPROCAL;
+pub use dot_decomposer::{DOT_DECOMPOSER, TRANSPOSE_FOLDING};
+pub use float_normalization::FLOAT_NORMALIZATION;
+pub use fully_shard::{FullySharded, fully_shard};
+pub use gemm_workspace::{GEMM_WORKSPACE, GemmWorkspace};
+pub use instruction_fusion::{INSTRUCTION_FUSION, InstructionFusion};
+pub use library_call_layouts::LIBRARY_CALL_LAYOUTS;
+pub use library_fusion::{LIBRARY_FUSION, LibraryFusion};
+pub use reduce_window_rewriter::REDUCE_WINDOW_REWRITER;
+pub use reshape_decomposer::{RESHAPE_DECOMPOSER, RESHAPE_DECOMPOSER_OF_RESULTS};
+pub use reshapes_by_rows::RESHAPES_BY_ROWS;
+pub use result_layouts::DEFAULT_RESULT_LAYOUTS;
+pub use select_and_scatter_expander::SELECT_AND_SCATTER_EXPANDER;
+pub use sort_iota_fusion::SORT_IOTA_FUSION;
+pub use splitk_rewriter::{SPLITK_REWRITER, SplitkRewriter};
+pub use spmd_partitioner::partition;
+pub use stable_sort_expander::STABLE_SORT_EXPANDER;
+pub use transposed_state::TRANSPOSED_STATE;
+pub use tree_reduction_rewriter::TREE_REDUCTION_REWRITER;
+pub use triangular_solve_layouts::TRIANGULAR_SOLVE_LAYOUTS;
+pub use windows_outside_lanes::WINDOWS_OUTSIDE_LANES;
+
+use memplan_memory::Compiler;
+
+/// The rules of the first built-in compiler that has some.
+fn built_in<T>(of: impl Fn(&Compiler) -> Option<T>) -> T {
+    Compiler::built_in().iter().find_map(of).expect("a built-in compiler runs the pass")
+}

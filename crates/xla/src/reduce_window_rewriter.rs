@@ -1,0 +1,213 @@
+//! `reduce-window-rewriter`: sums of all elements so far as trees of short ones.
+//!
+//! ```text
+//!   s = f32[8,1024] reduce-window(x, 0), window={size=1x1024 pad=0_0x1023_0}, to_apply=add
+//!      =>
+//!   r = f32[8,64,16] reshape(x)
+//!   w = f32[8,64,16] reduce-window(r, 0), window={size=1x1x16 pad=0_0x0_0x15_0}, to_apply=add     within each row
+//!   l = f32[8,64] reshape(slice(w))                                                               the last of each row
+//!   b = f32[8,64] the sums of all rows before, in the same way
+//!   s = f32[8,1024] reshape(add(broadcast(b), w))
+//! ```
+//!
+//! So XLA does where a window is as long as what it moves over and meets one more element with each step (seen on jaxlib 0.10.2:
+//! rows of 16 on CPUs and GPUs). The dimension becomes the last one first, by transposes.
+//!
+//! Left alone: sums of no more than a row, several arrays at once, and reducers that do more than compute numbers. *Changed*
+//! means that there was such a sum.
+
+use memplan_ir::{
+    ComputationId, Dimensions, InstructionId, Literal, Module, Op, PaddingDimension, Shape, SliceDimension,
+    Window, WindowDimension,
+};
+use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+/// The pass.
+pub const REDUCE_WINDOW_REWRITER: PassFn = PassFn {
+    name: "reduce-window-rewriter",
+    description: "make trees of sums of all elements so far, as XLA does",
+    run,
+};
+
+/// Elements that are summed up one after the other, which XLA's CPU and GPU compilers both set.
+const ROW: i64 = 16;
+
+fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let mut rewriter = Rewriter::new(module);
+    rewriter.sweep(|r, id| match r.op(id) {
+        Op::ReduceWindow(window) => {
+            let (dimension, backward) = running_dimension(r, id, window)?;
+            rewrite(r, id, dimension, backward)
+        }
+        _ => None,
+    });
+    Ok(rewriter.finish())
+}
+
+/// The only dimension along which a window meets one more element with each step, and whether it does so from the end.
+fn running_dimension(r: &Rewriter<'_>, id: InstructionId, window: &Window) -> Option<(usize, bool)> {
+    let extents = &r.array(r.operand(id, 0))?.dimensions;
+    let is_trivial = |d: &WindowDimension| {
+        *d == WindowDimension { size: 1, stride: 1, padding_low: 0, padding_high: 0, ..*d } && is_dense(d)
+    };
+    let mut moving = window.dimensions.iter().enumerate().filter(|(_, d)| !is_trivial(d));
+    let (at, d) = moving.next()?;
+    let extent = extents[at];
+    let is_alone = moving.next().is_none() && is_dense(d) && d.stride == 1 && d.size == extent;
+    match (d.padding_low, d.padding_high) {
+        _ if !is_alone || extent <= ROW => None,
+        (low, 0) if low == extent - 1 => Some((at, false)),
+        (0, high) if high == extent - 1 => Some((at, true)),
+        _ => None,
+    }
+}
+
+fn is_dense(d: &WindowDimension) -> bool {
+    d.window_dilation == 1 && d.base_dilation == 1 && !d.window_reversal
+}
+
+fn rewrite(
+    r: &mut Rewriter<'_>,
+    id: InstructionId,
+    dimension: usize,
+    backward: bool,
+) -> Option<InstructionId> {
+    let &[operand, initial] = r.operands(id) else { return None };
+    let reducer = r.get(id).called[0];
+    let computes_numbers = r.module().instructions_of(reducer).all(|(_, instruction)| {
+        instruction.op.is_elementwise() || matches!(instruction.op, Op::Parameter { .. } | Op::Constant(_))
+    });
+    let rank = r.array(operand)?.dimensions.len();
+    if !computes_numbers || r.array(id)?.element_type != r.array(operand)?.element_type {
+        return None;
+    }
+    let mut order: Dimensions = (0..rank as i64).collect();
+    order.swap(dimension, rank - 1);
+    let running = Running { reducer, initial, backward };
+    let along = r.transpose(operand, &order)?;
+    let sums = running.sums(r, along, false);
+    r.transpose(sums, &order)
+}
+
+/// What is summed up over the last dimension, and from which end.
+struct Running {
+    reducer: ComputationId,
+    initial: InstructionId,
+    backward: bool,
+}
+
+impl Running {
+    /// The sums of all elements up to each one, or with `exclusive` of those before it. As deep as the logarithm of the extent.
+    fn sums(&self, r: &mut Rewriter<'_>, x: InstructionId, exclusive: bool) -> InstructionId {
+        let array = r.array(x).expect("arrays are summed up").clone();
+        let (extent, outer) = array.dimensions.split_last().expect("there is a dimension to sum up");
+        let (extent, outer) = (*extent, outer.to_vec());
+        if extent <= ROW {
+            return self.sums_one_by_one(r, x, exclusive);
+        }
+        let shape = |extents: &[i64]| Shape::array(array.element_type, [&outer[..], extents].concat());
+        let n_rows = (extent - 1) / ROW + 1;
+        let padded = self.padded(r, x, n_rows * ROW - extent, 0);
+        let rows = r.emit(Op::Reshape { inferred_dimension: None }, [padded], shape(&[n_rows, ROW]));
+        let within = self.sums_one_by_one(r, rows, false);
+        let last = if self.backward { 0 } else { ROW - 1 };
+        let totals = sliced(r, within, last, last + 1);
+        let totals = r.emit(Op::Reshape { inferred_dimension: None }, [totals], shape(&[n_rows]));
+        let before = self.sums(r, totals, true);
+        let dimensions: Dimensions = (0..=outer.len() as i64).collect();
+        let before = r.emit(Op::Broadcast { dimensions }, [before], shape(&[n_rows, ROW]));
+        let sums = self.combined(r, before, within);
+        let sums = r.emit(Op::Reshape { inferred_dimension: None }, [sums], shape(&[n_rows * ROW]));
+        let (start, limit) = if self.backward { (n_rows * ROW - extent, n_rows * ROW) } else { (0, extent) };
+        let sums = sliced(r, sums, start, limit);
+        if exclusive { self.padded(r, sums, -1, 1) } else { sums }
+    }
+
+    /// As [`Running::sums`], by one window.
+    fn sums_one_by_one(&self, r: &mut Rewriter<'_>, x: InstructionId, exclusive: bool) -> InstructionId {
+        let array = r.array(x).expect("arrays are summed up").clone();
+        let extent = *array.dimensions.last().expect("there is a dimension to sum up");
+        let trivial = WindowDimension {
+            size: 1,
+            stride: 1,
+            padding_low: 0,
+            padding_high: 0,
+            window_dilation: 1,
+            base_dilation: 1,
+            window_reversal: false,
+        };
+        let (mut before, mut after) = if exclusive { (extent, -1) } else { (extent - 1, 0) };
+        if self.backward {
+            std::mem::swap(&mut before, &mut after);
+        }
+        let mut dimensions: SmallVec<[WindowDimension; 4]> =
+            SmallVec::from_elem(trivial, array.dimensions.len() - 1);
+        dimensions.push(WindowDimension {
+            size: extent,
+            padding_low: before,
+            padding_high: after,
+            ..trivial
+        });
+        let shape = Shape::array(array.element_type, array.dimensions);
+        let window = Op::ReduceWindow(Box::new(Window { dimensions }));
+        r.emit_call(window, [x, self.initial], [self.reducer], shape)
+    }
+
+    /// The last dimension with so many more elements where sums end, and where they begin.
+    fn padded(&self, r: &mut Rewriter<'_>, x: InstructionId, end: i64, begin: i64) -> InstructionId {
+        if (end, begin) == (0, 0) {
+            return x;
+        }
+        let mut array = r.array(x).expect("arrays are summed up").clone();
+        let mut dimensions: SmallVec<[PaddingDimension; 2]> =
+            SmallVec::from_elem(PaddingDimension::default(), array.dimensions.len());
+        let last = dimensions.last_mut().expect("there is a dimension to sum up");
+        (last.low, last.high) = if self.backward { (end, begin) } else { (begin, end) };
+        *array.dimensions.last_mut().expect("there is a dimension to sum up") += end + begin;
+        let shape = Shape::array(array.element_type, array.dimensions);
+        r.emit(Op::Pad { dimensions }, [x, self.initial], shape)
+    }
+
+    /// What the reducer makes of two arrays, element for element.
+    fn combined(&self, r: &mut Rewriter<'_>, left: InstructionId, right: InstructionId) -> InstructionId {
+        let extents = r.dimensions(left).expect("arrays are summed up");
+        let mut values: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
+        for id in r.live_instructions_of(self.reducer) {
+            let value = match r.op(id).clone() {
+                Op::Parameter { number } => [left, right][number as usize],
+                Op::Constant(literal) => constant(r, literal, &extents),
+                op => {
+                    let operands: Vec<InstructionId> =
+                        r.operands(id).iter().map(|operand| values[operand]).collect();
+                    let element_type = r.element_type(id).expect("numbers are computed");
+                    r.emit(op, operands, Shape::array(element_type, extents.iter().copied()))
+                }
+            };
+            values.insert(id, value);
+        }
+        let root = r.root_of(self.reducer);
+        values[&root]
+    }
+}
+
+fn constant(r: &mut Rewriter<'_>, literal: Literal, extents: &[i64]) -> InstructionId {
+    let scalar = r.constant(literal);
+    r.broadcast_scalar(scalar, extents)
+}
+
+/// A part of the last dimension.
+fn sliced(r: &mut Rewriter<'_>, x: InstructionId, start: i64, limit: i64) -> InstructionId {
+    let mut array = r.array(x).expect("arrays are sliced").clone();
+    let whole = array.dimensions.iter().map(|&limit| SliceDimension { start: 0, limit, stride: 1 });
+    let mut dimensions: SmallVec<[SliceDimension; 2]> = whole.collect();
+    let last = array.dimensions.last_mut().expect("there is a dimension to slice");
+    if (start, limit) == (0, *last) {
+        return x;
+    }
+    *last = limit - start;
+    *dimensions.last_mut().expect("as many as the array has") = SliceDimension { start, limit, stride: 1 };
+    let shape = Shape::array(array.element_type, array.dimensions);
+    r.emit(Op::Slice { dimensions }, [x], shape)
+}

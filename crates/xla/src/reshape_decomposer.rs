@@ -1,0 +1,43 @@
+//! `reshape-decomposer`: reshapes and transposes that move nothing, as bitcasts.
+//!
+//! ```text
+//!   f32[6]{0} reshape(f32[2,3]{1,0} x)      =>     f32[6]{0} bitcast(x)
+//! ```
+//!
+//! Fusion of XLA asks what an operation is called: a bitcast costs nothing, but a transpose is computed. Left alone:
+//! programs whose layouts are not assigned yet. *Changed* means that there is a new bitcast.
+
+use memplan_ir::{InstructionId, Module, Op, layouts_agree};
+use memplan_rewriter::{Context, PassError, PassFn, cost};
+
+/// The pass.
+pub const RESHAPE_DECOMPOSER: PassFn = PassFn {
+    name: "reshape-decomposer",
+    description: "call reshapes and transposes that move no bytes bitcasts, as XLA does before it fuses",
+    run,
+};
+
+/// The same for what a program or a computation results in.
+pub const RESHAPE_DECOMPOSER_OF_RESULTS: PassFn = PassFn {
+    name: "reshape-decomposer-of-results",
+    description: "call reshapes bitcasts where they move no bytes and make a result, as XLA does before it fuses",
+    run: run_on_results,
+};
+
+fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    if !layouts_agree(module) {
+        return Ok(false);
+    }
+    let views: Vec<InstructionId> =
+        module.instructions.keys().filter(|&id| cost::moves_no_bytes(module, id)).collect();
+    views.iter().for_each(|&id| module.instructions[id].op = Op::Bitcast);
+    Ok(!views.is_empty())
+}
+
+/// Kernels know reshapes within; what is handed on as it is needs none.
+fn run_on_results(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let roots = module.computations.values().map(|computation| computation.root);
+    let views: Vec<InstructionId> = roots.filter(|&id| cost::moves_no_bytes(module, id)).collect();
+    views.iter().for_each(|&id| module.instructions[id].op = Op::Bitcast);
+    Ok(!views.is_empty())
+}

@@ -1,0 +1,101 @@
+//! `reshapes-by-rows`: dimensions that a reshape merges or splits lie row after row, however much padding that takes.
+//!
+//! ```text
+//!                                                     c = f32[500,1000,3]{2,1,0:T(8,128)} copy(x)
+//!   r = f32[1500000]{0:T(1024)} reshape(x)        =>  r = f32[1500000]{0:T(1024)} reshape(c)
+//!   x: f32[500,1000,3]{0,1,2:T(8,128)}
+//! ```
+//!
+//! A reshape that is no view of its operand walks over the dimensions that become one, or that one becomes, in row-major order.
+//! Where the last of them is short and lies in lanes, 128 of those are taken for it: above, 6 MB become 256. A dimension
+//! that the reshape leaves alone may be in lanes instead. libtpu takes the order of dimensions in which operand and result take
+//! the fewest bytes together.
+//!
+//! Left alone: reshapes that need no more bytes than they have, those of more than [`MOST_RUNS`] runs of dimensions, and
+//! machines without tiles. *Changed* means that there is a new copy.
+
+use memplan_ir::{ArrayShape, InstructionId, Module, Names, Op, Shape, Users, copy_into};
+use memplan_memory::Target;
+use memplan_rewriter::views::{common_runs, unit_dimensions};
+use memplan_rewriter::{Context, PassError, PassFn, call_graph, cost};
+
+/// The pass.
+pub const RESHAPES_BY_ROWS: PassFn = PassFn {
+    name: "reshapes-by-rows",
+    description: "copy what is reshaped into an order of dimensions that reshapes read, as XLA's TPU compiler does",
+    run,
+};
+
+/// Most runs of dimensions whose orders are all tried.
+const MOST_RUNS: usize = 5;
+
+fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
+    let graph = call_graph(module, RESHAPES_BY_ROWS.name)?;
+    let users = Users::new(module);
+    let mut names = Names::new(module);
+    let mut changed = false;
+    for &computation in graph.sequential() {
+        module.edit_in_order(computation, |module, id| {
+            let [operand, result] = padded(module, id, context.target).unwrap_or_default();
+            changed |= operand.is_some() || result.is_some();
+            if let Some(padded) = operand {
+                let operand = module.instructions[id].operands[0];
+                module.instructions[id].operands[0] = copy_into(module, operand, padded, "rows", &mut names);
+            }
+            module.list(id);
+            if let Some(padded) = result {
+                let usual = module.shape(id).clone();
+                let padded = copy_into(module, id, padded, "rows", &mut names);
+                let back = copy_into(module, padded, usual, "rows", &mut names);
+                users.of(id).iter().for_each(|&user| module.replace_operand(user, id, back));
+                if module.computations[computation].root == id {
+                    module.computations[computation].root = back;
+                }
+            }
+        });
+    }
+    Ok(changed)
+}
+
+/// How the operand and the result of a reshape lie while it runs, where that takes more bytes than they take otherwise.
+fn padded(module: &Module, id: InstructionId, target: &Target) -> Option<[Option<Shape>; 2]> {
+    let instruction = &module.instructions[id];
+    let Op::Reshape { .. } = instruction.op else { return None };
+    let arrays = [instruction.operands[0], id].map(|id| module.shape(id).as_array());
+    let [Some(operand), Some(result)] = arrays else { return None };
+    let is_tiled = |array: &ArrayShape| array.layout.as_ref().is_some_and(|layout| !layout.tiles.is_empty());
+    if !is_tiled(operand) || !is_tiled(result) || cost::moves_no_bytes(module, id) {
+        return None;
+    }
+    let runs = common_runs(&operand.dimensions, &result.dimensions)?;
+    if runs.len() > MOST_RUNS {
+        return None;
+    }
+    let laid_out = |array: &ArrayShape, mut order: Vec<i64>| {
+        order.extend(unit_dimensions(array));
+        Shape::Array(ArrayShape { layout: Some(target.layout_with_order(array, &order)), ..array.clone() })
+    };
+    let ways = orders(runs.len()).into_iter().map(|order| {
+        let from = order.iter().flat_map(|&at| runs[at].0.iter().rev().copied());
+        let to = order.iter().flat_map(|&at| runs[at].1.iter().rev().copied());
+        [laid_out(operand, from.collect()), laid_out(result, to.collect())]
+    });
+    let bytes = |shape: &Shape| target.size_of(shape);
+    let [from, to] = ways.min_by_key(|[from, to]| bytes(from).saturating_add(bytes(to)))?;
+    let larger =
+        |way: Shape, array: &ArrayShape| (bytes(&way) > bytes(&Shape::Array(array.clone()))).then_some(way);
+    Some([larger(from, operand), larger(to, result)])
+}
+
+/// All orders of the numbers below `n`.
+fn orders(n: usize) -> Vec<Vec<usize>> {
+    let Some(last) = n.checked_sub(1) else { return vec![Vec::new()] };
+    let with_last = |order: Vec<usize>| {
+        (0..n).map(move |at| {
+            let mut order = order.clone();
+            order.insert(at, last);
+            order
+        })
+    };
+    orders(last).into_iter().flat_map(with_last).collect()
+}

@@ -1,0 +1,175 @@
+//! `select-and-scatter-expander`: gradients of pooling as a search for places and a scatter.
+//!
+//! ```text
+//!   g = f32[8,16] select-and-scatter(x, s, 0), window={size=2x2 stride=2x2}, select=ge, scatter=add
+//!      =>
+//!   i = s32[8,16] iota(), iota_dimension=0             j = s32[8,16] iota(), iota_dimension=1
+//!   w = (f32[4,8], s32[4,8], s32[4,8]) reduce-window(x, i, j, 0, -1, -1), to_apply=what is selected, and where it is
+//!   p = s32[32,2] reshape(concatenate(w#1, w#2))
+//!   u = f32[32,1,1] reshape(s)
+//!   g = f32[8,16] scatter(broadcast(0), p, u), to_apply=add
+//! ```
+//!
+//! So XLA's CPU and GPU compilers do (seen on jaxlib 0.10.2): a place takes four bytes for each dimension, and what is selected
+//! is made once more, though nobody reads it. Where no element was looked at yet, which the place -1 says, the other one is
+//! selected, so that padding never is.
+//!
+//! Left alone: selections that call computations. *Changed* means that there was one.
+
+use memplan_ir::{
+    ArrayShape, BinaryOp, ComparisonDirection, ComputationId, Dimensions, ElementType, Instruction,
+    InstructionId, Module, Op, ScatterDimensions, Shape, UnaryOp,
+};
+use memplan_rewriter::{Context, PassError, PassFn, Rewriter, Scalar};
+use rustc_hash::FxHashMap;
+
+/// The pass.
+pub const SELECT_AND_SCATTER_EXPANDER: PassFn = PassFn {
+    name: "select-and-scatter-expander",
+    description: "look for the places of gradients of pooling, and scatter, as XLA's CPU and GPU compilers do",
+    run,
+};
+
+/// What places are counted in.
+const PLACE: ElementType = ElementType::S32;
+
+fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let mut rewriter = Rewriter::new(module);
+    rewriter.sweep(|r, id| match r.op(id) {
+        Op::SelectAndScatter(_) => expand(r, id),
+        _ => None,
+    });
+    Ok(rewriter.finish())
+}
+
+fn expand(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+    let Op::SelectAndScatter(window) = r.op(id).clone() else { return None };
+    let (operand, source, initial) = (r.operand(id, 0), r.operand(id, 1), r.operand(id, 2));
+    let (select, combine) = (r.get(id).called[0], r.get(id).called[1]);
+    let (array, updates) = (r.array(operand)?.clone(), r.array(source)?.clone());
+    let result = Shape::Array(ArrayShape { layout: None, ..r.array(id)?.clone() });
+    if r.module().instructions_of(select).any(|(_, instruction)| !instruction.called.is_empty()) {
+        return None;
+    }
+    let rank = array.dimensions.len();
+    let places_in = |extents: &Dimensions| Shape::array(PLACE, extents.iter().copied());
+
+    let nowhere = r.splat_array(Scalar::integer(PLACE, -1), &[]);
+    let mut looked_at = vec![operand];
+    for dimension in 0..rank as i64 {
+        let shape = places_in(&array.dimensions);
+        looked_at.push(r.emit(Op::Iota { dimension }, [], shape));
+    }
+    looked_at.push(initial);
+    looked_at.extend(std::iter::repeat_n(nowhere, rank));
+    let selected = Shape::array(array.element_type, updates.dimensions.iter().copied());
+    let found = std::iter::once(selected).chain((0..rank).map(|_| places_in(&updates.dimensions)));
+    let found = Shape::Tuple(found.collect());
+    let selector = selector(r, select, array.element_type, rank);
+    let found = r.emit_call(Op::ReduceWindow(window), looked_at, [selector], found);
+
+    let count = updates.dimensions.iter().product::<i64>();
+    let column: Dimensions = updates.dimensions.iter().copied().chain([1]).collect();
+    let columns: Vec<InstructionId> = (1..=rank)
+        .map(|i| {
+            let element =
+                r.emit(Op::GetTupleElement { index: i as u32 }, [found], places_in(&updates.dimensions));
+            r.emit(Op::Reshape { inferred_dimension: None }, [element], places_in(&column))
+        })
+        .collect();
+    let side_by_side: Dimensions = updates.dimensions.iter().copied().chain([rank as i64]).collect();
+    let places = r.emit(Op::Concatenate { dimension: rank as i64 }, columns, places_in(&side_by_side));
+    let places =
+        r.emit(Op::Reshape { inferred_dimension: None }, [places], Shape::array(PLACE, [count, rank as i64]));
+    let elements = std::iter::once(count).chain(std::iter::repeat_n(1, rank));
+    let elements = Shape::array(updates.element_type, elements);
+    let elements = r.emit(Op::Reshape { inferred_dimension: None }, [source], elements);
+    let filled = r.broadcast_scalar(initial, &array.dimensions);
+    let dimensions = ScatterDimensions {
+        update_window_dims: (1..=rank as i64).collect(),
+        inserted_window_dims: Dimensions::new(),
+        scatter_dims_to_operand_dims: (0..rank as i64).collect(),
+        index_vector_dim: 1,
+        input_batching_dims: Dimensions::new(),
+        scatter_indices_batching_dims: Dimensions::new(),
+        indices_are_sorted: false,
+        unique_indices: false,
+    };
+    Some(r.emit_call(Op::Scatter(Box::new(dimensions)), [filled, places, elements], [combine], result))
+}
+
+/// A computation that takes two elements with their places, and hands on the one that is selected.
+fn selector(
+    r: &mut Rewriter<'_>,
+    select: ComputationId,
+    element_type: ElementType,
+    rank: usize,
+) -> ComputationId {
+    let computation = r.add_computation("selected", "");
+    let mut to = Body { r, computation };
+    let mut sides = [Vec::new(), Vec::new()];
+    for (side, parameters) in sides.iter_mut().enumerate() {
+        for i in 0..=rank {
+            let number = (side * (rank + 1) + i) as u32;
+            let of = if i == 0 { element_type } else { PLACE };
+            parameters.push(to.add(Op::Parameter { number }, &[], of));
+        }
+    }
+    let [left, right] = sides;
+    let nowhere = to.add(Op::Constant(Scalar::integer(PLACE, -1).literal()), &[], PLACE);
+    let is_selected = to.inline(select, [left[0], right[0]]);
+    let differs = || Op::Compare { direction: ComparisonDirection::Ne, comparison_type: None };
+    let is_somewhere =
+        [left[1], right[1]].map(|place| to.add(differs(), &[place, nowhere], ElementType::Pred));
+    let first = to.add(Op::Binary(BinaryOp::And), &[is_selected, is_somewhere[0]], ElementType::Pred);
+    let only = to.add(Op::Unary(UnaryOp::Not), &[is_somewhere[1]], ElementType::Pred);
+    let is_left = to.add(Op::Binary(BinaryOp::Or), &[first, only], ElementType::Pred);
+    let chosen: Vec<InstructionId> = (0..=rank)
+        .map(|i| {
+            let of = if i == 0 { element_type } else { PLACE };
+            to.add(Op::Select, &[is_left, left[i], right[i]], of)
+        })
+        .collect();
+    let shape = Shape::Tuple(chosen.iter().map(|&id| to.r.shape(id).clone()).collect());
+    let root = to.add_shaped(Op::Tuple, &chosen, shape);
+    r.set_root(computation, root);
+    computation
+}
+
+/// A computation of scalars under construction.
+struct Body<'r, 'm> {
+    r: &'r mut Rewriter<'m>,
+    computation: ComputationId,
+}
+
+impl Body<'_, '_> {
+    fn add(&mut self, op: Op, operands: &[InstructionId], of: ElementType) -> InstructionId {
+        self.add_shaped(op, operands, Shape::scalar(of))
+    }
+
+    fn add_shaped(&mut self, op: Op, operands: &[InstructionId], shape: Shape) -> InstructionId {
+        let name = self.r.fresh_name(op.opcode().into());
+        let shape = self.r.intern(shape);
+        let instruction = Instruction::new(name, shape, op, operands.iter().copied(), self.computation);
+        self.r.append(self.computation, instruction)
+    }
+
+    /// What another computation makes of two values.
+    fn inline(&mut self, computation: ComputationId, arguments: [InstructionId; 2]) -> InstructionId {
+        let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
+        for id in self.r.live_instructions_of(computation) {
+            let copy = match self.r.op(id).clone() {
+                Op::Parameter { number } => arguments[number as usize],
+                op => {
+                    let operands: Vec<InstructionId> =
+                        self.r.operands(id).iter().map(|operand| copies[operand]).collect();
+                    let shape = self.r.shape(id).clone();
+                    self.add_shaped(op, &operands, shape)
+                }
+            };
+            copies.insert(id, copy);
+        }
+        let root = self.r.root_of(computation);
+        copies[&root]
+    }
+}

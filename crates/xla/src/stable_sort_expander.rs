@@ -1,0 +1,109 @@
+//! `stable-sort-expander`: sorting that keeps the order of what is equal, by a sort that does not.
+//!
+//! ```text
+//!   s = f32[n] sort(x), is_stable=true      =>     i = s32[n] iota()
+//!                                                  t = (f32[n], s32[n]) sort(x, i), is_stable=true
+//!                                                  s = f32[n] get-tuple-element(t), index=0
+//! ```
+//!
+//! XLA's GPU compiler has no stable sort: it sorts the places along with the elements, as long as there is no operand of
+//! them yet, and lets them decide between equals. Here the comparator stays as it is, and with it `is_stable`; what counts
+//! is the array of places. Left alone: sorts with control dependencies. *Changed* means that a sort got one.
+
+use memplan_ir::{ArrayShape, ElementType, Instruction, InstructionId, Module, Names, Op, Shape};
+use memplan_rewriter::{Context, PassError, PassFn};
+use smallvec::SmallVec;
+
+/// The pass.
+pub const STABLE_SORT_EXPANDER: PassFn = PassFn {
+    name: "stable-sort-expander",
+    description: "sort places along with elements where equals keep their order, as XLA's GPU compiler does",
+    run,
+};
+
+fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let mut names = Names::new(module);
+    let mut changed = false;
+    for computation in module.computations.keys().collect::<Vec<_>>() {
+        if !module.instructions_of(computation).any(|(id, _)| lacks_places(module, id)) {
+            continue;
+        }
+        module.edit_in_order(computation, |module, id| match lacks_places(module, id) {
+            true => add_places(module, id, &mut names),
+            false => module.list(id),
+        });
+        changed = true;
+    }
+    if changed {
+        module.compact();
+    }
+    Ok(changed)
+}
+
+/// Whether an instruction is a stable sort without the places.
+fn lacks_places(module: &Module, id: InstructionId) -> bool {
+    let instruction = &module.instructions[id];
+    let Op::Sort { dimension, is_stable: true } = instruction.op else { return false };
+    let is_places = |operand: &InstructionId| {
+        let op = &module.instructions[*operand].op;
+        matches!(op, Op::Iota { dimension: along } if *along == dimension)
+    };
+    instruction.control_predecessors.is_empty() && !instruction.operands.iter().any(is_places)
+}
+
+/// Puts the sort of elements and places where the sort stood; the old instruction becomes what its readers expect.
+fn add_places(module: &mut Module, id: InstructionId, names: &mut Names) {
+    let sort = module.instructions[id].clone();
+    let Op::Sort { dimension, .. } = sort.op else { unreachable!("only sorts lack places") };
+    let keys = module.shape(sort.operands[0]).as_array().expect("arrays are sorted").clone();
+    let places = ArrayShape { element_type: ElementType::S32, ..keys };
+    let add = |module: &mut Module, name: Box<str>, shape: Shape, op: Op, operands: &[InstructionId]| {
+        let shape = module.intern(shape);
+        module.add_beside(id, name, shape, op, operands.iter().copied())
+    };
+    let iota = add(module, names.fresh("iota"), Shape::Array(places.clone()), Op::Iota { dimension }, &[]);
+    let mut operands = sort.operands.clone();
+    operands.push(iota);
+    let mut parts: Vec<Shape> = match module.shape(id).as_tuple() {
+        Some(parts) => parts.to_vec(),
+        None => vec![module.shape(id).clone()],
+    };
+    let results = parts.clone();
+    parts.push(Shape::Array(places));
+    let comparator = with_two_more(module, sort.called[0], sort.operands.len(), names);
+    let whole = add(module, names.fresh("sort"), Shape::Tuple(parts.into()), sort.op.clone(), &operands);
+    module.instructions[whole].called = SmallVec::from_iter([comparator]);
+    let elements: Vec<InstructionId> = (0..)
+        .zip(&results)
+        .map(|(index, shape)| {
+            let name = names.fresh("get-tuple-element");
+            add(module, name, shape.clone(), Op::GetTupleElement { index }, &[whole])
+        })
+        .collect();
+    let is_tuple = module.shape(id).is_tuple();
+    let old = &mut module.instructions[id];
+    old.called.clear();
+    (old.op, old.operands) = match is_tuple {
+        true => (Op::Tuple, elements.into_iter().collect()),
+        false => (Op::GetTupleElement { index: 0 }, SmallVec::from_iter([whole])),
+    };
+    module.list(id);
+}
+
+/// A comparator that is handed two places as well, and does not look at them.
+fn with_two_more(
+    module: &mut Module,
+    comparator: memplan_ir::ComputationId,
+    n_operands: usize,
+    names: &mut Names,
+) -> memplan_ir::ComputationId {
+    let name = names.fresh(&module.computations[comparator].name.clone());
+    let copy = module.clone_computation(comparator, name);
+    let shape = module.intern(Shape::scalar(ElementType::S32));
+    for number in [2 * n_operands, 2 * n_operands + 1] {
+        let op = Op::Parameter { number: number as u32 };
+        let place = module.add_instruction(Instruction::new(names.fresh("place"), shape, op, [], copy));
+        module.computations[copy].parameters.push(place);
+    }
+    copy
+}

@@ -1,0 +1,122 @@
+//! `transposed-state`: copies of values that are transposed views where loops or the caller take them.
+//!
+//! ```text
+//!   t = f32[8,4] transpose(x)              t = f32[8,4] transpose(x)
+//!   ROOT r = tuple(t)                =>    u = tuple(t)
+//!                                          g = f32[8,4] get-tuple-element(u), index=0
+//!                                          c = f32[8,4] copy(g)
+//!                                          ROOT r = tuple(c)
+//! ```
+//!
+//! XLA assigns layouts from the parameters on: a transpose is another view of the same bytes, and so is what is computed
+//! from it elementwise. Only where row-major order is called for are elements moved, by a copy that is fused with the
+//! transpose. For elements of tuples that are handed to a loop or to the caller it is not fused: the copy reads an element
+//! of the old tuple, and tuples are simplified only after fusion. Here layouts are row-major throughout, so this pass says
+//! what becomes of it: `tuple-simplifier` is to run after fusion.
+//!
+//! Left alone: results that are not tuples. *Changed* means that there is a new copy.
+
+use memplan_ir::{Instruction, InstructionId, Module, Names, Op, Shape};
+use memplan_rewriter::{Context, PassError, PassFn, cost};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// The pass.
+pub const TRANSPOSED_STATE: PassFn = PassFn {
+    name: "transposed-state",
+    description: "copy what stands transposed where loops or the caller take it, as XLA's CPU compiler does",
+    run,
+};
+
+fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let mut names = Names::new(module);
+    let handed_over = handed_over(module);
+    let mut changed = false;
+    for computation in module.computations.keys().collect::<Vec<_>>() {
+        let is_transposed = transposed(module, computation);
+        if is_transposed.is_empty() {
+            continue;
+        }
+        module.edit_in_order(computation, |module, id| {
+            if handed_over.contains(&id) {
+                changed |= copy_elements(module, id, &is_transposed, &mut names);
+            }
+            module.list(id);
+        });
+    }
+    if changed {
+        module.compact();
+    }
+    Ok(changed)
+}
+
+/// The tuples that loops and the caller take.
+fn handed_over(module: &Module) -> FxHashSet<InstructionId> {
+    let loops = module.instructions.values().filter(|instruction| matches!(instruction.op, Op::While));
+    let bodies = loops.clone().map(|instruction| module.computations[instruction.called[0]].root);
+    let states = loops.map(|instruction| instruction.operands[0]);
+    let all = bodies.chain(states).chain([module.entry_computation().root]);
+    all.filter(|&id| matches!(module.instructions[id].op, Op::Tuple)).collect()
+}
+
+/// The instructions of a computation whose elements stay where a transpose found them.
+fn transposed(module: &Module, computation: memplan_ir::ComputationId) -> FxHashSet<InstructionId> {
+    let mut found: FxHashSet<InstructionId> = FxHashSet::default();
+    for &id in &module.computations[computation].instructions {
+        let instruction = &module.instructions[id];
+        let is_transposed = match &instruction.op {
+            // Back again, or nothing to move.
+            Op::Transpose { .. } => {
+                !found.contains(&instruction.operands[0]) && !cost::moves_no_bytes(module, id)
+            }
+            op if op.is_elementwise() && !matches!(op, Op::Copy) => {
+                let has_no_order = |&&operand: &&InstructionId| match &module.instructions[operand].op {
+                    Op::Broadcast { dimensions } => dimensions.is_empty(),
+                    _ => module.shape(operand).as_array().is_some_and(|array| array.dimensions.is_empty()),
+                };
+                let mut ordered =
+                    instruction.operands.iter().filter(|operand| !has_no_order(operand)).peekable();
+                ordered.peek().is_some() && ordered.all(|operand| found.contains(operand))
+            }
+            _ => false,
+        };
+        if is_transposed {
+            found.insert(id);
+        }
+    }
+    found
+}
+
+/// Copies elements of a tuple that are transposed views. Says whether there were any.
+fn copy_elements(
+    module: &mut Module,
+    tuple: InstructionId,
+    is_transposed: &FxHashSet<InstructionId>,
+    names: &mut Names,
+) -> bool {
+    let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
+    for i in 0..module.instructions[tuple].operands.len() {
+        let element = module.instructions[tuple].operands[i];
+        if !is_transposed.contains(&element) {
+            continue;
+        }
+        let copy = match copies.get(&element) {
+            Some(&copy) => copy,
+            None => add_copy(module, element, names),
+        };
+        copies.insert(element, copy);
+        module.instructions[tuple].operands[i] = copy;
+    }
+    !copies.is_empty()
+}
+
+fn add_copy(module: &mut Module, element: InstructionId, names: &mut Names) -> InstructionId {
+    let Instruction { shape, parent, .. } = module.instructions[element];
+    let tuple = Shape::Tuple([module.shape(element).clone()].into());
+    let tuple = module.intern(tuple);
+    let tuple = Instruction::new(names.fresh("tuple"), tuple, Op::Tuple, [element], parent);
+    let tuple = module.add_instruction(tuple);
+    let get = Op::GetTupleElement { index: 0 };
+    let get = Instruction::new(names.fresh("get-tuple-element"), shape, get, [tuple], parent);
+    let get = module.add_instruction(get);
+    module.add_instruction(Instruction::new(names.fresh("copy"), shape, Op::Copy, [get], parent))
+}

@@ -1,0 +1,51 @@
+//! `triangular-solve-layouts`: matrices of triangular solves by columns, as LAPACK takes them.
+//!
+//! ```text
+//!   x = triangular-solve(a, b), left_side=true, lower=true
+//!      =>
+//!   at = transpose(a)
+//!   bt = transpose(b)
+//!   xt = triangular-solve(at, bt), left_side=false, lower=false
+//!   x = transpose(xt)
+//! ```
+//!
+//! XLA's CPU compiler calls LAPACK, its GPU compiler cuBLAS, and both libraries want columns (seen on jaxlib 0.10.2). A
+//! matrix by columns is its transpose by rows, so the same numbers are where the libraries have them. Left alone: solves
+//! from the right, which were turned already. *Changed* means that a solve was turned.
+
+use memplan_ir::{Dimensions, InstructionId, Module, Op};
+use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
+
+/// The pass.
+pub const TRIANGULAR_SOLVE_LAYOUTS: PassFn = PassFn {
+    name: "triangular-solve-layouts",
+    description: "hand matrices to triangular solves by columns, as XLA's CPU and GPU compilers do",
+    run,
+};
+
+fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let mut rewriter = Rewriter::new(module);
+    rewriter.sweep(|r, id| match r.op(id) {
+        Op::TriangularSolve(solve) if solve.left_side => turn(r, id),
+        _ => None,
+    });
+    Ok(rewriter.finish())
+}
+
+fn turn(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+    let Op::TriangularSolve(mut solve) = r.op(id).clone() else { return None };
+    (solve.left_side, solve.lower) = (!solve.left_side, !solve.lower);
+    let operands = [r.operand(id, 0), r.operand(id, 1)];
+    let operands = [transposed(r, operands[0])?, transposed(r, operands[1])?];
+    let shape = r.shape(operands[1]).clone();
+    let turned = r.emit(Op::TriangularSolve(solve), operands, shape);
+    transposed(r, turned)
+}
+
+/// Matrices with rows and columns exchanged.
+fn transposed(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+    let rank = r.array(id)?.rank();
+    let mut order: Dimensions = (0..rank as i64).collect();
+    order.swap(rank - 2, rank - 1);
+    r.transpose(id, &order)
+}
