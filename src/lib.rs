@@ -11,6 +11,7 @@
 //! | prove a plan right | [`check`](mod@check) |
 //! | run a module, also inside its plan | [`interp`] |
 //! | run single passes, or your own | [`passes`] |
+//! | write a pass | [`rewriter`] |
 //! | emit what a runtime loads | [`codegen`] |
 //! | plan a program of another IR | [`program`], and [`plan::place`] |
 //! | pack buffers of anything | [`pack`] |
@@ -61,4 +62,5 @@ pub use memplan_passes::LEGALIZE;
 pub use memplan_planner as plan;
 pub use memplan_pool as pool;
 pub use memplan_program as program;
+pub use memplan_rewriter as rewriter;
 pub use memplan_units as units;

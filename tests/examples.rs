@@ -51,6 +51,14 @@ fn examples_need() {
     assert!(count >= 8, "there are {count} examples");
 }
 
+#[path = "../examples/own_pass.rs"]
+mod own_pass;
+
+#[test]
+fn a_pass_of_another_crate_reports_and_fails() {
+    own_pass::main().unwrap();
+}
+
 #[path = "../examples/plan_other_ir.rs"]
 mod plan_other_ir;
 

@@ -5,7 +5,7 @@
 //! that nobody described does not compile. What attributes decide is asked of the [`Op`].
 //!
 //! Two lists of their own remain on purpose: the checker's, which shares nothing with what it checks, and those of
-//! `passes::xla`, which repeat what another compiler does.
+//! `memplan-xla`, which repeat what another compiler does.
 
 use strum::VariantArray;
 

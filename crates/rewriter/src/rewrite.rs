@@ -35,7 +35,47 @@ use crate::unshare::unshare_async;
 /// they work on stay far below; the bound keeps a pair of rules that undo each other from running forever.
 const MAX_GROWTH: usize = 16;
 
-/// A module under rewriting.
+/// A module under rewriting, by rules that say what replaces an instruction.
+///
+/// A rule looks at one instruction and at its operands, and returns what replaces the instruction: another one of the same
+/// computation, or a new one made with [`Rewriter::emit`]. [`Rewriter::sweep`] shows it every instruction, operands first;
+/// [`Rewriter::finish`] drops what nothing uses any more. A replacement has the shape of what it replaces, up to the layout;
+/// a new one gets the layout, too.
+///
+/// Parameters, instructions with side effects and both ends of control dependencies are *pinned*: rules see them, but what
+/// they return for them is ignored.
+///
+/// The module must be valid ([`memplan_ir::verify`]), and ids must be of this module: methods panic for others. Where
+/// nothing else is said, a method takes constant time.
+///
+/// ```
+/// use memplan_ir::{BinaryOp, Op};
+/// use memplan_rewriter::Rewriter;
+///
+/// let mut module = memplan_hlo::parse(
+///     "HloModule m
+///      ENTRY main {
+///        p = f32[8] parameter(0)
+///        two = f32[] constant(2)
+///        twos = f32[8] broadcast(two), dimensions={}
+///        ROOT r = f32[8] multiply(p, twos)
+///      }",
+/// )?;
+/// let mut rewriter = Rewriter::new(&mut module);
+/// // 2 x = x + x
+/// rewriter.sweep(|r, id| {
+///     let is_product = *r.op(id) == Op::Binary(BinaryOp::Multiply);
+///     if !is_product || !r.splat(r.operand(id, 1))?.is_value(2) {
+///         return None;
+///     }
+///     let (x, shape) = (r.operand(id, 0), r.shape(id).clone());
+///     Some(r.emit(Op::Binary(BinaryOp::Add), [x, x], shape))
+/// });
+/// assert!(rewriter.finish());
+/// // The constant and its broadcast are gone.
+/// assert_eq!(module.entry_computation().instructions.len(), 2);
+/// # Ok::<(), memplan_hlo::ParseError>(())
+/// ```
 pub struct Rewriter<'m> {
     module: &'m mut Module,
     /// What replaces an instruction.
@@ -57,7 +97,7 @@ pub struct Rewriter<'m> {
 }
 
 impl<'m> Rewriter<'m> {
-    /// Prepares to rewrite a module. Linear.
+    /// Prepares to rewrite a module. Linear in its instructions.
     pub fn new(module: &'m mut Module) -> Rewriter<'m> {
         let n = module.instructions.len();
         let mut rewriter = Rewriter {
@@ -80,7 +120,14 @@ impl<'m> Rewriter<'m> {
         rewriter
     }
 
-    /// Shows every live instruction to a rule, operands first, callees before callers.
+    /// Shows every live instruction to a rule, operands first, callees before callers. What the rule makes is shown to it
+    /// right afterwards. Linear in the instructions shown.
+    ///
+    /// When a rule has made more than sixteen instructions for each one of a computation, the rest of the computation stays
+    /// as it is.
+    ///
+    /// # Panics
+    /// In builds with debug assertions, when a rule makes instructions and then returns `None`.
     pub fn sweep(&mut self, mut rule: impl FnMut(&mut Rewriter<'m>, InstructionId) -> Option<InstructionId>) {
         // Computations that rules make are left for another sweep.
         for i in 0..self.module.computations.len() {
@@ -88,7 +135,10 @@ impl<'m> Rewriter<'m> {
         }
     }
 
-    /// As [`Rewriter::sweep`], for one computation.
+    /// As [`Rewriter::sweep`], for one computation. Those that it calls must have been swept before.
+    ///
+    /// # Panics
+    /// As [`Rewriter::sweep`].
     pub fn sweep_computation(
         &mut self,
         computation: ComputationId,
@@ -126,7 +176,8 @@ impl<'m> Rewriter<'m> {
         self.module.computations[computation].instructions = listed;
     }
 
-    /// Drops dead instructions and computations, orders the rest, and says whether anything was rewritten.
+    /// Drops dead instructions and computations, orders the rest, and says whether anything was rewritten. Ids of before
+    /// mean nothing afterwards. Linear in the instructions of the module, and nothing at all where nothing was rewritten.
     pub fn finish(mut self) -> bool {
         if self.changed {
             for i in 0..self.module.computations.len() {
@@ -193,30 +244,30 @@ impl<'m> Rewriter<'m> {
         self.array(id).map(|array| array.element_type)
     }
 
-    /// How often an instruction is used.
+    /// How often an instruction is an operand of live ones; one more for the root of a computation and for what is pinned.
     pub fn uses(&self, id: InstructionId) -> u32 {
         self.uses[id]
     }
 
-    /// The live instructions of a computation that was swept already, operands first, new ones included.
+    /// The live instructions of a computation that was swept already, operands first, new ones included. Linear in them.
     pub fn live_instructions_of(&mut self, computation: ComputationId) -> Vec<InstructionId> {
         self.rebuild(computation);
         self.module.computations[computation].instructions.clone()
     }
 
-    /// The root of a computation, as rewritten.
+    /// The root of a computation, as rewritten so far.
     pub fn root_of(&mut self, computation: ComputationId) -> InstructionId {
         let root = self.module.computations[computation].root;
         self.resolve(root)
     }
 
-    /// Whether any instruction is not used by a live one.
+    /// Whether any instruction is not used by a live one. Linear in the instructions of the module.
     pub fn has_dead_instruction(&self) -> bool {
         let mut ids = self.module.computations.values().flat_map(|computation| &computation.instructions);
         ids.any(|&id| self.uses[id] == 0)
     }
 
-    /// Whether an instruction must stay as it is.
+    /// Whether an instruction is pinned, so that nothing can replace it.
     pub fn is_pinned(&self, id: InstructionId) -> bool {
         self.pinned[id]
     }
@@ -226,7 +277,7 @@ impl<'m> Rewriter<'m> {
         self.is_layout_sensitive
     }
 
-    /// The element that all elements of a constant, or of a broadcast of one, are.
+    /// The element that all elements of a constant, or of a broadcast of one, are. Linear in the bytes of the constant.
     pub fn splat(&self, id: InstructionId) -> Option<Scalar> {
         match self.op(id) {
             Op::Constant(Literal::Array(literal)) => Scalar::splat_of(literal),
@@ -240,7 +291,10 @@ impl<'m> Rewriter<'m> {
 
     // Making.
 
-    /// Makes an instruction beside the one whose turn it is. Its metadata is that one's.
+    /// Makes an instruction beside the one whose turn it is. Its metadata is that one's. The shape is taken as it is given.
+    ///
+    /// # Panics
+    /// Outside of a rule, since there is no instruction whose turn it is.
     pub fn emit(
         &mut self,
         op: Op,
@@ -251,6 +305,9 @@ impl<'m> Rewriter<'m> {
     }
 
     /// As [`Rewriter::emit`], calling computations.
+    ///
+    /// # Panics
+    /// As [`Rewriter::emit`].
     pub fn emit_call(
         &mut self,
         op: Op,
@@ -267,7 +324,8 @@ impl<'m> Rewriter<'m> {
         self.insert(instruction)
     }
 
-    /// Makes an instruction that is ready but for its operands' uses being counted.
+    /// Adds an instruction that somebody else made, and counts its uses of its operands. Like one of [`Rewriter::emit`] it
+    /// is in a computation only if a rule returns it, or something made of it.
     pub fn insert(&mut self, instruction: Instruction) -> InstructionId {
         for &operand in &instruction.operands {
             self.uses[operand] += 1;
@@ -287,7 +345,7 @@ impl<'m> Rewriter<'m> {
         id
     }
 
-    /// Puts an instruction at the end of a computation made with [`Rewriter::add_computation`].
+    /// Puts an instruction at the end of a computation made with [`Rewriter::add_computation`], whatever its parent was.
     pub fn append(&mut self, computation: ComputationId, mut instruction: Instruction) -> InstructionId {
         instruction.parent = computation;
         let is_parameter = matches!(instruction.op, Op::Parameter { .. });
@@ -315,19 +373,28 @@ impl<'m> Rewriter<'m> {
         self.module.intern(shape)
     }
 
-    /// Makes a constant.
+    /// Makes a constant, in row-major layout.
+    ///
+    /// # Panics
+    /// As [`Rewriter::emit`].
     pub fn constant(&mut self, literal: Literal) -> InstructionId {
         let shape = literal_shape(&literal);
         self.emit(Op::Constant(literal), [], shape)
     }
 
     /// Makes an array whose elements are all the same: a constant, broadcast unless it is a scalar.
+    ///
+    /// # Panics
+    /// As [`Rewriter::emit`].
     pub fn splat_array(&mut self, value: Scalar, dimensions: &[i64]) -> InstructionId {
         let scalar = self.constant(value.literal());
         self.broadcast_scalar(scalar, dimensions)
     }
 
-    /// Makes a scalar an array; a scalar stays what it is.
+    /// Broadcasts a scalar to an array; for no dimensions, the scalar itself.
+    ///
+    /// # Panics
+    /// As [`Rewriter::emit`], and when the operand is no array.
     pub fn broadcast_scalar(&mut self, scalar: InstructionId, dimensions: &[i64]) -> InstructionId {
         if dimensions.is_empty() {
             return scalar;
@@ -337,7 +404,11 @@ impl<'m> Rewriter<'m> {
         self.emit(Op::Broadcast { dimensions: Dimensions::new() }, [scalar], shape)
     }
 
-    /// An array with its dimensions in another order: the array itself where it has that order. `None` for what is no array.
+    /// An array with its dimensions in another order: the array itself where it has that order. `None` for what is no array
+    /// of static extents.
+    ///
+    /// # Panics
+    /// As [`Rewriter::emit`], and when the order names a dimension that the array does not have.
     pub fn transpose(&mut self, id: InstructionId, order: &Dimensions) -> Option<InstructionId> {
         if order.is_sorted() {
             return Some(id);
@@ -348,7 +419,8 @@ impl<'m> Rewriter<'m> {
         Some(self.emit(Op::Transpose { dimensions: order.clone() }, [id], shape))
     }
 
-    /// A name that no instruction and no computation of the module has.
+    /// A name that no instruction and no computation of the module has. The first call is linear in the instructions of the
+    /// module.
     pub fn fresh_name(&mut self, base: &str) -> Box<str> {
         let suffix = self.next_suffix.unwrap_or_else(|| first_free_suffix(self.module));
         self.next_suffix = Some(suffix + 1);
@@ -360,7 +432,7 @@ impl<'m> Rewriter<'m> {
         !self.module.instructions[id].control_predecessors.is_empty() || self.awaited.contains(id)
     }
 
-    /// Lets an instruction be replaced although it has a side effect: the rule sees to that.
+    /// Lets an instruction be replaced although it is pinned: the rule sees to it that no side effect is lost.
     pub fn unpin(&mut self, id: InstructionId) {
         if std::mem::take(&mut self.pinned[id]) {
             self.uses[id] -= 1;

@@ -51,7 +51,7 @@ pub struct Placed {
 /// use memplan_analysis::Facts;
 /// use memplan_ir::{Position, Schedule, ShapeIndex};
 /// use memplan_memory::{FastMemoryDecision, Target};
-/// use memplan_passes::insert_async_copies;
+/// use memplan_place::insert_async_copies;
 ///
 /// let mut module = memplan_hlo::parse(
 ///     "HloModule pin, is_scheduled=true
