@@ -351,6 +351,3 @@ fn check_length(attribute: &'static str, found: usize, expected: usize) -> Resul
 fn attribute_error(attribute: &'static str, expected: impl ToString, found: impl ToString) -> InferError {
     InferError::Attribute { attribute, expected: expected.to_string(), found: found.to_string() }
 }
-
-#[cfg(test)]
-mod tests;

@@ -3,11 +3,7 @@
 
 mod calling;
 
-use super::*;
-use crate::{
-    BinaryOp, Dimensions, ElementType, GatherDimensions, Instruction, Layout, PaddingDimension,
-    RngDistribution, ScatterDimensions, SliceDimension, UnaryOp,
-};
+use memplan_ir::*;
 
 #[track_caller]
 fn check(op: Op, operands: &[&str], expected: &str) {
@@ -93,6 +89,25 @@ fn parse_prefix(text: &str) -> (Shape, &str) {
         array.dynamic = extents.iter().map(|e| e.starts_with(['<', '?'])).collect();
     }
     (array.into(), rest)
+}
+
+/// A shape as [`parse`] reads it.
+fn brief(shape: &Shape) -> String {
+    match shape {
+        Shape::Array(array) => {
+            let extents = array.dimensions.iter().enumerate().map(|(d, &extent)| match extent {
+                ArrayShape::UNBOUNDED => "?".into(),
+                _ if array.dynamic.get(d) == Some(&true) => format!("<={extent}"),
+                _ => extent.to_string(),
+            });
+            format!("{}[{}]", array.element_type, extents.collect::<Vec<_>>().join(","))
+        }
+        Shape::Tuple(elements) => {
+            format!("({})", elements.iter().map(brief).collect::<Vec<_>>().join(", "))
+        }
+        Shape::Token => "token[]".into(),
+        other => panic!("no operation here results in {other:?}"),
+    }
 }
 
 fn list(dimensions: &[i64]) -> Dimensions {
@@ -193,7 +208,7 @@ fn binary() {
 
 #[test]
 fn selection() {
-    let compare = Op::Compare { direction: crate::ComparisonDirection::Lt, comparison_type: None };
+    let compare = Op::Compare { direction: ComparisonDirection::Lt, comparison_type: None };
     check(compare, &["f32[2]", "bf16[2]"], "pred[2]");
     check(Op::Select, &["pred[]", "f32[2]", "bf16[2]"], "f32[2]");
     check(Op::Select, &["pred[2]", "s8[2]", "s8[2]"], "s8[2]");
@@ -257,11 +272,7 @@ fn conversions_take_their_type_from_the_given_shape() {
 
 #[test]
 fn made_from_nothing() {
-    check(
-        Op::Constant(crate::Literal::Tuple(vec![crate::Literal::f32(1.0), crate::Literal::Token])),
-        &[],
-        "(f32[], token[])",
-    );
+    check(Op::Constant(Literal::Tuple(vec![Literal::f32(1.0), Literal::Token])), &[], "(f32[], token[])");
     check_given(Op::Iota { dimension: 1 }, &[], "s32[2,3]", "s32[2,3]");
     check_given(
         Op::Iota { dimension: 2 },
@@ -290,7 +301,7 @@ fn made_from_nothing() {
         "error: operand 0 must be of floating-point type, is s32[]",
     );
     check_given(
-        Op::RngBitGenerator { algorithm: crate::RngAlgorithm::RngPhilox },
+        Op::RngBitGenerator { algorithm: RngAlgorithm::RngPhilox },
         &["u64[3]"],
         "(u64[2], u32[9])",
         "(u64[3], u32[9])",

@@ -1,7 +1,8 @@
 //! Operations that call computations, contract, or communicate.
 
+use memplan_ir::*;
+
 use super::*;
-use crate::*;
 
 #[test]
 fn reductions() {
