@@ -4,7 +4,9 @@
 //! indices a dimension really has travels beside the value, as its place does. An operation on such arrays is compiled
 //! when it runs, for the extents at hand: slices of its operands, the operation on arrays of just these extents, and
 //! zeros up to the bounds of its results are one fusion. So it means what the static program would mean, and nothing
-//! beyond the extents is read. (XLA's dynamic padder instead rewrites each operation to one on whole arrays that masks.)
+//! beyond the extents is read. A `set-dimension-size` that makes an array larger than it is gives it elements that HLO does
+//! not define: here they are zeros or what was left there, so that a program that reads them means nothing, and two plans
+//! of it may differ. (XLA's dynamic padder instead rewrites each operation to one on whole arrays that masks.)
 
 use std::rc::Rc;
 

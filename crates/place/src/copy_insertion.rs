@@ -107,15 +107,14 @@ pub(crate) fn decides_results(module: &Module, graph: &CallGraph, computation: C
     matches!(caller, None | Some(Op::While | Op::Conditional))
 }
 
-/// Where a value is read: by how many instructions and roots, those that only hand it to a called computation aside.
+/// Where a value is read: by how many instructions and roots. Handing it to a called computation is reading it: the plan
+/// has it there for as long as the call runs, even if nothing looks at it.
 fn count_readers(module: &Module, graph: &CallGraph, flow: &Dataflow) -> FxHashMap<ValueId, u32> {
     let mut counts = FxHashMap::default();
     for &computation in graph.sequential() {
         for (_, instruction) in module.instructions_of(computation) {
-            if !matches!(instruction.op, Op::Call { .. } | Op::Conditional) {
-                for value in values_read(flow, instruction) {
-                    *counts.entry(value).or_default() += 1;
-                }
+            for value in values_read(flow, instruction) {
+                *counts.entry(value).or_default() += 1;
             }
         }
         for position in flow.positions.of(module.computations[computation].root) {
@@ -320,9 +319,7 @@ impl<'a> Separate<'a> {
             for value in values_read(self.flow, &self.module.instructions[id]) {
                 let class = self.class_of[&value];
                 self.classes[class].touched_by.push(node);
-                if !matches!(self.module.instructions[id].op, Op::Call { .. } | Op::Conditional) {
-                    *self.reads_here.entry(value).or_default() += 1;
-                }
+                *self.reads_here.entry(value).or_default() += 1;
             }
         }
         for position in self.flow.positions.of(self.module.computations[self.computation].root) {

@@ -54,6 +54,12 @@ impl Loop {
         extras.into_iter().flatten().any(|extras| extras.sharding.is_some())
     }
 
+    /// Whether the next state has a value in one element and in no other.
+    pub fn becomes_only(&self, module: &Module, value: InstructionId, element: u32) -> bool {
+        let next = (0u32..).zip(&module.instructions[self.next].operands);
+        next.filter(|&(_, &operand)| operand == value).map(|(i, _)| i).eq([element])
+    }
+
     /// Whether each step hands an element on as it is.
     pub fn passes_on(&self, module: &Module, element: u32) -> bool {
         let next = module.instructions[self.next].operands[element as usize];

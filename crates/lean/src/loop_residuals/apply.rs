@@ -104,16 +104,26 @@ impl Writer<'_> {
         let mut copy = self.module.instructions[id].clone();
         let counter = self.pair.counter;
         for (i, operand) in copy.operands.iter_mut().enumerate() {
-            let is_start = i > 0 && matches!(copy.op, Op::DynamicSlice { .. });
-            // A dynamic slice clamps its start to the array by itself.
+            let clamps = i > 0 && self.clamps_like_rows(id, i - 1);
             *operand = match self.pair.producer.element_at(self.module, *operand) {
-                Some(element) if element == counter && is_start => self.pair.row,
+                Some(element) if element == counter && clamps => self.pair.row,
                 _ => self.provided[operand],
             };
         }
         copy.name = self.names.fresh(&format!("{}.again", copy.name));
         copy.parent = self.pair.consumer.body;
         self.insert(copy, anchor)
+    }
+
+    /// Whether an instruction is a dynamic slice that clamps its start in a dimension by itself as rows are clamped: to as
+    /// many as there are.
+    fn clamps_like_rows(&self, id: InstructionId, dimension: usize) -> bool {
+        let slice = &self.module.instructions[id];
+        let extent = |id: InstructionId| self.module.shape(id).as_array().map(|a| a.dimensions[dimension]);
+        matches!(slice.op, Op::DynamicSlice { .. })
+            && extent(slice.operands[0])
+                .zip(extent(id))
+                .is_some_and(|(whole, part)| whole - part + 1 == self.pair.n_rows as i64)
     }
 
     /// The number of the step that wrote the row at hand. A number beyond the last row reads the last row.

@@ -128,6 +128,7 @@ fn row_written(
         && of.taken.get(&element).is_some_and(|taken| taken[..] == [rows])
         && users.of(rows) == [update_id]
         && users.of(update_id) == [of.next]
+        && of.becomes_only(module, update_id, element)
         && !of.read_by_condition.contains(&element);
     let counts = of.element_at(module, start) == Some(counter);
     (is_whole_row && is_plain && is_own && counts).then_some(row)
@@ -151,8 +152,7 @@ fn rows_read(
     let mut read_as = (0..init.len() as u32).filter(|&i| init[i as usize] == result);
     let (Some(read_as), None) = (read_as.next(), read_as.next()) else { return None };
     let &[rows] = consumer.taken.get(&read_as)?.as_slice() else { return None };
-    let is_passed_on = consumer.passes_on(module, read_as);
-    if !is_passed_on
+    if !consumer.becomes_only(module, rows, read_as)
         || consumer.read_by_condition.contains(&read_as)
         || consumer.results.contains_key(&read_as)
     {

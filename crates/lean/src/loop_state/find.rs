@@ -134,7 +134,7 @@ fn written(
         && of.taken.get(&element).is_some_and(|taken| taken[..] == [array])
         && users.of(array) == [update_id]
         && users.of(update_id) == [of.next]
-        && next.iter().filter(|&&id| id == update_id).count() == 1
+        && of.becomes_only(module, update_id, element)
         && !of.read_by_condition.contains(&element);
     let rows =
         is_plain.then(|| rows(lines, shape(module, array)?, shape(module, part)?, starts)).flatten()?;
@@ -157,7 +157,7 @@ fn read(module: &Module, users: &Users, of: &Loop, lines: &mut Lines<'_>, elemen
             Op::DynamicSlice { .. } => {
                 all.push(rows(lines, shape(module, array)?, shape(module, user)?, &slice.operands[1..])?);
             }
-            _ if user == of.next && module.instructions[user].operands[element as usize] == array => {}
+            _ if user == of.next && of.becomes_only(module, array, element) => {}
             _ => return None,
         }
     }

@@ -110,7 +110,23 @@ impl Separate<'_> {
         // Counted by value as `readers` is: the class may have other values, and copies that this pass has made.
         let here = self.reads_here.get(&value).copied().unwrap_or(0);
         let carried = self.classes[class].touched_by.iter().filter(|node| is_carried(node)).count();
-        carried == 0 && self.readers.get(&value).copied().unwrap_or(0) <= here
+        carried == 0 && self.readers.get(&value).copied().unwrap_or(0) <= here + self.calls_on_the_way(value)
+    }
+
+    /// How many calls and conditionals hand a value from where it is made to this computation.
+    fn calls_on_the_way(&self, value: ValueId) -> u32 {
+        let made = self.flow.positions.instruction(self.flow.values[value].definition);
+        let made_in = self.module.instructions[made].parent;
+        let mut computation = self.computation;
+        let mut calls = 0;
+        while computation != made_in
+            && let Some(caller) = self.graph.caller(computation)
+        {
+            let caller = &self.module.instructions[caller];
+            calls += u32::from(matches!(caller.op, Op::Call { .. } | Op::Conditional));
+            computation = caller.parent;
+        }
+        calls
     }
 
     /// Whether an instruction that reads the old class and writes the new one may do both in one buffer.

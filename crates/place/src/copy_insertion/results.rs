@@ -49,7 +49,12 @@ impl Separate<'_> {
             let class = self.class_of_leaf(self.leaf(slot));
             let Err(conflict) = self.join(before, class, None) else { continue };
             match self.is_reference(slot) {
-                true => self.copy_for_readers(before, &slot.index, conflict),
+                true => {
+                    self.copy_for_readers(before, &slot.index, conflict.clone());
+                    if self.join(before, class, None).is_err() {
+                        self.copy_twice(slot, conflict);
+                    }
+                }
                 false => self.copy_slot(slot, conflict)?,
             }
             let class = self.class_of_leaf(self.leaf(slot));
@@ -136,6 +141,30 @@ impl Separate<'_> {
 
     fn cannot_be_kept_apart(&self, slot: &Slot) -> PassError {
         PassError::failed(NAME, Unsupported::Returned(self.name(self.leaf(slot))))
+    }
+
+    /// Copies the copy once more that the reference of a slot was made of. The first copy can then be made while its
+    /// source is there, and the second one when nobody needs what it overwrites.
+    fn copy_twice(&mut self, slot: &Slot, conflict: Conflict) {
+        let value = self.flow.value_of(self.leaf(slot)).expect("sequential");
+        let Some(made) = self.made_of_array(value) else { return };
+        let pin = self.flow.positions.instruction(self.flow.values[made].definition);
+        let operands = &self.module.instructions[pin].operands;
+        let is_copy = |&number: &usize| self.class_of_copy.contains_key(&operands[number]);
+        let Some(number) = (0..operands.len()).find(is_copy) else { return };
+        let first = operands[number];
+        let because = Because { sharing: MustShare::Result { index: slot.index.clone() }, conflict };
+        let memory = self.find(self.class_of_copy[&first]);
+        let second = self.copy_for(first, pin, number, because);
+        // The second copy is what the memory of the reference is written by, and the first is by itself.
+        let apart = self.class_of_copy[&second];
+        let (first_node, second_node) = (self.node_of[&first], self.node_of[&second]);
+        self.class_of_copy.insert(first, apart);
+        self.class_of_copy.insert(second, memory);
+        self.classes[memory].first_writer = Some(second_node);
+        self.classes[memory].touched_by.retain(|&node| node != first_node);
+        self.classes[apart].first_writer = Some(first_node);
+        self.classes[apart].touched_by = vec![first_node, second_node];
     }
 
     /// Gives what reads arrays of a class copies of them. A reference that is to be in their memory cannot be a copy.

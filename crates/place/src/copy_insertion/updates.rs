@@ -103,7 +103,7 @@ impl Separate<'_> {
 
     /// The reference that calls and loops of this computation have overwritten to give another one, as it was made of an
     /// array.
-    fn made_of_array(&self, mut reference: ValueId) -> Option<ValueId> {
+    pub(super) fn made_of_array(&self, mut reference: ValueId) -> Option<ValueId> {
         loop {
             let at = self.flow.values[reference].definition;
             let (id, index) = (self.flow.positions.instruction(at), self.flow.positions.shape_index(at));
@@ -115,6 +115,10 @@ impl Separate<'_> {
                 _ => {
                     let pairs = self.in_place.must_alias(self.module, id);
                     let pair = pairs.into_iter().find(|pair| pair.output_index == *index)?;
+                    // A copy made by this pass has no positions, and is of an array.
+                    if self.class_of_copy.contains_key(&instruction.operands[pair.operand as usize]) {
+                        return Some(reference);
+                    }
                     self.flow.find(instruction.operands[pair.operand as usize], &pair.operand_index)?
                 }
             };
@@ -128,13 +132,13 @@ impl Separate<'_> {
         }
     }
 
-    /// What a call overwrites was decided when the called computation was treated: nobody else reads it. Where the classes
-    /// cannot be joined all the same, since another call is handed the old value and does not look at it, they stay two.
+    /// What a call overwrites was decided when the called computation was treated: nobody else reads it.
     fn enter_call(&mut self, node: Node) {
         let called = self.module.instructions[self.nodes[node].id].called[0];
         for (old, new) in self.overwritten.get(&called).cloned().unwrap_or_default() {
             self.overwritten_by_calls.insert(old);
-            _ = self.join(self.class(old), self.class(new), Some(node));
+            let joins = self.join(self.class(old), self.class(new), Some(node)).is_ok();
+            debug_assert!(joins, "nobody but the call reads what it overwrites");
         }
     }
 

@@ -148,7 +148,12 @@ impl Body<'_, '_> {
         let next = self.of_kind(kind)?;
         let next_dynamic = match self.random.below(3) {
             0 => dynamic,
-            1 => self.cut(dynamic, next_count)?,
+            // No larger than it is, since nobody has said what is beyond its extent.
+            1 => {
+                let extent = self.computation.op(Op::GetDimensionSize { dimension: 0 }, [dynamic])?;
+                let size = self.computation.binary(BinaryOp::Minimum, extent, next_count)?;
+                self.cut(dynamic, size)?
+            }
             _ => {
                 let whole = self.of_kind(&(S32, vec![8]))?;
                 self.cut(whole, next_count)?
