@@ -86,9 +86,9 @@ fn rewrite(
     let mut order: Dimensions = (0..rank as i64).collect();
     order.swap(dimension, rank - 1);
     let running = Running { reducer, initial, backward };
-    let along = r.transpose(operand, &order)?;
+    let along = r.transposed(operand, &order)?;
     let sums = running.sums(r, along, false);
-    r.transpose(sums, &order)
+    r.transposed(sums, &order)
 }
 
 /// What is summed up over the last dimension, and from which end.

@@ -32,7 +32,6 @@ mod find;
 mod flat;
 mod line;
 mod part_of_row;
-mod site;
 mod summed;
 mod unchanging;
 mod uninitialized;
