@@ -150,7 +150,6 @@ fn workers<'a>(instance: &'a Instance, goal: Goal, options: &Options, clock: &'a
 
 /// Lets every worker work for a number of nodes, starting from the same knowledge.
 fn run_round(workers: &mut [Worker<'_>], best: &Best, nodes: u64, n_threads: usize) -> Vec<Best> {
-    let stack = search::stack_bytes(workers[0].instance);
     let share = workers.len().div_ceil(n_threads);
     std::thread::scope(|scope| {
         let threads: Vec<_> = workers
@@ -160,7 +159,7 @@ fn run_round(workers: &mut [Worker<'_>], best: &Best, nodes: u64, n_threads: usi
                     let run = |worker: &mut Worker<'_>| worker.run(best.clone(), nodes);
                     workers.iter_mut().map(run).collect::<Vec<_>>()
                 };
-                std::thread::Builder::new().stack_size(stack).spawn_scoped(scope, work)
+                std::thread::Builder::new().spawn_scoped(scope, work)
             })
             .collect();
         // Without a thread there is no improvement, but there is a packing.
