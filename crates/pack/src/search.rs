@@ -18,17 +18,22 @@
 //! - **Memory.** Skylines that failed are remembered; different orders lead to the same ones all the time.
 //! - **Failures guide**: sections that fail often are decided first, and the search restarts.
 
+use alloc::vec;
+use alloc::vec::Vec;
+
 mod choose;
 mod propagate;
 mod skyline;
 
-use std::cell::Cell;
-use std::collections::VecDeque;
-use std::mem;
+use alloc::collections::VecDeque;
+use core::cell::Cell;
+use core::mem;
 
-use rustc_hash::FxHashSet;
+use hashbrown::HashSet;
+use rustc_hash::FxBuildHasher;
 
 use self::skyline::Undo;
+use crate::float::sqrt;
 use crate::instance::Instance;
 use crate::options::Budget;
 use crate::rng::Rng;
@@ -111,7 +116,7 @@ pub(crate) struct Search<'a> {
     tasks: Vec<(u64, u64, u32)>,
     is_dirty: Vec<bool>,
     /// Skylines without a solution.
-    failed: FxHashSet<(u64, u64)>,
+    failed: HashSet<(u64, u64), FxBuildHasher>,
     keys: Vec<(u64, u64)>,
     /// How often each section was where it failed.
     weight: Vec<f64>,
@@ -166,7 +171,7 @@ impl<'a> Search<'a> {
             dirty: VecDeque::new(),
             tasks: Vec::new(),
             is_dirty: vec![false; instance.n_sections],
-            failed: FxHashSet::default(),
+            failed: HashSet::default(),
             keys,
             waiting_key,
             n_crossing,
@@ -178,7 +183,7 @@ impl<'a> Search<'a> {
                 .blocks
                 .iter()
                 .zip(&scaled.size)
-                .map(|(block, &size)| f64::from(block.upper - block.lower) * (size as f64).sqrt())
+                .map(|(block, &size)| f64::from(block.upper - block.lower) * sqrt(size as f64))
                 .collect(),
             noise: vec![0.0; n],
             rng,

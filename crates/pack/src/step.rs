@@ -29,6 +29,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use alloc::format;
+use alloc::string::ToString as _;
+use alloc::vec::Vec;
+
 use crate::{Error, Item, Options, Packing, Problem, minimize};
 
 /// What a step does to memory, while it is written down.
