@@ -295,8 +295,7 @@ impl<'a> Growth<'a> {
         let Program { module, target, .. } = *self.program;
         let bytes = |id: InstructionId| cost::result_bytes(module, target, id);
         let sum = |ids: &mut dyn Iterator<Item = InstructionId>| ids.map(bytes).fold(0, u64::saturating_add);
-        let is_given =
-            |id: InstructionId| matches!(module.instructions[id].op, Op::Parameter { .. } | Op::Constant(_));
+        let is_given = |id: InstructionId| module.instructions[id].op.is_input();
         let is_sum = |id: &InstructionId| self.treatments[id].rows().is_none();
         let sums = sum(&mut self.members.iter().copied().filter(is_sum));
         let carried = sum(&mut self.carried.iter().copied().filter(|&id| !is_given(id)));
