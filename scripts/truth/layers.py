@@ -295,18 +295,19 @@ OPTIMIZERS = dict(sgd=sgd(), momentum=momentum(), adam=adam(), adam_bf16=adam(BF
 def training(loss, parameters, *batch, held=(), optimizer='adam', parts=1, donate=True, compute=None, clip=False):
     """A jitted step of training and its arguments. The loss is a function of parameters, what is `held` as it is, and a batch.
 
-    `compute`: parameters are cast to this type for the loss. `parts`: gradients are accumulated over as many parts of the
+    `compute`: parameters and floats of the batch are cast to this type for the loss. `parts`: gradients are accumulated over as many parts of the
     batch. `clip`: gradients are scaled by their norm. `optimizer` is a name or a pair, as OPTIMIZERS has them.
     """
     begin, update = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
-    of_cast = (lambda p, *rest: loss(as_type(p, compute), *rest)) if compute else loss
+    def of_cast(p, held, batch):
+        return loss(as_type(p, compute), *held, *as_type(batch, compute)) if compute else loss(p, *held, *batch)
 
     def value_and_gradients(p, held, batch):
         if parts == 1:
-            return jax.value_and_grad(of_cast)(p, *held, *batch)
+            return jax.value_and_grad(of_cast)(p, held, batch)
 
         def part(sums, batch):
-            return jax.tree.map(jnp.add, sums, jax.value_and_grad(of_cast)(p, *held, *batch)), None
+            return jax.tree.map(jnp.add, sums, jax.value_and_grad(of_cast)(p, held, batch)), None
         cut = jax.tree.map(lambda a: a.reshape(parts, a.shape[0] // parts, *a.shape[1:]), batch)
         nothing = jnp.zeros(()), jax.tree.map(jnp.zeros_like, p)
         sums, _ = lax.scan(part, nothing, cut)

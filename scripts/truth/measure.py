@@ -7,7 +7,7 @@ Run it with the python that environment.py prints. Each compilation is a process
 after LONGEST seconds or above MOST bytes, and becomes one row; what has a row is not asked again, so the command can be
 interrupted at any time and goes on where it stopped. It starts nothing new after SECONDS. The first variants of all
 families come first. FOLDER (target/truth) gets modules as JAX hands them over (`VERSION/BACKEND/FAMILY/VARIANT.hlo.gz`) and
-what the compilers made of them (`.scheduled.gz`). PROGRAM is a family, `family/variant`, or either with `:backend`;
+what the compilers made of them (`.scheduled.gz`). PROGRAM is a family, `family/variant`, or either with `:BACKEND`, or that alone;
 --again asks again about rows whose error has ERROR in it.
 """
 import argparse
@@ -27,8 +27,7 @@ import warnings
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-FILES = ["language", "finetuning"]
-BACKENDS = ['cpu', 'gpu', 'tpu']
+FILES = ["language", "finetuning", "recurrent", "vision"]
 TPU_VARIANTS = 3        # of a family, which libtpu is asked about
 LONGEST = 240           # seconds of a processor of one compilation
 PATIENCE = 1800         # seconds of one compilation, however little of a processor it gets
@@ -39,7 +38,7 @@ CYCLES = ['program', 'jax', 'runs', 'cycles', 'opcode', 'instruction', 'shape']
 
 
 def load():
-    """All programs by name."""
+    """All programs, as program.programs has them."""
     sys.path.insert(0, str(HERE))
     for file in FILES:
         importlib.import_module(file)
@@ -47,19 +46,16 @@ def load():
     return program.programs()
 
 
-def asked(programs):
-    """(program, backend) in the order to ask: all programs for CPU and GPU, the first variants of each family for TPU."""
-    seen = collections.Counter()
-    for program in programs.values():
-        family = program.name.split('/')[0]
-        seen[family] += 1
-        for backend in BACKENDS:
-            if backend != 'tpu' or seen[family] <= TPU_VARIANTS:
-                yield program, backend
+def asked(turns):
+    """(program, backend) in the order to ask: a variant of every family, then the next; libtpu, the slowest, about the first ones."""
+    for turn, programs in enumerate(turns):
+        yield from ((program, backend) for program in programs for backend in ('cpu', 'gpu'))
+        if turn < TPU_VARIANTS:
+            yield from ((program, 'tpu') for program in programs)
 
 
 def is_wanted(program, backend, names):
-    ways = {of + end for of in (program.name, program.name.split('/')[0]) for end in ('', f':{backend}')}
+    ways = {of + end for of in (program.name, program.name.split('/')[0], '') for end in ('', f':{backend}')}
     return not names or ways & set(names)
 
 
@@ -100,6 +96,7 @@ def in_child(work):
         child = os.fork()
         if child == 0:
             os.setpgid(0, 0)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             resource.setrlimit(resource.RLIMIT_CPU, (LONGEST, LONGEST))
             try:
@@ -109,7 +106,12 @@ def in_child(work):
             json.dump(found, answer)
             answer.flush()
             os._exit(0)
-        if error := watch(child):
+        try:
+            error = watch(child)
+        except BaseException:  # This process is being ended.
+            os.killpg(child, signal.SIGKILL)
+            raise
+        if error:
             return dict(error=error), []
         answer.seek(0)
         return json.load(answer)
@@ -154,16 +156,17 @@ def main():
     parser.add_argument('programs', nargs='*')
     arguments = parser.parse_args()
     os.nice(19)
-    # The parent only traces nothing and forks: no backend has been started in it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit('ended'))
+    # This process starts no backend: children of one that did could not be trusted.
     warnings.filterwarnings('ignore', message='os.fork')
-    programs = load()
+    turns = load()
     import jax
     import xla
     table, cycles = Table(arguments.table, COLUMNS), Table(arguments.table.parent / 'cycles.tsv.gz', CYCLES)
     if arguments.again:
         table.write([row for row in table.rows() if arguments.again not in row['error']])
     known = {(row['program'], row['backend']) for row in table.rows() if row['jax'] == jax.__version__}
-    todo = [of for of in asked(programs) if is_wanted(*of, arguments.programs) and (of[0].name, of[1]) not in known]
+    todo = [of for of in asked(turns) if is_wanted(*of, arguments.programs) and (of[0].name, of[1]) not in known]
     begin = time.time()
     for number, (program, backend) in enumerate(todo, 1):
         if time.time() - begin > arguments.seconds:

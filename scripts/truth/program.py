@@ -1,5 +1,6 @@
 """What a program is, and the families that the files beside this one add theirs to."""
 import collections
+import itertools
 
 # A jitted function with the shapes of its arguments, under the name `family/variant`.
 Program = collections.namedtuple('Program', 'name function arguments')
@@ -19,10 +20,9 @@ def family(make):
 
 
 def programs():
-    """All programs by name: the first variant of every family, then the second of every family, and so on."""
-    variants = {name: [Program(f'{name}/{variant}', *rest) for variant, *rest in make()] for name, (_, make) in FAMILIES.items()}
-    longest = max(map(len, variants.values()))
-    ordered = [of[turn] for turn in range(longest) for of in variants.values() if turn < len(of)]
-    found = {program.name: program for program in ordered}
-    assert len(found) == len(ordered), 'two variants of one family have the same name'
-    return found
+    """All programs, by turns: the first variant of every family, then the second of every family, and so on."""
+    variants = [[Program(f'{name}/{variant}', *rest) for variant, *rest in make()] for name, (_, make) in FAMILIES.items()]
+    turns = [[program for program in turn if program] for turn in itertools.zip_longest(*variants)]
+    names = [program.name for turn in turns for program in turn]
+    assert len(set(names)) == len(names), 'two variants of one family have the same name'
+    return turns
