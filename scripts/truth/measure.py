@@ -27,7 +27,7 @@ import warnings
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-FILES = ["language", "finetuning", "recurrent", "vision"]
+FILES = ["language", "finetuning", "recurrent", "vision", "generative", "reinforcement"]
 TPU_VARIANTS = 3        # of a family, which libtpu is asked about
 LONGEST = 240           # seconds of a processor of one compilation
 PATIENCE = 1800         # seconds of one compilation, however little of a processor it gets
@@ -157,11 +157,12 @@ def main():
     arguments = parser.parse_args()
     os.nice(19)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit('ended'))
-    # This process starts no backend: children of one that did could not be trusted.
     warnings.filterwarnings('ignore', message='os.fork')
     turns = load()
     import jax
     import xla
+    from jax._src import xla_bridge
+    assert not xla_bridge.backends_are_initialized(), 'a family computes something: children cannot start a backend of their own'
     table, cycles = Table(arguments.table, COLUMNS), Table(arguments.table.parent / 'cycles.tsv.gz', CYCLES)
     if arguments.again:
         table.write([row for row in table.rows() if arguments.again not in row['error']])

@@ -233,11 +233,11 @@ def linear_attention():
     def of(batch, length, width=512, heads=8, depth=3, words=8192, chunk=128, is_scanned=True, policy=None, **options):
         one = dict(norm1=shape(width), norm2=shape(width), up=shape(width, 4 * width), down=shape(4 * width, width),
                    **{name: shape(width, width) for name in 'qkvo'})
-        decays = 1 - 2. ** (-5 - jnp.arange(heads, dtype=F32))
 
         def in_chunks(q, k, v):
             cut = lambda x: x.reshape(batch, length // chunk, chunk, heads, -1).swapaxes(0, 1)
             apart = jnp.arange(chunk)[:, None] - jnp.arange(chunk)
+            decays = 1 - 2. ** (-5 - jnp.arange(heads, dtype=F32))
             within = jnp.where(apart >= 0, decays[:, None, None] ** apart, 0.)
             since, until = decays[:, None] ** (jnp.arange(chunk) + 1), decays[:, None] ** (chunk - 1 - jnp.arange(chunk))
 
