@@ -27,7 +27,7 @@ import warnings
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-FILES = ["language", "finetuning", "recurrent", "vision", "generative", "reinforcement", "science", "numerics"]
+FILES = ['language', 'finetuning', 'recurrent', 'vision', 'generative', 'reinforcement', 'science', 'numerics', 'serving', 'optimization']
 TPU_VARIANTS = 3        # of a family, which libtpu is asked about
 LONGEST = 240           # seconds of a processor of one compilation
 PATIENCE = 1800         # seconds of one compilation, however little of a processor it gets
