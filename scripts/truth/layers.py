@@ -221,11 +221,6 @@ def max_pool(x, size=2):
     return lax.reduce_window(x, -jnp.inf, lax.max, (1, size, size, 1), (1, size, size, 1), 'VALID')
 
 
-def mean_pool(x):
-    b, h, w, c = x.shape
-    return x.reshape(b, h // 2, 2, w // 2, 2, c).mean((2, 4))
-
-
 def twice_as_large(x, method='nearest'):
     b, h, w, c = x.shape
     return jax.image.resize(x, (b, 2 * h, 2 * w, c), method)

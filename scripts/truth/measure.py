@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 """Asks XLA's compilers what each program of this folder needs, and keeps it in truth.tsv.
 
-usage: measure.py [--folder FOLDER] [--table FILE] [--seconds SECONDS] [--again ERROR] [PROGRAM...]
+usage: measure.py [--folder FOLDER] [--table FILE] [--seconds SECONDS] [--again ERROR] [--modules] [PROGRAM...]
 
 Run it with the python that environment.py prints. Each compilation is a process of its own at the lowest priority, ends
 after LONGEST seconds or above MOST bytes, and becomes one row; what has a row is not asked again, so the command can be
 interrupted at any time and goes on where it stopped. It starts nothing new after SECONDS. The first variants of all
 families come first. FOLDER (target/truth) gets modules as JAX hands them over (`VERSION/BACKEND/FAMILY/VARIANT.hlo.gz`) and
 what the compilers made of them (`.scheduled.gz`). PROGRAM is a family, `family/variant`, or either with `:BACKEND`, or that alone;
---again asks again about rows whose error has ERROR in it.
+--again asks again about rows whose error has ERROR in it. --modules only makes the modules of all rows again, for
+compare.py, and drops the rows of programs that were changed since, which are then asked again.
 """
 import argparse
-import collections
 import csv
 import gzip
 import importlib
@@ -28,7 +28,8 @@ import warnings
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 FILES = ['language', 'finetuning', 'recurrent', 'vision', 'generative', 'reinforcement', 'science', 'numerics', 'serving', 'optimization']
-TPU_VARIANTS = 3        # of a family, which libtpu is asked about
+BACKENDS = ['cpu', 'gpu', 'tpu']
+TPU_VARIANTS = 2        # of a family, which libtpu is asked about
 LONGEST = 240           # seconds of a processor of one compilation
 PATIENCE = 1800         # seconds of one compilation, however little of a processor it gets
 MOST = 8 << 30          # bytes of memory of one compilation
@@ -90,7 +91,7 @@ class Table:
         self.add(rows)
 
 
-def in_child(work):
+def in_child(work, longest=LONGEST):
     """What a function returns in a process of its own, as JSON carries it, or the error that ended it."""
     with tempfile.TemporaryFile('w+') as answer:
         child = os.fork()
@@ -98,7 +99,7 @@ def in_child(work):
             os.setpgid(0, 0)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-            resource.setrlimit(resource.RLIMIT_CPU, (LONGEST, LONGEST))
+            resource.setrlimit(resource.RLIMIT_CPU, (longest, longest))
             try:
                 found = work()
             except Exception as error:
@@ -147,12 +148,32 @@ def resident(process):
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith('VmRSS')), 0)
 
 
+def make_modules(turns, folder, table, version):
+    """Writes the modules of all rows of a version of JAX again; keeps only rows whose modules are still the same."""
+    import xla
+    rows = table.rows()
+    of_version = {(row['program'], row['backend']): row for row in rows if row['jax'] == version}
+    for backend in BACKENDS:
+        def lower():
+            place = xla.prepare(backend)
+            return {program.name: xla.lower(program, place, paths(folder, version, backend, program.name)[0])[1]
+                    for turn in turns for program in turn if (program.name, backend) in of_version}
+        fingerprints = in_child(lower, resource.RLIM_INFINITY)
+        if not isinstance(fingerprints, dict):
+            sys.exit(f'{backend}: {fingerprints[0]["error"]}')
+        changed = [key for key, row in of_version.items() if key[1] == backend and row['module'] not in ('', fingerprints.get(key[0]))]
+        print(f'{backend}: {len(fingerprints)} modules, {len(changed)} changed', *(name for name, _ in changed), flush=True)
+        rows = [row for row in rows if row['jax'] != version or (row['program'], row['backend']) not in changed]
+    table.write(rows)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--folder', type=pathlib.Path, default=ROOT / 'target' / 'truth')
     parser.add_argument('--table', type=pathlib.Path, default=HERE / 'truth.tsv')
     parser.add_argument('--seconds', type=float, default=float('inf'))
     parser.add_argument('--again')
+    parser.add_argument('--modules', action='store_true')
     parser.add_argument('programs', nargs='*')
     arguments = parser.parse_args()
     os.nice(19)
@@ -164,6 +185,8 @@ def main():
     from jax._src import xla_bridge
     assert not xla_bridge.backends_are_initialized(), 'a family computes something: children cannot start a backend of their own'
     table, cycles = Table(arguments.table, COLUMNS), Table(arguments.table.parent / 'cycles.tsv.gz', CYCLES)
+    if arguments.modules:
+        return make_modules(turns, arguments.folder, table, jax.__version__)
     if arguments.again:
         table.write([row for row in table.rows() if arguments.again not in row['error']])
     known = {(row['program'], row['backend']) for row in table.rows() if row['jax'] == jax.__version__}

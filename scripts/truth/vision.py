@@ -3,8 +3,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from layers import (BF16, F16, F32, attention, batch_norm, block, causal, conv, cross_entropy, dense, group_norm, inference, layer_norm, layers,
-                    max_pool, mean_pool, perceptron, self_attention, shape, square_error, through, tokens, training, transformer, twice_as_large)
+from layers import (BF16, F16, F32, batch_norm, block, causal, conv, cross_entropy, dense, group_norm, inference, layer_norm, layers,
+                    max_pool, perceptron, self_attention, shape, square_error, through, tokens, training, transformer, twice_as_large)
 from program import family
 
 
