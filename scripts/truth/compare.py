@@ -6,6 +6,7 @@ usage: compare.py [--folder FOLDER] [--table FILE] [--memplan FILE] [--jax VERSI
 From the project's root. Reads truth.tsv, estimates the modules in FOLDER (target/truth; `measure.py --modules` makes them),
 and writes estimates.tsv beside the table and docs/truth.md.
 """
+
 import argparse
 import collections
 import csv
@@ -19,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-NEAR = dict(cpu=.10, gpu=.10, tpu=.15)
+NEAR = dict(cpu=0.10, gpu=0.10, tpu=0.15)
 NAMES = dict(cpu='XLA CPU', gpu='XLA GPU (H100)', tpu='libtpu (v5e)')
 COLUMNS = ['program', 'backend', 'jax', 'total', 'estimate', 'ratio']
 WORST = 40
@@ -62,7 +63,10 @@ def compare(rows, folder, memplan):
         raise SystemExit(f'{len(missing)} modules are not there, as {missing[0]}: make them with measure.py --modules')
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = pool.map(lambda row, module: estimate(memplan, module, row['backend']), known, modules)
-        return [Compared(row['program'], row['backend'], row['jax'], int(row['total']), said, float(row['processor_seconds'])) for row, said in zip(known, found)]
+        return [
+            Compared(row['program'], row['backend'], row['jax'], int(row['total']), said, float(row['processor_seconds']))
+            for row, said in zip(known, found)
+        ]
 
 
 def table(head, lines):
@@ -90,20 +94,47 @@ def page(found, rows):
     backends = list(NEAR)
     of = lambda backend, version, name=None: [c for c in found if (c.backend, c.jax) == (backend, version) and name in (None, family(c))]
     yield '## All families\n'
-    yield from table(['compiler', 'JAX', 'programs', 'families', 'near is within', 'near', 'median', 'worst', 'processor seconds of XLA: median', 'all'], [
-        [NAMES[backend], version, str(len(some)), str(len(set(map(family, some)))), f'{NEAR[backend]:.0%}', *cells(some)[1:],
-         f'{statistics.median(c.seconds for c in some):.1f}', f'{sum(c.seconds for c in some):,.0f}']
-        for version in versions for backend in backends if (some := of(backend, version))])
+    yield from table(
+        ['compiler', 'JAX', 'programs', 'families', 'near is within', 'near', 'median', 'worst', 'processor seconds of XLA: median', 'all'],
+        [
+            [
+                NAMES[backend],
+                version,
+                str(len(some)),
+                str(len(set(map(family, some)))),
+                f'{NEAR[backend]:.0%}',
+                *cells(some)[1:],
+                f'{statistics.median(c.seconds for c in some):.1f}',
+                f'{sum(c.seconds for c in some):,.0f}',
+            ]
+            for version in versions
+            for backend in backends
+            if (some := of(backend, version))
+        ],
+    )
     for version in versions:
         yield f'## By family, JAX {version}\n'
         yield 'Programs, the share that is near, the median ratio of estimate to XLA, and the worst.\n'
         names = sorted({family(c) for c in found if c.jax == version})
         head = [f'{backend}: {what}' if what == 'n' else what for backend in backends for what in ('n', 'near', 'median', 'worst')]
-        yield from table(['family', *head], [[name, *(cell for backend in backends for cell in cells(of(backend, version, name)))] for name in names])
+        yield from table(
+            ['family', *head], [[name, *(cell for backend in backends for cell in cells(of(backend, version, name)))] for name in names]
+        )
     yield '## Farthest\n'
     far = sorted((c for c in found if not is_near(c)), key=lambda c: (-distance(c), c))[:WORST]
-    yield from table(['program', 'compiler', 'JAX', 'XLA, MB', 'estimate, MB', 'ratio'], [
-        [c.program, NAMES[c.backend], c.jax, f'{c.total / 1e6:,.1f}', *([f'{c.estimate / 1e6:,.1f}', f'{ratio(c):.2f}'] if c.estimate else ['refused', ''])] for c in far])
+    yield from table(
+        ['program', 'compiler', 'JAX', 'XLA, MB', 'estimate, MB', 'ratio'],
+        [
+            [
+                c.program,
+                NAMES[c.backend],
+                c.jax,
+                f'{c.total / 1e6:,.1f}',
+                *([f'{c.estimate / 1e6:,.1f}', f'{ratio(c):.2f}'] if c.estimate else ['refused', '']),
+            ]
+            for c in far
+        ],
+    )
     refused = [row for row in rows if row['error']]
     if refused:
         yield '## Not compiled\n'
@@ -111,7 +142,10 @@ def page(found, rows):
         why = collections.defaultdict(list)
         for row in refused:
             why[row['backend'], row['error'][:90].replace('|', '/')].append(row['program'])
-        yield from table(['error', 'compiler', 'programs'], [[error, NAMES[backend], ', '.join(sorted(set(programs)))] for (backend, error), programs in sorted(why.items())])
+        yield from table(
+            ['error', 'compiler', 'programs'],
+            [[error, NAMES[backend], ', '.join(sorted(set(programs)))] for (backend, error), programs in sorted(why.items())],
+        )
 
 
 def main():
@@ -121,7 +155,8 @@ def main():
     parser.add_argument('--memplan', default=ROOT / 'target' / 'release' / 'memplan')
     parser.add_argument('--jax')
     arguments = parser.parse_args()
-    rows = [row for row in csv.DictReader(open(arguments.table), delimiter='\t') if arguments.jax in (None, row['jax'])]
+    with open(arguments.table) as file:
+        rows = [row for row in csv.DictReader(file, delimiter='\t') if arguments.jax in (None, row['jax'])]
     found = sorted(compare(rows, arguments.folder, arguments.memplan))
     with open(HERE / 'estimates.tsv', 'w') as out:
         writer = csv.writer(out, delimiter='\t', lineterminator='\n')

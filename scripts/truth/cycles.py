@@ -1,4 +1,5 @@
 """What libtpu writes beside the instructions of a module that it compiled: how many cycles it expects of each."""
+
 import collections
 import re
 
@@ -46,4 +47,5 @@ def cycles(text):
                 instruction, result = re.match(r'  (?:ROOT )?%?([\w.\-]+) = (.*)', line).groups()
                 shape, opcode = re.match(r'(\(.*?\)|\S+) ([\w\-]+)\(', result).groups()
                 yield Cycles(runs, int(said[1]), opcode, instruction, shape)
+
     return list(visit(entry, 1))

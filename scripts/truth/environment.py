@@ -5,6 +5,7 @@ usage: environment.py [VERSION]     VERSION of JAX: 0.12.0.1 (the default; Pytho
 
 The environment is ~/.cache/memplan-xla-venv-VERSION, or MEMPLAN_XLA_VENV-VERSION. No compiler needs its device.
 """
+
 import os
 import pathlib
 import shutil

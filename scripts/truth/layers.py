@@ -2,6 +2,7 @@
 
 Parameters are trees of shapes: nothing is ever computed. A layer is a function of its parameters and what flows through it.
 """
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -16,11 +17,13 @@ POLICIES = dict(
     dots_no_batch=jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     names=jax.checkpoint_policies.save_only_these_names('kept'),
     offload=jax.checkpoint_policies.save_and_offload_only_these_names(
-        names_which_can_be_saved=[], names_which_can_be_offloaded=['kept'], offload_src='device', offload_dst='pinned_host'),
+        names_which_can_be_saved=[], names_which_can_be_offloaded=['kept'], offload_src='device', offload_dst='pinned_host'
+    ),
 )
 
 
 # Shapes.
+
 
 def shape(*extents, dtype=F32):
     return jax.ShapeDtypeStruct(extents, dtype)
@@ -32,10 +35,12 @@ def tokens(*extents):
 
 def as_type(tree, dtype):
     """The same shapes or arrays, with the floats of another type."""
+
     def one(leaf):
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             return leaf
         return shape(*leaf.shape, dtype=dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf.astype(dtype)
+
     return jax.tree.map(one, tree)
 
 
@@ -62,6 +67,7 @@ def through(layer, parameters, x, policy=None):
 
 # Perceptrons and norms.
 
+
 def dense(*widths):
     """Parameters of a perceptron."""
     return [dict(w=shape(a, b), b=shape(b)) for a, b in zip(widths, widths[1:])]
@@ -78,7 +84,7 @@ def perceptron(p, x, activation=jax.nn.relu):
 def layer_norm(x, gain=None, epsilon=1e-5):
     wide = x.astype(F32)
     centred = wide - wide.mean(-1, keepdims=True)
-    y = (centred * lax.rsqrt((centred ** 2).mean(-1, keepdims=True) + epsilon)).astype(x.dtype)
+    y = (centred * lax.rsqrt((centred**2).mean(-1, keepdims=True) + epsilon)).astype(x.dtype)
     return y if gain is None else y * gain
 
 
@@ -86,22 +92,23 @@ def rms_norm(x, gain):
     return (x * lax.rsqrt((x.astype(F32) ** 2).mean(-1, keepdims=True) + 1e-6)).astype(x.dtype) * gain
 
 
-def dropout(key, x, rate=.1):
+def dropout(key, x, rate=0.1):
     return jnp.where(jax.random.bernoulli(key, 1 - rate, x.shape), x / (1 - rate), 0).astype(x.dtype)
 
 
 # Attention: arrays are (batch, length, heads, width of a head).
 
+
 def causal(length):
     return jnp.tril(jnp.ones((length, length), bool))
 
 
-def attend(q, k, v, mask=None, bias=0., wide=True):
+def attend(q, k, v, mask=None, bias=0.0, wide=True):
     """Softmax attention; queries may have several times as many heads as keys. Scores are f32 if `wide`."""
     b, t, heads, width = q.shape
     groups = k.shape[2]
     q = q.reshape(b, t, groups, heads // groups, width)
-    scores = jnp.einsum('btghe,bsge->bghts', q, k) * width ** -.5
+    scores = jnp.einsum('btghe,bsge->bghts', q, k) * width**-0.5
     scores = scores.astype(F32) if wide else scores
     scores = scores + bias
     if mask is not None:
@@ -120,13 +127,14 @@ def attend_in_blocks(q, k, v, block, is_causal=True):
     def one(carry, of):
         best, total, sums = carry
         k, v, start = of
-        scores = jnp.einsum('bthe,bshe->bhts', q, k).astype(F32) * width ** -.5
+        scores = jnp.einsum('bthe,bshe->bhts', q, k).astype(F32) * width**-0.5
         if is_causal:
             scores = jnp.where(rows[:, None] >= start + jnp.arange(block), scores, -1e9)
         now = jnp.maximum(best, scores.max(-1))
         weights, decay = jnp.exp(scores - now[..., None]), jnp.exp(best - now)
         sums = sums * decay[..., None] + jnp.einsum('bhts,bshe->bhte', weights.astype(v.dtype), v)
         return (now, total * decay + weights.sum(-1), sums), None
+
     begin = jnp.full((b, heads, t), -1e9, F32), jnp.zeros((b, heads, t), F32), jnp.zeros((b, heads, t, width), F32)
     blocks = cut(k), cut(v), jnp.arange(0, k.shape[1], block)
     (_, total, sums), _ = lax.scan(one, begin, blocks)
@@ -136,7 +144,7 @@ def attend_in_blocks(q, k, v, block, is_causal=True):
 def rotate(x, positions=None):
     """Rotary positions."""
     positions = jnp.arange(x.shape[1]) if positions is None else positions
-    angles = positions[..., None] * 10000. ** -jnp.linspace(0, 1, x.shape[-1] // 2)
+    angles = positions[..., None] * 10000.0 ** -jnp.linspace(0, 1, x.shape[-1] // 2)
     cos, sin = jnp.cos(angles)[..., None, :].astype(x.dtype), jnp.sin(angles)[..., None, :].astype(x.dtype)
     a, b = jnp.split(x, 2, -1)
     return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], -1)
@@ -192,12 +200,14 @@ def llama_layer(p, x, heads, groups=1, **options):
 
 # Convolutions, in NHWC.
 
+
 def conv(x, w, stride=1, groups=1, padding='SAME', dilation=1):
     rank = x.ndim - 2
     letters = 'DHW'[-rank:]
     numbers = f'N{letters}C', f'{letters}IO', f'N{letters}C'
-    return lax.conv_general_dilated(x, w, (stride,) * rank, padding, rhs_dilation=(dilation,) * rank, dimension_numbers=numbers,
-                                    feature_group_count=groups)
+    return lax.conv_general_dilated(
+        x, w, (stride,) * rank, padding, rhs_dilation=(dilation,) * rank, dimension_numbers=numbers, feature_group_count=groups
+    )
 
 
 def up_conv(x, w, stride=2):
@@ -206,15 +216,15 @@ def up_conv(x, w, stride=2):
 
 def batch_norm(x, gain, axes=(0, 1, 2)):
     wide = x.astype(F32)
-    mean, square = wide.mean(axes), (wide ** 2).mean(axes)
-    return ((wide - mean) * lax.rsqrt(square - mean ** 2 + 1e-5)).astype(x.dtype) * gain
+    mean, square = wide.mean(axes), (wide**2).mean(axes)
+    return ((wide - mean) * lax.rsqrt(square - mean**2 + 1e-5)).astype(x.dtype) * gain
 
 
 def group_norm(x, gain, groups=32):
     wide = x.reshape(*x.shape[:-1], groups, -1).astype(F32)
     axes = (*range(1, x.ndim - 1), x.ndim)
     centred = wide - wide.mean(axes, keepdims=True)
-    return (centred * lax.rsqrt((centred ** 2).mean(axes, keepdims=True) + 1e-5)).reshape(x.shape).astype(x.dtype) * gain
+    return (centred * lax.rsqrt((centred**2).mean(axes, keepdims=True) + 1e-5)).reshape(x.shape).astype(x.dtype) * gain
 
 
 def max_pool(x, size=2):
@@ -227,6 +237,7 @@ def twice_as_large(x, method='nearest'):
 
 
 # Losses.
+
 
 def cross_entropy(logits, labels):
     logits = logits.astype(F32)
@@ -248,6 +259,7 @@ def square_error(x, y):
 
 # Optimizers: each has the shapes of its state for given parameters, and (parameters, state, gradients) -> (parameters, state).
 
+
 def moved(parameters, direction, rate=1e-3):
     return jax.tree.map(lambda p, d: (p - rate * d).astype(p.dtype), parameters, direction)
 
@@ -258,34 +270,38 @@ def sgd():
 
 def momentum():
     def update(p, state, g):
-        state = jax.tree.map(lambda m, g: .9 * m + g.astype(m.dtype), state, g)
+        state = jax.tree.map(lambda m, g: 0.9 * m + g.astype(m.dtype), state, g)
         return moved(p, state), state
+
     return (lambda parameters: as_type(parameters, F32)), update
 
 
-def adam(dtype=F32, decay=0.):
+def adam(dtype=F32, decay=0.0):
     def update(p, state, g):
         m, v, count = state
         count = count + 1
-        m = jax.tree.map(lambda m, g: (.9 * m + .1 * g).astype(m.dtype), m, g)
-        v = jax.tree.map(lambda v, g: (.999 * v + .001 * jnp.square(g)).astype(v.dtype), v, g)
-        large = 1 - .9 ** count.astype(F32), 1 - .999 ** count.astype(F32)
+        m = jax.tree.map(lambda m, g: (0.9 * m + 0.1 * g).astype(m.dtype), m, g)
+        v = jax.tree.map(lambda v, g: (0.999 * v + 0.001 * jnp.square(g)).astype(v.dtype), v, g)
+        large = 1 - 0.9 ** count.astype(F32), 1 - 0.999 ** count.astype(F32)
         step = lambda p, m, v: (m / large[0]) / (jnp.sqrt(v / large[1]) + 1e-8) + decay * p
         return moved(p, jax.tree.map(step, p, m, v)), (m, v, count)
+
     return (lambda parameters: (as_type(parameters, dtype), as_type(parameters, dtype), tokens())), update
 
 
 def lion():
     def update(p, m, g):
-        direction = jax.tree.map(lambda m, g: jnp.sign(.9 * m + .1 * g), m, g)
-        return moved(p, direction), jax.tree.map(lambda m, g: (.99 * m + .01 * g).astype(m.dtype), m, g)
+        direction = jax.tree.map(lambda m, g: jnp.sign(0.9 * m + 0.1 * g), m, g)
+        return moved(p, direction), jax.tree.map(lambda m, g: (0.99 * m + 0.01 * g).astype(m.dtype), m, g)
+
     return (lambda parameters: as_type(parameters, BF16)), update
 
 
-OPTIMIZERS = dict(sgd=sgd(), momentum=momentum(), adam=adam(), adam_bf16=adam(BF16), adamw=adam(decay=.01), lion=lion())
+OPTIMIZERS = dict(sgd=sgd(), momentum=momentum(), adam=adam(), adam_bf16=adam(BF16), adamw=adam(decay=0.01), lion=lion())
 
 
 # Steps.
+
 
 def training(loss, parameters, *batch, held=(), optimizer='adam', parts=1, donate=True, compute=None, clip=False):
     """A jitted step of training and its arguments. The loss is a function of parameters, what is `held` as it is, and a batch.
@@ -294,6 +310,7 @@ def training(loss, parameters, *batch, held=(), optimizer='adam', parts=1, donat
     batch. `clip`: gradients are scaled by their norm. `optimizer` is a name or a pair, as OPTIMIZERS has them.
     """
     begin, update = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
+
     def of_cast(p, held, batch):
         return loss(as_type(p, compute), *held, *as_type(batch, compute)) if compute else loss(p, *held, *batch)
 
@@ -303,6 +320,7 @@ def training(loss, parameters, *batch, held=(), optimizer='adam', parts=1, donat
 
         def part(sums, batch):
             return jax.tree.map(jnp.add, sums, jax.value_and_grad(of_cast)(p, held, batch)), None
+
         cut = jax.tree.map(lambda a: a.reshape(parts, a.shape[0] // parts, *a.shape[1:]), batch)
         nothing = jnp.zeros(()), jax.tree.map(jnp.zeros_like, p)
         sums, _ = lax.scan(part, nothing, cut)
@@ -315,6 +333,7 @@ def training(loss, parameters, *batch, held=(), optimizer='adam', parts=1, donat
             gradients = jax.tree.map(lambda g: g * jnp.minimum(1, 1 / norm).astype(g.dtype), gradients)
         parameters, state = update(parameters, state, gradients)
         return parameters, state, value
+
     return jax.jit(step, donate_argnums=(0, 1) if donate else ()), (parameters, begin(parameters), held, *batch)
 
 

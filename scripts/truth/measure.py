@@ -11,6 +11,7 @@ what the compilers made of them (`.scheduled.gz`). PROGRAM is a family, `family/
 --again asks again about rows whose error has ERROR in it. --modules only makes the modules of all rows again, for
 compare.py, and drops the rows of programs that were changed since, which are then asked again.
 """
+
 import argparse
 import csv
 import gzip
@@ -29,12 +30,29 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 FILES = ['language', 'finetuning', 'recurrent', 'vision', 'generative', 'reinforcement', 'science', 'numerics', 'serving', 'optimization']
 BACKENDS = ['cpu', 'gpu', 'tpu']
-TPU_VARIANTS = 2        # of a family, which libtpu is asked about
-LONGEST = 240           # seconds of a processor of one compilation
-PATIENCE = 1800         # seconds of one compilation, however little of a processor it gets
-MOST = 8 << 30          # bytes of memory of one compilation
-COLUMNS = ['program', 'backend', 'jax', 'module', 'total', 'argument', 'output', 'alias', 'temp', 'host_argument', 'host_output',
-           'host_temp', 'generated_code', 'seconds', 'processor_seconds', 'cycles', 'error']
+TPU_VARIANTS = 2  # of a family, which libtpu is asked about
+LONGEST = 240  # seconds of a processor of one compilation
+PATIENCE = 1800  # seconds of one compilation, however little of a processor it gets
+MOST = 8 << 30  # bytes of memory of one compilation
+COLUMNS = [
+    'program',
+    'backend',
+    'jax',
+    'module',
+    'total',
+    'argument',
+    'output',
+    'alias',
+    'temp',
+    'host_argument',
+    'host_output',
+    'host_temp',
+    'generated_code',
+    'seconds',
+    'processor_seconds',
+    'cycles',
+    'error',
+]
 CYCLES = ['program', 'jax', 'runs', 'cycles', 'opcode', 'instruction', 'shape']
 
 
@@ -44,6 +62,7 @@ def load():
     for file in FILES:
         importlib.import_module(file)
     import program
+
     return program.programs()
 
 
@@ -131,7 +150,7 @@ def watch(child):
             why = f'took more than {MOST >> 30} GiB'
         if why:
             os.killpg(child, signal.SIGKILL)
-        time.sleep(.1)
+        time.sleep(0.1)
     if why or status == 0:
         return why
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL):
@@ -151,13 +170,20 @@ def resident(process):
 def make_modules(turns, folder, table, version):
     """Writes the modules of all rows of a version of JAX again; keeps only rows whose modules are still the same."""
     import xla
+
     rows = table.rows()
     of_version = {(row['program'], row['backend']): row for row in rows if row['jax'] == version}
     for backend in BACKENDS:
+
         def lower():
             place = xla.prepare(backend)
-            return {program.name: xla.lower(program, place, paths(folder, version, backend, program.name)[0])[1]
-                    for turn in turns for program in turn if (program.name, backend) in of_version}
+            return {
+                program.name: xla.lower(program, place, paths(folder, version, backend, program.name)[0])[1]
+                for turn in turns
+                for program in turn
+                if (program.name, backend) in of_version
+            }
+
         fingerprints = in_child(lower, resource.RLIM_INFINITY)
         if not isinstance(fingerprints, dict):
             sys.exit(f'{backend}: {fingerprints[0]["error"]}')
@@ -183,10 +209,12 @@ def main():
     import jax
     import xla
     from jax._src import xla_bridge
+
     assert not xla_bridge.backends_are_initialized(), 'a family computes something: children cannot start a backend of their own'
     table, cycles = Table(arguments.table, COLUMNS), Table(arguments.table.parent / 'cycles.tsv.gz', CYCLES)
     if arguments.modules:
-        return make_modules(turns, arguments.folder, table, jax.__version__)
+        make_modules(turns, arguments.folder, table, jax.__version__)
+        return
     if arguments.again:
         table.write([row for row in table.rows() if arguments.again not in row['error']])
     known = {(row['program'], row['backend']) for row in table.rows() if row['jax'] == jax.__version__}

@@ -1,4 +1,5 @@
 """What a program is, and the families that the files beside this one add theirs to."""
+
 import collections
 import itertools
 

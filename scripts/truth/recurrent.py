@@ -1,9 +1,10 @@
 """Models with a state that goes through time."""
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from layers import (BF16, F32, conv, cross_entropy, layer_norm, layers, rms_norm, shape, through, tokens, training)
+from layers import BF16, F32, conv, cross_entropy, layer_norm, layers, rms_norm, shape, through, tokens, training
 from program import family
 
 
@@ -23,6 +24,7 @@ def lstm_weights(inputs, width):
 @family
 def lstm():
     """Stacked LSTMs over time, time first: products of inputs inside the loop or before it."""
+
     def of(length, batch, width=512, depth=2, words=8192, ahead=False, is_checkpointed=False, unroll=1, blocks=0, trains=True, **options):
         def layer(p, xs):
             begin = (jnp.zeros((xs.shape[1], width), xs.dtype),) * 2
@@ -43,10 +45,12 @@ def lstm():
 
         def loss(p, words, labels):
             return cross_entropy(forward(p, words), labels)
+
         parameters = dict(words=shape(words, width), layers=layers(lstm_weights(width, width), depth, False), head=shape(width, words))
         if not trains:
             return jax.jit(forward), (parameters, tokens(length, batch))
         return training(loss, parameters, tokens(length, batch), tokens(length, batch), **options)
+
     yield 'inside_f32', *of(128, 64)
     yield 'ahead_bf16', *of(256, 64, ahead=True, compute=BF16)
     yield 'checkpointed_steps', *of(256, 128, words=1024, is_checkpointed=True)
@@ -59,11 +63,12 @@ def lstm():
 @family
 def keras_lstm():
     """LSTMs as Keras writes them: batch first, transposed for the scan, masks that keep states, both directions, dropout masks."""
+
     def of(batch, length, width=256, features=128, classes=64, both=True, masked=True, sequences=True, mask_dropout=False, **options):
         def run(p, x, mask, key, reverse):
             x = x.swapaxes(0, 1)
             begin = (jnp.zeros((batch, width), x.dtype),) * 2
-            drop = jax.random.bernoulli(key, .8, (batch, x.shape[-1])) / .8 if mask_dropout else None
+            drop = jax.random.bernoulli(key, 0.8, (batch, x.shape[-1])) / 0.8 if mask_dropout else None
 
             def step(state, of):
                 x, valid = of
@@ -72,6 +77,7 @@ def keras_lstm():
                 if masked:
                     h, c = (jnp.where(valid[:, None], new, old) for new, old in zip((h, c), state))
                 return (h, c), h
+
             (h, _), hs = lax.scan(step, begin, (x, mask.swapaxes(0, 1)), reverse=reverse)
             return hs.swapaxes(0, 1) if sequences else h
 
@@ -81,12 +87,17 @@ def keras_lstm():
                 one = [run(q[way], y, mask, key, way == 'backward') for way in q]
                 y = jnp.concatenate(one, -1)
             return cross_entropy(y @ p['head'], labels)
+
         ways, wide = (('forward', 'backward'), 2 * width) if both else (('forward',), width)
         count = 2 if sequences else 1
-        parameters = dict(layers=[{way: lstm_weights(features if i == 0 else wide, width) for way in ways} for i in range(count)], head=shape(wide, classes))
+        parameters = dict(
+            layers=[{way: lstm_weights(features if i == 0 else wide, width) for way in ways} for i in range(count)],
+            head=shape(wide, classes),
+        )
         labels = tokens(batch, length) if sequences else tokens(batch)
         inputs = shape(batch, length, features), shape(batch, length, dtype=jnp.bool_), labels, jax.eval_shape(lambda: jax.random.key(0))
         return training(loss, parameters, *inputs, **options)
+
     yield 'both_ways_masked', *of(128, 256)
     yield 'one_way_last', *of(256, 512, both=False, masked=False, sequences=False)
     yield 'both_ways_bf16', *of(256, 256, compute=BF16)
@@ -97,6 +108,7 @@ def keras_lstm():
 @family
 def seq2seq():
     """A GRU reads, another writes while it attends to what was read."""
+
     def gru(p, h, x):
         z, r = jnp.split(jax.nn.sigmoid(jnp.concatenate([x, h], -1) @ p['gates']), 2, -1)
         n = jnp.tanh(jnp.concatenate([x, r * h], -1) @ p['new'])
@@ -104,13 +116,21 @@ def seq2seq():
 
     def of(batch, length, target, width=512, words=8192, is_checkpointed=False, additive=True, **options):
         cell = lambda inputs: dict(gates=shape(inputs + width, 2 * width), new=shape(inputs + width, width))
-        parameters = dict(words=shape(words, width), read=cell(width), write=cell(2 * width), keys=shape(width, width),
-                          query=shape(width, width), score=shape(width), head=shape(2 * width, words))
+        parameters = dict(
+            words=shape(words, width),
+            read=cell(width),
+            write=cell(2 * width),
+            keys=shape(width, width),
+            query=shape(width, width),
+            score=shape(width),
+            head=shape(2 * width, words),
+        )
 
         def loss(p, source, words):
             def read(h, x):
                 h = gru(p['read'], h, x)
                 return h, h
+
             begin = jnp.zeros((batch, width), p['words'].dtype)
             last, states = lax.scan(read, begin, p['words'][source].swapaxes(0, 1))
             states = states.swapaxes(0, 1)
@@ -122,10 +142,13 @@ def seq2seq():
                 seen = jnp.einsum('bt,btd->bd', jax.nn.softmax(scores), states)
                 h = gru(p['write'], h, jnp.concatenate([x, seen], -1))
                 return h, jnp.concatenate([h, seen], -1)
+
             write = jax.checkpoint(write) if is_checkpointed else write
             _, out = lax.scan(write, last, p['words'][words[:, :-1]].swapaxes(0, 1))
             return cross_entropy(out @ p['head'], words[:, 1:].T)
+
         return training(loss, parameters, tokens(batch, length), tokens(batch, target + 1), **options)
+
     yield 'additive_f32', *of(32, 64, 64)
     yield 'products_bf16', *of(128, 128, 64, additive=False, compute=BF16)
     yield 'additive_checkpointed', *of(64, 128, 64, is_checkpointed=True)
@@ -136,17 +159,26 @@ def seq2seq():
 @family
 def mamba():
     """Selective state spaces: the recurrence of each channel by associative scan, step by step, or in chunks."""
+
     def scan_associative(decay, inputs):
         return lax.associative_scan(lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), (decay, inputs), axis=1)[1]
 
     def scan_steps(decay, inputs):
-        step = lambda h, of: ((of[0] * h + of[1],) * 2)
+        step = lambda h, of: (of[0] * h + of[1],) * 2
         return lax.scan(step, jnp.zeros_like(inputs[:, 0]), (decay.swapaxes(0, 1), inputs.swapaxes(0, 1)))[1].swapaxes(0, 1)
 
     def of(batch, length, width=512, depth=2, state=16, words=8192, how=scan_associative, chunk=0, is_scanned=True, policy=None, **options):
         inner, rank = 2 * width, width // 16
-        one = dict(norm=shape(width), into=shape(width, 2 * inner), conv=shape(4, 1, inner), select=shape(inner, rank + 2 * state),
-                   step=shape(rank, inner), log=shape(inner, state), skip=shape(inner), out=shape(inner, width))
+        one = dict(
+            norm=shape(width),
+            into=shape(width, 2 * inner),
+            conv=shape(4, 1, inner),
+            select=shape(inner, rank + 2 * state),
+            step=shape(rank, inner),
+            log=shape(inner, state),
+            skip=shape(inner),
+            out=shape(inner, width),
+        )
 
         def layer(p, x):
             u, gate = jnp.split(rms_norm(x, p['norm']) @ p['into'], 2, -1)
@@ -162,6 +194,7 @@ def mamba():
                     inputs = inputs.at[:, 0].add(decay[:, 0] * state_before)
                 h = how(decay, inputs)
                 return h[:, -1], jnp.einsum('btds,bts->btd', h, c.astype(F32)).astype(x.dtype)
+
             if chunk:
                 cut = lambda a: a.reshape(batch, length // chunk, chunk, -1).swapaxes(0, 1)
                 begin = jnp.zeros((batch, inner, state), F32)
@@ -174,8 +207,10 @@ def mamba():
         def loss(p, words):
             x = through(layer, p['layers'], p['words'][words[:, :-1]], policy)
             return cross_entropy(x @ p['words'].T, words[:, 1:])
+
         parameters = dict(words=shape(words, width), layers=layers(one, depth, is_scanned))
         return training(loss, parameters, tokens(batch, length + 1), **options)
+
     yield 'associative_bf16', *of(2, 512, compute=BF16)
     yield 'steps_f32', *of(4, 512, how=scan_steps)
     yield 'chunks_everything_bf16', *of(4, 2048, chunk=128, policy='everything', compute=BF16)
@@ -188,9 +223,18 @@ def mamba():
 @family
 def rwkv():
     """Receptance weighted keys and values: a numerically safe recurrence over time, and shifts by one step."""
+
     def of(batch, length, width=512, depth=3, words=8192, is_scanned=True, policy=None, **options):
-        one = dict(norm1=shape(width), norm2=shape(width), mix=shape(5, width), decay=shape(width), first=shape(width),
-                   **{name: shape(width, width) for name in ('k', 'v', 'r', 'o', 'r2')}, up=shape(width, 4 * width), down=shape(4 * width, width))
+        one = dict(
+            norm1=shape(width),
+            norm2=shape(width),
+            mix=shape(5, width),
+            decay=shape(width),
+            first=shape(width),
+            **{name: shape(width, width) for name in ('k', 'v', 'r', 'o', 'r2')},
+            up=shape(width, 4 * width),
+            down=shape(4 * width, width),
+        )
 
         def weighted(decay, first, k, v):
             def step(state, of):
@@ -202,6 +246,7 @@ def rwkv():
                 top = jnp.maximum(best - decay, k)
                 old, new = jnp.exp(best - decay - top), jnp.exp(k - top)
                 return (old * a + new * v, old * b + new, top), out
+
             begin = jnp.zeros((batch, width)), jnp.zeros((batch, width)), jnp.full((batch, width), -1e38)
             return lax.scan(step, begin, (k.astype(F32).swapaxes(0, 1), v.astype(F32).swapaxes(0, 1)))[1].swapaxes(0, 1).astype(k.dtype)
 
@@ -218,8 +263,10 @@ def rwkv():
         def loss(p, words):
             x = through(layer, p['layers'], p['words'][words[:, :-1]], policy)
             return cross_entropy(layer_norm(x) @ p['words'].T, words[:, 1:])
+
         parameters = dict(words=shape(words, width), layers=layers(one, depth, is_scanned))
         return training(loss, parameters, tokens(batch, length + 1), **options)
+
     yield 'scanned_f32', *of(8, 512)
     yield 'unrolled_bf16', *of(8, 512, is_scanned=False, compute=BF16)
     yield 'scanned_everything_bf16', *of(16, 1024, policy='everything', compute=BF16)
@@ -230,23 +277,30 @@ def rwkv():
 @family
 def linear_attention():
     """Retention: outer products of keys and values that decay, in chunks or step by step."""
+
     def of(batch, length, width=512, heads=8, depth=3, words=8192, chunk=128, is_scanned=True, policy=None, **options):
-        one = dict(norm1=shape(width), norm2=shape(width), up=shape(width, 4 * width), down=shape(4 * width, width),
-                   **{name: shape(width, width) for name in 'qkvo'})
+        one = dict(
+            norm1=shape(width),
+            norm2=shape(width),
+            up=shape(width, 4 * width),
+            down=shape(4 * width, width),
+            **{name: shape(width, width) for name in 'qkvo'},
+        )
 
         def in_chunks(q, k, v):
             cut = lambda x: x.reshape(batch, length // chunk, chunk, heads, -1).swapaxes(0, 1)
             apart = jnp.arange(chunk)[:, None] - jnp.arange(chunk)
-            decays = 1 - 2. ** (-5 - jnp.arange(heads, dtype=F32))
-            within = jnp.where(apart >= 0, decays[:, None, None] ** apart, 0.)
+            decays = 1 - 2.0 ** (-5 - jnp.arange(heads, dtype=F32))
+            within = jnp.where(apart >= 0, decays[:, None, None] ** apart, 0.0)
             since, until = decays[:, None] ** (jnp.arange(chunk) + 1), decays[:, None] ** (chunk - 1 - jnp.arange(chunk))
 
             def step(state, of):
                 q, k, v = (x.astype(F32) for x in of)
                 inner = jnp.einsum('bthe,bshe->bhts', q, k) * within
                 y = jnp.einsum('bhts,bshe->bthe', inner, v) + jnp.einsum('bthe,bhef,ht->bthf', q, state, since)
-                state = state * (decays ** chunk)[:, None, None] + jnp.einsum('bshe,bshf,hs->bhef', k, v, until)
+                state = state * (decays**chunk)[:, None, None] + jnp.einsum('bshe,bshf,hs->bhef', k, v, until)
                 return state, y.astype(of[0].dtype)
+
             e = width // heads
             y = lax.scan(step, jnp.zeros((batch, heads, e, e)), (cut(q), cut(k), cut(v)))[1]
             return y.swapaxes(0, 1).reshape(batch, length, width)
@@ -260,7 +314,9 @@ def linear_attention():
         def loss(p, words):
             x = through(layer, p['layers'], p['words'][words[:, :-1]], policy)
             return cross_entropy(x @ p['words'].T, words[:, 1:])
+
         return training(loss, dict(words=shape(words, width), layers=layers(one, depth, is_scanned)), tokens(batch, length + 1), **options)
+
     yield 'chunks_f32', *of(4, 1024)
     yield 'chunks_bf16_everything', *of(8, 2048, policy='everything', compute=BF16)
     yield 'unrolled_bf16', *of(4, 1024, is_scanned=False, depth=2, compute=BF16)
@@ -271,26 +327,31 @@ def linear_attention():
 @family
 def wavenet():
     """Stacks of dilated, causal 1-D convolutions of sound."""
+
     def of(batch, length, width=128, skips=256, depth=6, levels=256, policy=None, trains=True, **options):
         one = dict(filter=shape(2, width, width), gate=shape(2, width, width), out=shape(1, width, width), skip=shape(1, width, skips))
         parameters = dict(into=shape(levels, width), layers=[one] * depth, head1=shape(1, skips, skips), head2=shape(1, skips, levels))
 
         def forward(p, x):
-            y, total = p['into'][x], 0.
+            y, total = p['into'][x], 0.0
             for i, q in enumerate(p['layers']):
+
                 def layer(q, y, i=i):
-                    before = dict(dilation=2 ** i, padding=[(2 ** i, 0)])
+                    before = dict(dilation=2**i, padding=[(2**i, 0)])
                     h = jnp.tanh(conv(y, q['filter'], **before)) * jax.nn.sigmoid(conv(y, q['gate'], **before))
                     return y + conv(h, q['out']), conv(h, q['skip'])
+
                 y, skip = (jax.checkpoint(layer) if policy else layer)(q, y)
                 total = total + skip
             return conv(jax.nn.relu(conv(jax.nn.relu(total), p['head1'])), p['head2'])
 
         def loss(p, x):
             return cross_entropy(forward(p, x[:, :-1]), x[:, 1:])
+
         if not trains:
             return jax.jit(forward), (parameters, tokens(batch, length))
         return training(loss, parameters, tokens(batch, length + 1), **options)
+
     yield 'f32', *of(8, 4096, depth=4)
     yield 'bf16_checkpointed', *of(8, 16384, policy='everything', compute=BF16)
     yield 'forward', *of(16, 8192, trains=False)
@@ -301,6 +362,7 @@ def wavenet():
 @family
 def speech():
     """Speech to text as Conformer: strided convolutions, attention, depthwise 1-D convolutions, and a loss over alignments (CTC)."""
+
     def ctc(odds, labels):
         """Forward algorithm in logarithms over labels with blanks in between."""
         batch, many = labels.shape
@@ -312,23 +374,37 @@ def speech():
             both = jnp.logaddexp(a, shift(a, 1))
             both = jnp.where(skips, jnp.logaddexp(both, shift(a, 2)), both)
             return both + jnp.take_along_axis(now, path, 1), None
-        begin = jnp.full(path.shape, -1e9).at[:, :2].set(0.)
+
+        begin = jnp.full(path.shape, -1e9).at[:, :2].set(0.0)
         last, _ = lax.scan(step, begin, odds.swapaxes(0, 1))
         return -jnp.logaddexp(last[:, -1], last[:, -2]).mean()
 
     def of(batch, frames, labels=64, bands=80, width=256, heads=4, depth=3, words=1024, policy=None, is_scanned=False, **options):
         half = dict(norm=shape(width), up=shape(width, 4 * width), down=shape(4 * width, width))
-        one = dict(first=half, second=half, norm1=shape(width), norm2=shape(width), into=shape(1, width, 2 * width), each=shape(31, 1, width),
-                   out=shape(1, width, width), **{name: shape(width, width) for name in 'qkvo'})
-        parameters = dict(conv1=shape(3, 3, 1, width), conv2=shape(3, 3, width, width), into=shape(bands // 4 * width, width),
-                          layers=layers(one, depth, is_scanned), head=shape(width, words))
+        one = dict(
+            first=half,
+            second=half,
+            norm1=shape(width),
+            norm2=shape(width),
+            into=shape(1, width, 2 * width),
+            each=shape(31, 1, width),
+            out=shape(1, width, width),
+            **{name: shape(width, width) for name in 'qkvo'},
+        )
+        parameters = dict(
+            conv1=shape(3, 3, 1, width),
+            conv2=shape(3, 3, width, width),
+            into=shape(bands // 4 * width, width),
+            layers=layers(one, depth, is_scanned),
+            head=shape(width, words),
+        )
 
         def layer(p, x):
-            feed = lambda q, x: .5 * jax.nn.silu(layer_norm(x, q['norm']) @ q['up']) @ q['down']
+            feed = lambda q, x: 0.5 * jax.nn.silu(layer_norm(x, q['norm']) @ q['up']) @ q['down']
             x = x + feed(p['first'], x)
             y = layer_norm(x, p['norm1'])
             q, k, v = ((y @ p[name]).reshape(*y.shape[:2], heads, -1) for name in 'qkv')
-            weights = jax.nn.softmax(jnp.einsum('bthe,bshe->bhts', q, k).astype(F32) * (width // heads) ** -.5).astype(x.dtype)
+            weights = jax.nn.softmax(jnp.einsum('bthe,bshe->bhts', q, k).astype(F32) * (width // heads) ** -0.5).astype(x.dtype)
             x = x + jnp.einsum('bhts,bshe->bthe', weights, v).reshape(x.shape) @ p['o']
             a, b = jnp.split(conv(layer_norm(x, p['norm2']), p['into']), 2, -1)
             x = x + conv(jax.nn.silu(layer_norm(conv(a * jax.nn.sigmoid(b), p['each'], groups=width))), p['out'])
@@ -338,7 +414,9 @@ def speech():
             x = jax.nn.relu(conv(jax.nn.relu(conv(sound[..., None], p['conv1'], 2)), p['conv2'], 2))
             x = through(layer, p['layers'], x.reshape(*x.shape[:2], -1) @ p['into'], policy)
             return ctc(jax.nn.log_softmax((x @ p['head']).astype(F32)), labels)
+
         return training(loss, parameters, shape(batch, frames, bands), tokens(batch, labels), **options)
+
     yield 'f32', *of(8, 1024, depth=2)
     yield 'scanned_bf16', *of(32, 1024, is_scanned=True, compute=BF16)
     yield 'everything_bf16', *of(16, 1600, depth=2, policy='everything', compute=BF16)

@@ -1,10 +1,34 @@
 """Models of pictures."""
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from layers import (BF16, F16, F32, batch_norm, block, causal, conv, cross_entropy, dense, group_norm, inference, layer_norm, layers,
-                    max_pool, perceptron, self_attention, shape, square_error, through, tokens, training, transformer, twice_as_large)
+from layers import (
+    BF16,
+    F16,
+    F32,
+    batch_norm,
+    block,
+    causal,
+    conv,
+    cross_entropy,
+    dense,
+    group_norm,
+    inference,
+    layer_norm,
+    layers,
+    max_pool,
+    perceptron,
+    self_attention,
+    shape,
+    square_error,
+    through,
+    tokens,
+    training,
+    transformer,
+    twice_as_large,
+)
 from program import family
 
 
@@ -14,8 +38,14 @@ def patches(x, size):
 
 
 def vit_parameters(width, depth, size, patch, is_scanned, out):
-    return dict(into=shape(patch * patch * 3, width), token=shape(width), positions=shape((size // patch) ** 2 + 1, width),
-                layers=layers(block(width), depth, is_scanned), norm=shape(width), head=shape(width, out))
+    return dict(
+        into=shape(patch * patch * 3, width),
+        token=shape(width),
+        positions=shape((size // patch) ** 2 + 1, width),
+        layers=layers(block(width), depth, is_scanned),
+        norm=shape(width),
+        head=shape(width, out),
+    )
 
 
 def vit_features(p, pictures, patch, heads, policy=None):
@@ -28,14 +58,17 @@ def vit_features(p, pictures, patch, heads, policy=None):
 @family
 def vit():
     """Vision transformers: a token in front, positions learned."""
+
     def of(batch, size=224, patch=16, width=768, depth=4, heads=12, is_scanned=False, policy=None, trains=True, dtype=F32, **options):
         def forward(p, x):
             return layer_norm(vit_features(p, x, patch, heads, policy)[:, 0], p['norm']) @ p['head']
+
         parameters = vit_parameters(width, depth, size, patch, is_scanned, 1000)
         pictures = shape(batch, size, size, 3, dtype=dtype)
         if not trains:
             return inference(forward, parameters, pictures)
         return training(lambda p, x, labels: cross_entropy(forward(p, x), labels), parameters, pictures, tokens(batch), **options)
+
     yield 'unrolled_f32', *of(32, depth=2)
     yield 'scanned_bf16', *of(64, is_scanned=True, compute=BF16)
     yield 'forward_scanned', *of(128, is_scanned=True, trains=False)
@@ -49,9 +82,29 @@ def vit():
 @family
 def clip():
     """Pictures and texts side by side: two towers and a product of all with all."""
-    def of(batch, length=77, size=224, patch=32, width=512, depth=3, heads=8, words=16384, is_scanned=True, policy=None, sigmoid=False, **options):
-        parameters = dict(pictures=vit_parameters(width, depth, size, patch, is_scanned, 512), temperature=shape(),
-                          words=shape(words, width), positions=shape(length, width), layers=layers(block(width), depth, is_scanned), head=shape(width, 512))
+
+    def of(
+        batch,
+        length=77,
+        size=224,
+        patch=32,
+        width=512,
+        depth=3,
+        heads=8,
+        words=16384,
+        is_scanned=True,
+        policy=None,
+        sigmoid=False,
+        **options,
+    ):
+        parameters = dict(
+            pictures=vit_parameters(width, depth, size, patch, is_scanned, 512),
+            temperature=shape(),
+            words=shape(words, width),
+            positions=shape(length, width),
+            layers=layers(block(width), depth, is_scanned),
+            head=shape(width, 512),
+        )
 
         def loss(p, pictures, words):
             x = vit_features(p['pictures'], pictures, patch, heads, policy)[:, 0] @ p['pictures']['head']
@@ -62,7 +115,9 @@ def clip():
             if sigmoid:
                 return -jax.nn.log_sigmoid(alike * (2 * jnp.eye(batch) - 1)).sum() / batch
             return (cross_entropy(alike, jnp.arange(batch)) + cross_entropy(alike.T, jnp.arange(batch))) / 2
+
         return training(loss, parameters, shape(batch, size, size, 3), tokens(batch, length), **options)
+
     yield 'scanned_bf16', *of(128, compute=BF16)
     yield 'unrolled_f32', *of(64, depth=2, is_scanned=False)
     yield 'scanned_everything', *of(256, policy='everything', compute=BF16)
@@ -82,16 +137,22 @@ def classifier(forward, parameters, batch, size, trains=True, **options):
 @family
 def resnet():
     """Residual networks: bottlenecks or pairs of convolutions, with norms over the batch."""
+
     def of(batch, size=224, width=64, depths=(1, 1, 1, 1), bottleneck=True, policy=None, norm=batch_norm, classes=1000, **options):
         def conv_norm(p, x, stride=1):
             return norm(conv(x, p['w'], stride), p['gain'])
+
         weights = lambda size, a, b: dict(w=shape(size, size, a, b), gain=shape(b))
         stages, last = [], width
         for i, depth in enumerate(depths):
             inner = width << i
             out = 4 * inner if bottleneck else inner
             for j in range(depth):
-                one = [weights(1, last, inner), weights(3, inner, inner), weights(1, inner, out)] if bottleneck else [weights(3, last, inner), weights(3, inner, out)]
+                one = (
+                    [weights(1, last, inner), weights(3, inner, inner), weights(1, inner, out)]
+                    if bottleneck
+                    else [weights(3, last, inner), weights(3, inner, out)]
+                )
                 stages.append(dict(convs=one, past=weights(1, last, out)) if j == 0 else dict(convs=one))
                 last = out
 
@@ -107,9 +168,12 @@ def resnet():
                         y = conv_norm(c, y, stride if j == len(q['convs']) - 2 else 1)
                         y = jax.nn.relu(y) if j + 1 < len(q['convs']) else y
                     return jax.nn.relu(y + (conv_norm(q['past'], x, stride) if 'past' in q else x))
+
                 x, i = (jax.checkpoint(one) if policy else one)(q, x), i + 1
             return x.mean((1, 2)) @ p['head']
+
         return classifier(forward, dict(stem=weights(7, 3, width), blocks=stages, head=shape(last, classes)), batch, size, **options)
+
     yield 'bottlenecks_f32', *of(32)
     yield 'pairs_bf16', *of(128, bottleneck=False, depths=(2, 2), compute=BF16)
     yield 'forward', *of(64, trains=False)
@@ -123,6 +187,7 @@ def resnet():
 @family
 def vgg():
     """Plain stacks of convolutions, with dense layers that hold most weights."""
+
     def of(batch, size=224, widths=(64, 128, 256, 512), each=1, hidden=2048, with_norm=False, policy=None, **options):
         sizes = [c for width in widths for c in (width,) * each]
         convs = [dict(w=shape(3, 3, a, b), b=shape(b)) for a, b in zip((3, *sizes), sizes)]
@@ -130,14 +195,18 @@ def vgg():
 
         def forward(p, x):
             for i in range(0, len(convs), each):
+
                 def stage(qs, x):
                     for q in qs:
                         x = conv(x, q['w'])
                         x = jax.nn.relu(batch_norm(x, q['b']) if with_norm else x + q['b'])
                     return max_pool(x)
-                x = (jax.checkpoint(stage) if policy else stage)(p['convs'][i:i + each], x)
+
+                x = (jax.checkpoint(stage) if policy else stage)(p['convs'][i : i + each], x)
             return perceptron(p['dense'], x.reshape(x.shape[0], -1))
+
         return classifier(forward, dict(convs=convs, dense=dense(flat, hidden, 1000)), batch, size, **options)
+
     yield 'f32', *of(16)
     yield 'bf16_pairs', *of(32, widths=(64, 128, 256), each=2, hidden=256, compute=BF16)
     yield 'forward_pairs', *of(32, widths=(64, 128, 256), each=2, hidden=512, trains=False)
@@ -149,27 +218,41 @@ def vgg():
 @family
 def efficientnet():
     """Inverted bottlenecks with squeeze and excitation, swish, depthwise convolutions of 3 and 5."""
+
     def of(batch, size=224, plan=((16, 3, 1), (24, 3, 2), (40, 5, 2), (80, 3, 2)), wider=6, policy=None, **options):
         stages, last = [], 32
-        for width, window, stride in plan:
+        for width, window, _ in plan:
             inner = last * wider
-            stages.append(dict(up=shape(1, 1, last, inner), up_g=shape(inner), each=shape(window, window, 1, inner), each_g=shape(inner), squeeze=dense(inner, last // 4, inner),
-                               down=shape(1, 1, inner, width), down_g=shape(width)))
+            stages.append(
+                dict(
+                    up=shape(1, 1, last, inner),
+                    up_g=shape(inner),
+                    each=shape(window, window, 1, inner),
+                    each_g=shape(inner),
+                    squeeze=dense(inner, last // 4, inner),
+                    down=shape(1, 1, inner, width),
+                    down_g=shape(width),
+                )
+            )
             last = width
 
         def forward(p, x):
             x = jax.nn.silu(batch_norm(conv(x, p['stem'], 2), p['stem_g']))
             for q, (_, _, stride) in zip(p['blocks'], plan):
+
                 def one(q, x, stride=stride):
                     y = jax.nn.silu(batch_norm(conv(x, q['up']), q['up_g']))
                     y = jax.nn.silu(batch_norm(conv(y, q['each'], stride, groups=y.shape[-1]), q['each_g']))
                     y = y * jax.nn.sigmoid(perceptron(q['squeeze'], y.mean((1, 2)), jax.nn.silu))[:, None, None]
                     y = batch_norm(conv(y, q['down']), q['down_g'])
                     return x + y if x.shape == y.shape else y
+
                 x = (jax.checkpoint(one) if policy else one)(q, x)
             return x.mean((1, 2)) @ p['head']
+
         parameters = dict(stem=shape(3, 3, 3, 32), stem_g=shape(32), blocks=stages, head=shape(last, 1000))
         return classifier(forward, parameters, batch, size, **options)
+
     yield 'f32', *of(16)
     yield 'bf16', *of(64, compute=BF16)
     yield 'forward', *of(32, trains=False)
@@ -181,7 +264,15 @@ def efficientnet():
 @family
 def mobilenet():
     """Depthwise separable convolutions without shortcuts (V1), or hard swishes."""
-    def of(batch, size=224, plan=((64, 1), (128, 2), (128, 1), (256, 2), (512, 2)), activation=lambda x: jnp.clip(x, 0, 6), policy=None, **options):
+
+    def of(
+        batch,
+        size=224,
+        plan=((64, 1), (128, 2), (128, 1), (256, 2), (512, 2)),
+        activation=lambda x: jnp.clip(x, 0, 6),
+        policy=None,
+        **options,
+    ):
         stages, last = [], 32
         for width, _ in plan:
             stages.append(dict(each=shape(3, 3, 1, last), each_g=shape(last), across=shape(1, 1, last, width), across_g=shape(width)))
@@ -190,13 +281,17 @@ def mobilenet():
         def forward(p, x):
             x = activation(batch_norm(conv(x, p['stem'], 2), p['stem_g']))
             for q, (_, stride) in zip(p['blocks'], plan):
+
                 def one(q, x, stride=stride):
                     x = activation(batch_norm(conv(x, q['each'], stride, groups=x.shape[-1]), q['each_g']))
                     return activation(batch_norm(conv(x, q['across']), q['across_g']))
+
                 x = (jax.checkpoint(one) if policy else one)(q, x)
             return x.mean((1, 2)) @ p['head']
+
         parameters = dict(stem=shape(3, 3, 3, 32), stem_g=shape(32), blocks=stages, head=shape(last, 1000))
         return classifier(forward, parameters, batch, size, **options)
+
     yield 'f32', *of(32)
     yield 'hard_swish_bf16', *of(64, activation=jax.nn.hard_swish, compute=BF16)
     yield 'forward_large', *of(16, size=512, trains=False)
@@ -226,6 +321,7 @@ def segmentation(forward, parameters, batch, size, classes, trains=True, **optio
             return cross_entropy(logits, labels)
         odds = jax.nn.sigmoid(logits.astype(F32))  # Dice
         return 1 - (2 * (odds * labels).sum((1, 2)) / (odds + labels).sum((1, 2))).mean()
+
     labels = shape(batch, size, size, classes) if classes == 1 else tokens(batch, size, size)
     return training(loss, parameters, pictures, labels, **options)
 
@@ -233,6 +329,7 @@ def segmentation(forward, parameters, batch, size, classes, trains=True, **optio
 @family
 def unet():
     """Segmentation: down by pooling, up by interpolation or transposed convolutions, with what was there before beside it."""
+
     def of(batch, size=256, widths=(32, 64, 128, 256), classes=21, transposed=False, policy=None, **options):
         ups = [dict(convs=double_conv(a + b, a), up=shape(2, 2, b, b)) for a, b in zip(widths, widths[1:])]
         parameters = dict(down=[double_conv(a, b) for a, b in zip((3, *widths), widths)], up=ups, head=shape(1, 1, widths[0], classes))
@@ -251,7 +348,9 @@ def unet():
                     x = twice_as_large(x, 'linear')
                 x = stage(q['convs'], jnp.concatenate([kept.pop(), x], -1))
             return conv(x, p['head'])
+
         return segmentation(forward, parameters, batch, size, classes, **options)
+
     yield 'f32', *of(8)
     yield 'transposed_bf16', *of(16, transposed=True, compute=BF16)
     yield 'forward', *of(16, trains=False)
@@ -264,6 +363,7 @@ def unet():
 @family
 def unet_plus_plus():
     """Nested U-Nets: each level keeps all that was made on it before."""
+
     def of(batch, size=256, widths=(32, 64, 128), classes=1, deep=True, policy=None, **options):
         n = len(widths)
         nodes = {}
@@ -285,7 +385,9 @@ def unet_plus_plus():
                     made[i, j] = stage(p['nodes'][f'{i}_{j}'], y)
             ends = [made[0, j] for j in range(1, n)] if deep else [made[0, n - 1]]
             return sum(conv(x, head) for x, head in zip(ends, p['heads'])) / len(ends)
+
         return segmentation(forward, parameters, batch, size, classes, **options)
+
     yield 'f32', *of(8)
     yield 'four_levels_bf16', *of(8, widths=(32, 64, 128, 256), compute=BF16)
     yield 'forward', *of(16, trains=False)
@@ -297,10 +399,17 @@ def unet_plus_plus():
 @family
 def convnext():
     """ConvNeXt: depthwise windows of 7, norms over features, wide perceptrons; stages scanned or not."""
+
     def of(batch, size=224, widths=(96, 192), depth=2, is_scanned=False, policy=None, **options):
-        one = lambda width: dict(each=shape(7, 7, 1, width), norm=shape(width), up=shape(width, 4 * width), down=shape(4 * width, width), scale=shape(width))
-        parameters = dict(stem=shape(4, 4, 3, widths[0]), stages=[layers(one(width), depth, is_scanned) for width in widths],
-                          between=[shape(2, 2, a, b) for a, b in zip(widths, widths[1:])], head=shape(widths[-1], 1000))
+        one = lambda width: dict(
+            each=shape(7, 7, 1, width), norm=shape(width), up=shape(width, 4 * width), down=shape(4 * width, width), scale=shape(width)
+        )
+        parameters = dict(
+            stem=shape(4, 4, 3, widths[0]),
+            stages=[layers(one(width), depth, is_scanned) for width in widths],
+            between=[shape(2, 2, a, b) for a, b in zip(widths, widths[1:])],
+            head=shape(widths[-1], 1000),
+        )
 
         def layer(p, x):
             y = layer_norm(conv(x, p['each'], groups=x.shape[-1]), p['norm'])
@@ -313,7 +422,9 @@ def convnext():
                 if i + 1 < len(widths):
                     x = conv(layer_norm(x), p['between'][i], 2, padding='VALID')
             return layer_norm(x.mean((1, 2))) @ p['head']
+
         return classifier(forward, parameters, batch, size, **options)
+
     yield 'unrolled_f32', *of(16)
     yield 'scanned_bf16', *of(64, is_scanned=True, depth=3, compute=BF16)
     yield 'scanned_everything', *of(32, is_scanned=True, depth=3, policy='everything')
@@ -324,6 +435,7 @@ def convnext():
 @family
 def mixer():
     """Perceptrons across places and across features by turns."""
+
     def of(batch, size=224, patch=16, width=512, depth=4, is_scanned=True, policy=None, **options):
         places = (size // patch) ** 2
         one = dict(norm1=shape(width), norm2=shape(width), places=dense(places, 256, places), features=dense(width, 4 * width, width))
@@ -335,7 +447,9 @@ def mixer():
 
         def forward(p, x):
             return layer_norm(through(layer, p['layers'], patches(x, patch) @ p['into'], policy)).mean(1) @ p['head']
+
         return classifier(forward, parameters, batch, size, **options)
+
     yield 'scanned_f32', *of(64)
     yield 'unrolled_bf16', *of(128, is_scanned=False, depth=3, compute=BF16)
     yield 'scanned_dots', *of(128, policy='dots', compute=BF16)
@@ -346,15 +460,20 @@ def mixer():
 @family
 def swin():
     """Attention within shifted windows of pictures: rolls, reshapes and masks around small products."""
+
     def of(batch, size=224, width=96, depth=2, heads=3, window=7, patch=4, is_checkpointed=False, **options):
         side = size // patch
-        parameters = dict(into=shape(patch * patch * 3, width), layers=[block(width) | dict(bias=shape(heads, window ** 2, window ** 2))] * depth, head=shape(width, 1000))
+        parameters = dict(
+            into=shape(patch * patch * 3, width),
+            layers=[block(width) | dict(bias=shape(heads, window**2, window**2))] * depth,
+            head=shape(width, 1000),
+        )
 
         def layer(p, x, shift):
             y = layer_norm(x, p['norm1'])
             y = jnp.roll(y, (-shift, -shift), (1, 2)) if shift else y
             n = side // window
-            cut = y.reshape(-1, n, window, n, window, width).swapaxes(2, 3).reshape(-1, window ** 2, width)
+            cut = y.reshape(-1, n, window, n, window, width).swapaxes(2, 3).reshape(-1, window**2, width)
             cut = self_attention(p['attention'], cut, heads, bias=p['bias'][None, :, None])
             y = cut.reshape(-1, n, n, window, window, width).swapaxes(2, 3).reshape(x.shape)
             x = x + (jnp.roll(y, (shift, shift), (1, 2)) if shift else y)
@@ -366,7 +485,9 @@ def swin():
                 one = lambda q, x, shift=i % 2 * (window // 2): layer(q, x, shift)
                 x = (jax.checkpoint(one) if is_checkpointed else one)(q, x)
             return layer_norm(x).mean((1, 2)) @ p['head']
+
         return classifier(forward, parameters, batch, size, **options)
+
     yield 'f32', *of(16)
     yield 'bf16_wide', *of(32, width=192, heads=6, compute=BF16)
     yield 'checkpointed', *of(32, depth=3, is_checkpointed=True)
@@ -376,11 +497,18 @@ def swin():
 @family
 def detection():
     """Boxes on a pyramid of features: focal loss over all anchors, or the best boxes without overlaps."""
+
     def of(batch, size=512, width=128, classes=80, anchors=9, trains=True, best=200, **options):
         back = [(3, 32), (32, 64), (64, 128), (128, 256)]
         tower = [shape(3, 3, width, width)] * 2
-        parameters = dict(back=[shape(3, 3, a, b) for a, b in back], across=[shape(1, 1, b, width) for _, b in back[1:]], classes=tower, boxes=tower,
-                          class_head=shape(3, 3, width, anchors * classes), box_head=shape(3, 3, width, anchors * 4))
+        parameters = dict(
+            back=[shape(3, 3, a, b) for a, b in back],
+            across=[shape(1, 1, b, width) for _, b in back[1:]],
+            classes=tower,
+            boxes=tower,
+            class_head=shape(3, 3, width, anchors * classes),
+            box_head=shape(3, 3, width, anchors * 4),
+        )
 
         def forward(p, x):
             levels = []
@@ -413,13 +541,15 @@ def detection():
             low, high = boxes[..., :2], boxes[..., :2] + jnp.exp(boxes[..., 2:])
             shared = jnp.clip(jnp.minimum(high[:, :, None], high[:, None]) - jnp.maximum(low[:, :, None], low[:, None]), 0).prod(-1)
             area = (high - low).prod(-1)
-            overlaps = shared / (area[:, :, None] + area[:, None] - shared) > .5
+            overlaps = shared / (area[:, :, None] + area[:, None] - shared) > 0.5
             drop = lambda i, keep: keep & ~(overlaps[:, i] & (jnp.arange(best) > i) & keep[:, i, None])
-            return lax.fori_loop(0, best, drop, scores > .05), boxes, scores
+            return lax.fori_loop(0, best, drop, scores > 0.05), boxes, scores
+
         places = anchors * sum((size >> i) ** 2 for i in (2, 3, 4))
         if not trains:
             return inference(detect, parameters, shape(batch, size, size, 3))
         return training(loss, parameters, shape(batch, size, size, 3), tokens(batch, places), shape(batch, places, 4), **options)
+
     yield 'focal_f32', *of(2, size=256)
     yield 'best_boxes', *of(4, trains=False)
     yield 'focal_bf16', *of(4, size=384, classes=20, compute=BF16)
@@ -430,14 +560,18 @@ def detection():
 @family
 def contrastive():
     """SimCLR: two views of each picture, augmented on the way, and a product of all with all."""
+
     def of(batch, size=96, width=64, policy=None, **options):
         weights = lambda a, b: dict(w=shape(3, 3, a, b), gain=shape(b))
-        parameters = dict(convs=[weights(3, width), weights(width, width), weights(width, 2 * width), weights(2 * width, 4 * width)], head=dense(4 * width, 512, 128))
+        parameters = dict(
+            convs=[weights(3, width), weights(width, width), weights(width, 2 * width), weights(2 * width, 4 * width)],
+            head=dense(4 * width, 512, 128),
+        )
 
         def augment(key, x):
             cut, flip, tone = jax.random.split(key, 3)
-            x = jnp.where(jax.random.bernoulli(flip, .5, (batch, 1, 1, 1)), x[:, :, ::-1], x)
-            x = x * jax.random.uniform(tone, (batch, 1, 1, 3), x.dtype, .6, 1.4)
+            x = jnp.where(jax.random.bernoulli(flip, 0.5, (batch, 1, 1, 1)), x[:, :, ::-1], x)
+            x = x * jax.random.uniform(tone, (batch, 1, 1, 3), x.dtype, 0.6, 1.4)
             starts = jax.random.randint(cut, (batch, 2), 0, 8)
             return jax.vmap(lambda x, at: lax.dynamic_slice(jnp.pad(x, ((4, 4), (4, 4), (0, 0))), (*at, 0), x.shape))(x, starts)
 
@@ -449,9 +583,11 @@ def contrastive():
                 x = (jax.checkpoint(stage) if policy else stage)(q, x)
             z = perceptron(p['head'], x.mean((1, 2))).astype(F32)
             z = z / jnp.linalg.norm(z, axis=-1, keepdims=True)
-            alike = z @ z.T / .5 - 1e9 * jnp.eye(2 * batch)
+            alike = z @ z.T / 0.5 - 1e9 * jnp.eye(2 * batch)
             return cross_entropy(alike, (jnp.arange(2 * batch) + batch) % (2 * batch))
+
         return training(loss, parameters, shape(batch, size, size, 3), jax.eval_shape(lambda: jax.random.key(0)), **options)
+
     yield 'f32', *of(64)
     yield 'bf16_large_batch', *of(512, compute=BF16)
     yield 'checkpointed', *of(256, policy='everything')

@@ -1,4 +1,5 @@
 """Asks one of XLA's compilers what one program needs, in a process that ends with it."""
+
 import gzip
 import hashlib
 import os
@@ -6,6 +7,8 @@ import pathlib
 import resource
 import sys
 import time
+
+import jax
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import xla_compilers
@@ -17,7 +20,6 @@ BYTES = ['argument', 'output', 'alias', 'temp', 'host_argument', 'host_output', 
 
 def prepare(backend, dump=None):
     """What has to happen before the first array: this process becomes one of a backend."""
-    import jax
     xla_compilers.prepare(backend)
     jax.config.update('jax_platforms', os.environ['JAX_PLATFORMS'] or None)
     jax.config.update('jax_hlo_source_file_canonicalization_regex', '.*/')  # no path of this machine in a module
@@ -28,6 +30,7 @@ def prepare(backend, dump=None):
 
 def lower(program, place, path):
     """Writes the module of a program as JAX hands it over, unless it is there; returns what JAX compiles, and a fingerprint."""
+    jax.clear_caches()  # Names within a module tell what was traced before.
     lowered = program.function.lower(*xla_compilers.placed(program.arguments, place))
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
