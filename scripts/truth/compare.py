@@ -89,7 +89,7 @@ def cells(compared):
 
 def page(found, rows):
     yield '# What XLA needs, for hundreds of programs\n'
-    yield (HERE / 'head.md').read_text()
+    yield (ROOT / 'docs' / 'truth.head.md').read_text()
     versions = sorted({of.jax for of in found}, reverse=True)
     backends = list(NEAR)
     of = lambda backend, version, name=None: [c for c in found if (c.backend, c.jax) == (backend, version) and name in (None, family(c))]

@@ -64,11 +64,11 @@ def hmc():
         size = dict(logistic=width, network=width * 32 + 32, hierarchy=width + 2)[model]
         return jax.jit(run), (shape(chains, size), shape(rows, width), shape(rows), key())
 
-    yield 'logistic', *of(64, 20_000, 128)
+    yield 'logistic', *of(256, 100_000, 128)
     yield 'network', *of(32, 4096, 64, samples=200, model='network')
-    yield 'turns_back', *of(64, 8192, 64, turns=True)
+    yield 'turns_back', *of(512, 65_536, 64, turns=True)
     yield 'hierarchy_many_samples', *of(256, 2048, 256, samples=500, model='hierarchy')
-    yield 'logistic_ends_only', *of(256, 10_000, 64, keeps=False)
+    yield 'logistic_ends_only', *of(1024, 50_000, 64, keeps=False)
 
 
 @family
@@ -100,7 +100,7 @@ def svgd():
         size = width * hidden + hidden if hidden else width
         return jax.jit(run, donate_argnums=0), (shape(count, size), shape(rows, width), shape(rows))
 
-    yield 'all_differences', *of(1024, 4096, 64)
+    yield 'all_differences', *of(2048, 65_536, 64)
     yield 'networks', *of(256, 2048, 64, hidden=64)
     yield 'median', *of(2048, 2048, 32, median=True)
     yield 'many_particles', *of(8192, 1024, 16)
@@ -292,7 +292,7 @@ def filtering():
     yield 'kalman', *kalman(256, 500, 16, 8)
     yield 'markov_posteriors', *markov(64, 200, 128)
     yield 'particles', *particles(1_000_000, 100)
-    yield 'kalman_gradient', *kalman(64, 200, 32, 8, gradient=True)
+    yield 'kalman_gradient', *kalman(256, 500, 32, 8, gradient=True)
     yield 'smoother_associative', *smoother(64, 1024, 16)
 
 

@@ -379,9 +379,9 @@ def particles():
         arguments = shape(count, 3), shape(count, 3), tokens(count, near)
         return jax.jit(jax.grad(run) if slopes else run, donate_argnums=() if slopes else (0, 1)), arguments
 
-    yield 'all_pairs', *of(8192, 100)
+    yield 'all_pairs_kept', *of(16384, 500, keeps=True)
     yield 'neighbours_gradient', *of(65536, 20, 'lists', slopes=True)
-    yield 'rows_of_pairs', *of(32768, 50, 'rows')
+    yield 'rows_of_pairs_kept', *of(131072, 50, 'rows', keeps=True)
     yield 'neighbours_kept', *of(131072, 100, 'lists', keeps=True)
     yield 'all_pairs_gradient', *of(4096, 50, slopes=True)
 
