@@ -24,8 +24,8 @@ pub enum FirstGuess {
 }
 
 impl FirstGuess {
-    /// Puts a module into the order. `None` where values that must share storage interfere, so that there is no order
-    /// yet: copies come later.
+    /// A module in the order; `None` where it is in that order already, and where values that must share storage
+    /// interfere, so that there is no order yet: copies come later.
     pub(crate) fn order(
         self,
         module: &Module,
@@ -33,12 +33,12 @@ impl FirstGuess {
         schedule: &ScheduleOptions,
         fusion: Option<&Fusion>,
     ) -> Result<Option<Module>, PassError> {
-        let mut guess = module.clone();
         let budget = match self {
-            FirstGuess::Text => return Ok(Some(guess)),
+            FirstGuess::Text => return Ok(None),
             FirstGuess::OnePass | FirstGuess::Fused => 0,
             FirstGuess::Searched => schedule.budget,
         };
+        let mut guess = module.clone();
         run(&mut guess, target, &passes::FLATTEN_CALL_GRAPH)?;
         let options = ScheduleOptions { budget, ..schedule.clone() };
         let schedule = match self {
@@ -48,7 +48,7 @@ impl FirstGuess {
         let Some(schedule) = schedule else { return Ok(None) };
         // Calls go on sharing computations where nothing moves.
         if schedule == Schedule::in_textual_order(&guess) {
-            return Ok(Some(module.clone()));
+            return Ok(None);
         }
         schedule.apply(&mut guess);
         if let FirstGuess::Fused = self {

@@ -8,12 +8,11 @@ use memplan_ir::{AliasKind, ElementType, InputOutputAlias, Layout, Module, Progr
 use memplan_memory::MemorySpaceId;
 use memplan_passes as passes;
 
-use super::Setting;
-use super::known::ModuleKey;
 use super::narrow;
 use super::policy::{self, Policy};
 use super::program::Program;
 use super::shard::{self, Along};
+use super::{ModuleKey, Setting};
 
 /// A kind of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, strum::Display)]
