@@ -56,6 +56,7 @@
 
 pub mod cost;
 pub mod fusions;
+pub mod interface;
 pub mod loops;
 mod one_in;
 mod pass;

@@ -8,7 +8,6 @@
 
 mod as_it_is;
 mod lever;
-mod narrow;
 mod policy;
 mod program;
 mod search;
