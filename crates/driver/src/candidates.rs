@@ -41,8 +41,6 @@ pub(crate) struct Candidate {
     /// The pass that fuses; `None` where nothing is fused.
     pub(crate) fusion: Option<&'static str>,
     pub(crate) setting: SettingId,
-    /// The fingerprint of the program as it was fused, once it was.
-    pub(crate) fused: Option<u64>,
     /// What the program came to when it was planned in full.
     pub(crate) price: Option<Price>,
 }
@@ -106,7 +104,6 @@ pub(crate) fn candidates(
                     guess,
                     fusion: fusion.map(|fusion| fusion.name()),
                     setting,
-                    fused: None,
                     price: None,
                 });
             }
@@ -130,6 +127,11 @@ fn steps(stages: &Stages, guess: FirstGuess, fusion: Option<Fusion>, explain: bo
     let fuse = Pipeline::new(before.name, before.description, passes);
     let as_it_came = Pipeline::new("before", "the program as it came", []);
     let front = [as_it_came].into_iter().chain(stages.front.iter().cloned()).map(Step::Stage);
-    let back = [stages.recompute.clone(), fuse, stages.legalize.clone()].map(Step::Stage);
-    front.chain([Step::Order(guess)]).chain(back).collect()
+    let back = [
+        Step::Order(guess),
+        Step::Stage(stages.recompute.clone()),
+        Step::Fuse(fuse),
+        Step::Stage(stages.legalize.clone()),
+    ];
+    front.chain(back).collect()
 }

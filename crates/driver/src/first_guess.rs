@@ -24,8 +24,8 @@ pub enum FirstGuess {
 }
 
 impl FirstGuess {
-    /// A module in the order; `None` where it is in that order already, and where values that must share storage
-    /// interfere, so that there is no order yet: copies come later.
+    /// A module in the order. `None` where values that must share storage interfere, so that there is no order yet: copies
+    /// come later.
     pub(crate) fn order(
         self,
         module: &Module,
@@ -34,7 +34,7 @@ impl FirstGuess {
         fusion: Option<&Fusion>,
     ) -> Result<Option<Module>, PassError> {
         let budget = match self {
-            FirstGuess::Text => return Ok(None),
+            FirstGuess::Text => return Ok(Some(module.clone())),
             FirstGuess::OnePass | FirstGuess::Fused => 0,
             FirstGuess::Searched => schedule.budget,
         };
@@ -48,7 +48,7 @@ impl FirstGuess {
         let Some(schedule) = schedule else { return Ok(None) };
         // Calls go on sharing computations where nothing moves.
         if schedule == Schedule::in_textual_order(&guess) {
-            return Ok(None);
+            return Ok(Some(module.clone()));
         }
         schedule.apply(&mut guess);
         if let FirstGuess::Fused = self {

@@ -9,7 +9,7 @@ use crate::objective::{Price, exceeded};
 use crate::planned::Depth;
 use crate::report::{Stage, StageReport};
 use memplan_analysis::{CallGraph, Costs, InPlace, RunEstimate};
-use memplan_ir::Module;
+use memplan_ir::{Module, fingerprint};
 use memplan_memory::{Bytes, MemoryPlan, Target};
 use memplan_passes as passes;
 use memplan_passes::{Context, Pipeline, RunOptions};
@@ -33,13 +33,20 @@ type CameTo = Arc<OnceLock<(Bytes, f64)>>;
 pub(crate) enum Step {
     /// Passes run.
     Stage(Pipeline),
+    /// Passes run that put operations into kernels.
+    Fuse(Pipeline),
     /// The program is put into the order of a first guess, where that gives one.
     Order(FirstGuess),
 }
 
 /// What a step did.
 pub(crate) struct Done {
+    /// The stage of the report, where the step is one.
     stage: Option<Stage>,
+    /// The guess that gave an order.
+    pub(crate) order: Option<FirstGuess>,
+    /// The fingerprint of a program that was fused.
+    pub(crate) fused: Option<u64>,
     came_to: CameTo,
 }
 
@@ -56,7 +63,7 @@ impl PartialEq for Program {
 }
 
 impl Done {
-    /// The stage of the report, where the step is one, with what it came to where that was measured.
+    /// The stage, with what it came to where that was measured.
     pub(crate) fn stage(&self) -> Option<Stage> {
         let (total, seconds) = self.came_to.get().copied().unzip();
         Some(Stage { total, seconds, ..self.stage.clone()? })
@@ -83,11 +90,15 @@ impl Request<'_> {
             Step::Order(guess) => {
                 let fusion = options.stages.fusions.first();
                 let ordered = guess.order(&program.module, target, &options.schedule, fusion)?;
-                let program = ordered.map_or_else(|| Arc::unwrap_or_clone(program), Program::new);
+                let order = ordered.is_some().then_some(*guess);
+                let program = match ordered {
+                    Some(module) if module != program.module => Program::new(module),
+                    _ => Arc::unwrap_or_clone(program),
+                };
                 let came_to = program.came_to.clone();
-                Ok((program, Done { stage: None, came_to }))
+                Ok((program, Done { stage: None, order, fused: None, came_to }))
             }
-            Step::Stage(stage) => {
+            Step::Stage(stage) | Step::Fuse(stage) => {
                 let start = Instant::now();
                 let mut program = Arc::unwrap_or_clone(program);
                 let run_options = RunOptions { stop_after: None, verify: options.verify_each_pass };
@@ -96,8 +107,9 @@ impl Request<'_> {
                     program = Program::new(program.module);
                 }
                 let stage = self.stage(stage.name, start.elapsed(), None, StageReport::Passes(runs));
+                let fused = matches!(step, Step::Fuse(_)).then(|| fingerprint(&program.module));
                 let came_to = program.came_to.clone();
-                Ok((program, Done { stage: Some(stage), came_to }))
+                Ok((program, Done { stage: Some(stage), order: None, fused, came_to }))
             }
         }
     }

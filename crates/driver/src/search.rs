@@ -10,8 +10,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use memplan_ir::{Module, fingerprint};
-use memplan_memory::Bytes;
+use memplan_ir::Module;
 
 use crate::candidates::{Candidate, Purpose, Until, candidates};
 use crate::compile::CompileError;
@@ -73,7 +72,11 @@ impl<'a> Search<'a> {
             measured.map(|&setting| self.memo.program(setting).clone()).collect();
         let totals = match first.len() {
             1 => vec![None],
-            _ => self.totals_at_a_glance(&first)?.into_iter().map(Some).collect(),
+            _ => {
+                self.reach(&first, self.n_steps(Until::Legal))?;
+                let glance = |setting| self.request.glance(self.memo.program(setting));
+                self.each(&first, |setting| Ok(Some(glance(setting)?.total)))?
+            }
         };
         let chosen = (0..first.len()).min_by_key(|&i| totals[i]).expect("there is a guess");
         if let Some(program) = recomputed.get(chosen) {
@@ -81,8 +84,11 @@ impl<'a> Search<'a> {
         }
         let is_chosen = |candidate: &Candidate| candidate.guess == guesses[chosen];
         self.keep(|candidate| is_chosen(candidate) || candidate.purpose == Purpose::Smaller);
-        let tried = guesses.iter().zip(totals).enumerate();
-        let tried = tried.map(|(i, (&guess, total))| TriedGuess { guess, total, is_chosen: i == chosen });
+        let tried = first.iter().zip(totals).enumerate().map(|(i, (&setting, total))| TriedGuess {
+            guess: self.order(setting).unwrap_or(FirstGuess::Text),
+            total,
+            is_chosen: i == chosen,
+        });
         self.guesses = tried.collect();
         self.add(Purpose::Usual)
     }
@@ -239,46 +245,44 @@ impl<'a> Search<'a> {
         (0..self.legal.len()).filter(|&i| self.legal[i].purpose <= most).collect()
     }
 
-    /// The settings, one for each first guess that gives an order of its own, of the usual way; and these guesses.
+    /// The settings of the usual way, one for each first guess that gives an order of its own, and these guesses. Where none
+    /// gives any, the order of the text is the only one.
     fn different_orders(&self) -> (Vec<FirstGuess>, Vec<SettingId>) {
-        let (mut guesses, mut first): (Vec<FirstGuess>, Vec<SettingId>) = Default::default();
-        for candidate in self.open.iter().filter(|candidate| candidate.purpose == Purpose::Usual) {
-            let program = self.memo.program(candidate.setting);
-            let is_known = first.iter().any(|&known| Arc::ptr_eq(self.memo.program(known), program));
-            if !is_known && !guesses.contains(&candidate.guess) {
-                guesses.push(candidate.guess);
-                first.push(candidate.setting);
+        let usual = self.open.iter().filter(|candidate| candidate.purpose == Purpose::Usual);
+        let usual = usual.map(|candidate| (candidate.guess, candidate.setting));
+        let mut different: Vec<(FirstGuess, SettingId)> = Vec::new();
+        for (guess, setting) in usual.clone().filter(|&(_, setting)| self.order(setting).is_some()) {
+            let program = |setting| self.memo.program(setting);
+            let is_known = |&(known, at)| known == guess || Arc::ptr_eq(program(at), program(setting));
+            if !different.iter().any(is_known) {
+                different.push((guess, setting));
             }
         }
-        (guesses, first)
+        if different.is_empty() { usual.take(1).unzip() } else { different.into_iter().unzip() }
     }
 
-    /// What the programs of open candidates come to at a glance.
-    fn totals_at_a_glance(&mut self, settings: &[SettingId]) -> Result<Vec<Bytes>, CompileError> {
-        self.reach(settings, self.n_steps(Until::Fused))?;
-        for candidate in self.open.iter_mut().filter(|candidate| settings.contains(&candidate.setting)) {
-            candidate.fused = Some(fingerprint(&self.memo.program(candidate.setting).module));
-        }
-        self.reach(settings, self.n_steps(Until::Legal))?;
-        self.each(settings, |setting| Ok(self.request.glance(self.memo.program(setting))?.total))
+    /// The first guess in whose order the program of a setting is; `None` where that gave none.
+    fn order(&self, setting: SettingId) -> Option<FirstGuess> {
+        self.memo.done(setting)[self.n_steps(Until::Ordered) - 1].order
+    }
+
+    /// The fingerprint of the program of a setting as it was fused.
+    fn fused(&self, setting: SettingId) -> Option<u64> {
+        self.memo.done(setting)[self.n_steps(Until::Fused) - 1].fused
     }
 
     /// Carries the candidates of a purpose on until they can be planned. Of those that were fused to the same program, only
     /// the first is: what is planned once need not be planned again.
     fn add(&mut self, purpose: Purpose) -> Result<(), CompileError> {
+        let asked = self.settings(|candidate| candidate.purpose == purpose);
+        self.reach(&asked, self.n_steps(Until::Fused))?;
         let asked: Vec<Candidate> =
             self.open.extract_if(.., |candidate| candidate.purpose == purpose).collect();
-        let settings: Vec<SettingId> = asked.iter().map(|candidate| candidate.setting).collect();
-        self.reach(&settings, self.n_steps(Until::Fused))?;
-        let of = |candidate: &Candidate| {
-            let program = self.memo.program(candidate.setting);
-            Ok(candidate.fused.unwrap_or_else(|| fingerprint(&program.module)))
-        };
-        let fused = self.each(&asked.iter().collect::<Vec<_>>(), of)?;
-        for (candidate, fused) in asked.into_iter().zip(fused) {
-            match self.legal.iter().any(|known| known.fused == Some(fused)) {
+        for candidate in asked {
+            let fused = self.fused(candidate.setting);
+            match self.legal.iter().any(|known| self.fused(known.setting) == fused) {
                 true => self.memo.forget(candidate.setting),
-                false => self.legal.push(Candidate { fused: Some(fused), ..candidate }),
+                false => self.legal.push(candidate),
             }
         }
         let settings: Vec<SettingId> = self.legal.iter().map(|candidate| candidate.setting).collect();
@@ -321,7 +325,8 @@ impl<'a> Search<'a> {
     /// The stage that tells what a program was chosen from.
     fn others(&self, number: usize, found: &Found) -> Stage {
         let tried = self.legal.iter().enumerate().map(|(i, candidate)| {
-            let &Candidate { variant, guess, fusion, price, .. } = candidate;
+            let &Candidate { variant, setting, fusion, price, .. } = candidate;
+            let guess = self.order(setting).unwrap_or(FirstGuess::Text);
             let is_chosen = i == number;
             let price = if is_chosen { Some(found.price) } else { price };
             TriedProgram { variant, guess, fusion, price, is_chosen }
