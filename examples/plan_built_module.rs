@@ -5,7 +5,7 @@
 //! ```
 #![allow(clippy::print_stdout, reason = "an example talks")]
 
-use memplan::ir::{BinaryOp, ElementType::F32, ModuleBuilder, Position, Shape, ShapeIndex, UnaryOp};
+use memplan::ir::{BinaryOp, ElementType::F32, Insert, ModuleBuilder, Position, Shape, ShapeIndex, UnaryOp};
 use memplan::memory::{AllocationKind, Bytes, Target};
 use memplan::passes::{self, Context, RunOptions};
 use memplan::plan::{PlanOptions, plan};

@@ -72,7 +72,7 @@ impl ValueClasses {
             let is_result = values.iter().any(|&value| facts.live.is_live_out(value));
             let class = match argument {
                 Some(argument) if phases.has_backward() => {
-                    trained(uses, weights.contains(&argument) || facts.live.is_given(argument))
+                    trained(uses, weights.contains(&argument) || facts.live.is_given_up(argument))
                 }
                 // What products multiply by may be written, too: a cache is not a weight.
                 Some(_) if is_result => ValueClass::State,

@@ -25,7 +25,7 @@ use memplan_ir::{
 };
 use rustc_hash::FxHashMap;
 
-use crate::lie::{bits, order, tiles};
+use crate::effective_layout::{bits, order, tiles};
 
 /// Fusions nested deeper than this are taken to read their operands in any order.
 const DEEPEST_FUSION: u32 = 16;

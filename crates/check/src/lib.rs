@@ -70,12 +70,12 @@
 
 mod bytes;
 mod calls;
+mod effective_layout;
 mod facts;
 mod figures;
 mod in_place;
 mod join;
 mod kernel_scratch;
-mod lie;
 mod live;
 mod structure;
 mod violation;

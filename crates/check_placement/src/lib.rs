@@ -4,16 +4,23 @@
 //! placement from instant to instant. What the program says of a value is held against what it says of instants; the
 //! rest is taken for granted. `memplan-check`, which knows HLO, trusts no analysis either.
 
+#![no_std]
+
+extern crate alloc;
+
 mod answers;
 mod overlap;
 
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap};
 use memplan_program::{
     AllocationKind, LiveRange, NodeId, Origin, Placement, Program, Region, Scratch, Time, Value, ValueId,
 };
 use memplan_units::{Alignment, AllocationId, Bytes, Machine, MemorySpaceId, Slice, Totals};
+
+pub use overlap::Peaks;
 
 /// One reason why a placement or an order is wrong, or why what a program says of itself cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -91,8 +98,8 @@ pub enum Tenant {
     Scratch(Time),
 }
 
-impl std::fmt::Display for Tenant {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl core::fmt::Display for Tenant {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Tenant::Value(value) => write!(f, "{value}"),
             Tenant::Scratch(time) => write!(f, "the scratch of instant {time}"),
@@ -103,8 +110,8 @@ impl std::fmt::Display for Tenant {
 /// How a live range is written in messages.
 struct Instants<'a>(&'a LiveRange);
 
-impl std::fmt::Display for Instants<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl core::fmt::Display for Instants<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "[{}, {})", self.0.start, self.0.end)
     }
 }
@@ -159,14 +166,22 @@ pub fn check_placement(
     machine: &dyn Machine,
     placement: &Placement,
 ) -> Result<(), Misplacement> {
-    let values = (0..program.n_values()).map(|i| program.value(ValueId::new(i)));
-    let checker = Checker { program, machine, placement, values: values.collect() };
-    checker.check_answers()?;
-    checker.check_values()?;
-    checker.check_allocations()?;
-    checker.check_scratch()?;
-    let peaks = overlap::check(&checker)?;
+    let checker = Checker::new(program, machine, placement);
+    let peaks = checker.check_places()?;
     checker.check_figures(&peaks)
+}
+
+/// Proves places as [`check_placement`] does, whatever [`totals`](Placement::totals) and [`spaces`](Placement::spaces) claim:
+/// for places that come without sums. Returns how many bytes are in use at most.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn check_places(
+    program: &impl Program,
+    machine: &dyn Machine,
+    placement: &Placement,
+) -> Result<Peaks, Misplacement> {
+    Checker::new(program, machine, placement).check_places()
 }
 
 struct Checker<'a, P> {
@@ -176,7 +191,20 @@ struct Checker<'a, P> {
     values: PrimaryMap<ValueId, Value>,
 }
 
-impl<P: Program> Checker<'_, P> {
+impl<'a, P: Program> Checker<'a, P> {
+    fn new(program: &'a P, machine: &'a dyn Machine, placement: &'a Placement) -> Checker<'a, P> {
+        let values = (0..program.n_values()).map(|i| program.value(ValueId::new(i)));
+        Checker { program, machine, placement, values: values.collect() }
+    }
+
+    fn check_places(&self) -> Result<Peaks, Misplacement> {
+        self.check_answers()?;
+        self.check_values()?;
+        self.check_allocations()?;
+        self.check_scratch()?;
+        overlap::check(self)
+    }
+
     /// Everything that has bytes, with its slice.
     fn placed(&self) -> impl Iterator<Item = (ValueId, &Value, Slice)> {
         let slices = &self.placement.slices;
@@ -313,7 +341,7 @@ impl<P: Program> Checker<'_, P> {
         }
     }
 
-    fn check_figures(&self, peaks: &overlap::Peaks) -> Result<(), Misplacement> {
+    fn check_figures(&self, peaks: &Peaks) -> Result<(), Misplacement> {
         let claimed = &self.placement.totals;
         let allocations = self.placement.allocations.values();
         let sum = |is_one: &dyn Fn(&AllocationKind, MemorySpaceId) -> bool| {

@@ -1,7 +1,8 @@
 //! Follows the bytes from instant to instant: who is where, and with whom.
 
-use std::collections::BTreeMap;
-use std::ops::Bound::{Excluded, Unbounded};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::ops::Bound::{Excluded, Unbounded};
 
 use memplan_program::{AllocationKind, LiveRange, Origin, Program, Time, ValueId};
 use memplan_units::{AllocationId, Bytes, MemorySpaceId, Slice};
@@ -9,11 +10,12 @@ use memplan_units::{AllocationId, Bytes, MemorySpaceId, Slice};
 use super::{Checker, Misplacement, Tenant, is_writable};
 
 /// The most bytes in use at once, each byte once.
-pub(super) struct Peaks {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peaks {
     /// Of all values.
-    pub(super) all: Bytes,
+    pub all: Bytes,
     /// Of each arena, scratch included.
-    pub(super) temp: BTreeMap<MemorySpaceId, Bytes>,
+    pub temp: BTreeMap<MemorySpaceId, Bytes>,
 }
 
 /// Somebody in a slice for a while.

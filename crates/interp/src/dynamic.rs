@@ -11,8 +11,8 @@
 use std::rc::Rc;
 
 use memplan_ir::{
-    ArrayLiteral, ArrayShape, ComputationId, Dimensions, ElementType, Fusion, FusionKind, Instruction,
-    InstructionId, Literal, Module, Op, PaddingDimension, Shape, SliceDimension, infer_shape_given,
+    ArrayLiteral, ArrayShape, ComputationId, Cursor, Dimensions, ElementType, Fusion, FusionKind, Insert,
+    InstructionId, Literal, Module, Names, Op, PaddingDimension, Shape, SliceDimension, infer_shape_given,
 };
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -103,6 +103,7 @@ struct Body<'m> {
     from: &'m Module,
     /// The fused computation, alone in its module.
     module: Module,
+    names: Names,
     computation: ComputationId,
     parameters: Vec<InstructionId>,
     copies: FxHashMap<ComputationId, ComputationId>,
@@ -119,6 +120,7 @@ impl<'m> Body<'m> {
         Body {
             from,
             module,
+            names: Names::default(),
             computation,
             parameters: Vec::new(),
             copies: FxHashMap::default(),
@@ -128,10 +130,11 @@ impl<'m> Body<'m> {
     }
 
     fn add(&mut self, op: Op, shape: Shape, operands: &[InstructionId]) -> InstructionId {
-        let name = format!("i{}", self.module.instruction_count());
-        let shape = self.module.intern(shape);
-        let operands = operands.iter().copied();
-        self.module.add_instruction(Instruction::new(name, shape, op, operands, self.computation))
+        self.end().insert_shaped(op, operands.iter().copied(), shape)
+    }
+
+    fn end(&mut self) -> Cursor<'_> {
+        Cursor::end(&mut self.module, &mut self.names, self.computation)
     }
 
     fn array(&self, id: InstructionId) -> &ArrayShape {
@@ -328,25 +331,13 @@ impl<'m> Body<'m> {
         }
         self.descend(computation)?;
         let from = self.from;
-        let old = &from.computations[computation];
-        let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
         // What is called is copied before its caller.
-        let called: Vec<SmallVec<[ComputationId; 1]>> = (old.instructions.iter())
-            .map(|&id| from.instructions[id].called.iter().map(|&c| self.copy(c)).collect())
-            .collect::<Result<_, Error>>()?;
-        let new = self.module.add_computation(old.name.clone());
-        for (&id, called) in old.instructions.iter().zip(called) {
-            let instruction = &from.instructions[id];
-            let shape = self.module.intern(from.shape(id).clone());
-            let operands = instruction.operands.iter().map(|operand| copies[operand]);
-            let copy =
-                Instruction::new(instruction.name.clone(), shape, instruction.op.clone(), operands, new);
-            let copy = self.module.add_instruction(copy);
-            self.module.instructions[copy].called = called;
-            copies.insert(id, copy);
+        for (_, instruction) in from.instructions_of(computation) {
+            for &callee in &instruction.called {
+                self.copy(callee)?;
+            }
         }
-        self.module.computations[new].parameters = old.parameters.iter().map(|p| copies[p]).collect();
-        self.module.computations[new].root = copies[&old.root];
+        let new = self.module.add_copy_of_computation(from, computation, |callee| self.copies[&callee]);
         self.copies.insert(computation, new);
         self.depth -= 1;
         Ok(new)
@@ -387,13 +378,9 @@ impl<'m> Body<'m> {
                 self.add(Op::Parameter { number: k as u32 }, shape, &[])
             })
             .collect();
-        let fusion = self.add(
-            Op::Fusion(Box::new(Fusion { kind: FusionKind::Loop, output_operand_aliasing: Vec::new() })),
-            shape,
-            &parameters,
-        );
-        self.module.instructions[fusion].called.push(body);
-        self.module.instructions[fusion].name = from.instructions[id].name.clone();
+        let op = Op::Fusion(Box::new(Fusion { kind: FusionKind::Loop, output_operand_aliasing: Vec::new() }));
+        let name = from.instructions[id].name.clone();
+        let fusion = self.end().named_exactly(name).insert_instruction(op, parameters, [body], Some(shape));
         compile(&self.module, &Pullable::new(&self.module), fusion)
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! What a kernel keeps in registers has a fixed size, whatever its operands; it is what is allowed beyond.
 
+#![expect(unsafe_code, reason = "an allocator that counts is one, which is unsafe to be")]
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -11,8 +11,8 @@
 //! ```
 
 use crate::{
-    ArrayShape, Computation, ComputationId, Dimensions, EntityRef, Instruction, InstructionId, Layout,
-    Module, Names, Op, Shape, layouts_agree,
+    ArrayShape, Computation, ComputationId, Cursor, Dimensions, EntityRef, Insert, InstructionId, Layout,
+    Module, Names, Op, layouts_agree,
 };
 
 /// Spells bitcasts out as transposes and reshapes, where the layouts of the module do not agree; says whether it did.
@@ -98,10 +98,9 @@ impl Move {
         let (last, _) = steps.pop().expect("there is a reshape");
         let bitcast = &module.instructions[id];
         let (parent, stem, mut operand) = (bitcast.parent, bitcast.name.clone(), bitcast.operands[0]);
+        let mut at = Cursor::end(module, names, parent);
         for (op, array) in steps {
-            let shape = module.intern(Shape::Array(array));
-            let step = Instruction::new(names.unique(&stem), shape, op, [operand], parent);
-            operand = module.add_instruction(step);
+            operand = at.named_unique(&stem).insert_shaped(op, [operand], array);
         }
         let bitcast = &mut module.instructions[id];
         bitcast.op = last;

@@ -1,11 +1,12 @@
 //! Building modules in code: shapes are inferred, instructions named, mistakes reported where they are made.
 
-use crate::infer::infer_shape_given;
+use smallvec::SmallVec;
+
+use crate::infer::{Agreement, brief, compatible, infer_shape_given};
 use crate::{
-    AliasKind, ArrayShape, BinaryOp, BufferDonor, ComparisonDirection, ComputationId, CustomCall, Dot,
-    DotDimensions, ElementType, InferError, InputOutputAlias, Instruction, InstructionId, Layout, Literal,
-    Module, ModuleConfig, Names, Op, Opcode, PaddingDimension, Shape, ShapeIndex, SliceDimension, UnaryOp,
-    VerifyErrors, infer_shape, verify,
+    AliasKind, BinaryOp, BufferDonor, ComputationId, ElementType, InferError, InputOutputAlias, Insert,
+    Instruction, InstructionId, Literal, Module, ModuleConfig, Names, Op, Opcode, Operands, Shape,
+    ShapeIndex, VerifyErrors, infer_shape, verify,
 };
 
 /// Why something cannot be built.
@@ -69,7 +70,7 @@ pub enum BuildError {
 /// A mistake names the operation and what it is about:
 ///
 /// ```
-/// # use memplan_ir::{ElementType::F32, ModuleBuilder, Shape};
+/// # use memplan_ir::{ElementType::F32, ModuleBuilder, Shape, Insert};
 /// let mut module = ModuleBuilder::new("wrong");
 /// let mut main = module.computation("main");
 /// let x = main.parameter("x", Shape::array(F32, [2, 3]));
@@ -87,7 +88,7 @@ pub struct ModuleBuilder {
     computation_names: Names,
 }
 
-/// Builds one computation. Every method that adds an instruction infers its shape and makes up a name for it.
+/// Builds one computation. Every method that adds an instruction ([`Insert`]) infers its shape and makes up a name for it.
 ///
 /// # Errors
 /// Those methods fail with [`BuildError::Foreign`] for an operand of another computation, and with
@@ -158,45 +159,14 @@ impl ModuleBuilder {
 impl ComputationBuilder<'_> {
     /// The next parameter.
     pub fn parameter(&mut self, name: &str, shape: Shape) -> InstructionId {
-        let number = self.module.computations[self.id].parameters.len() as u32;
         let name = self.names.unique(name);
-        let id = self.add(name, shape, Op::Parameter { number }, &[], &[]);
-        self.module.computations[self.id].parameters.push(id);
-        id
+        self.module.add_parameter(self.id, name, shape)
     }
 
-    /// An operation that calls nothing, with the shape that its operands determine.
-    #[allow(clippy::missing_errors_doc, reason = "see the type")]
-    pub fn op(
-        &mut self,
-        op: Op,
-        operands: impl IntoIterator<Item = InstructionId>,
-    ) -> Result<InstructionId, BuildError> {
-        self.op_calling(op, operands, [])
-    }
-
-    /// An operation that calls computations.
-    #[allow(clippy::missing_errors_doc, reason = "see the type")]
-    pub fn op_calling(
-        &mut self,
-        op: Op,
-        operands: impl IntoIterator<Item = InstructionId>,
-        called: impl IntoIterator<Item = ComputationId>,
-    ) -> Result<InstructionId, BuildError> {
-        self.try_add(op, operands, called, None)
-    }
-
-    /// An operation whose operands leave a part of its shape open, or whose layout matters: the shape is as given,
-    /// once it agrees with what can be inferred.
-    #[allow(clippy::missing_errors_doc, reason = "see the type")]
-    pub fn op_shaped(
-        &mut self,
-        op: Op,
-        operands: impl IntoIterator<Item = InstructionId>,
-        called: impl IntoIterator<Item = ComputationId>,
-        shape: Shape,
-    ) -> Result<InstructionId, BuildError> {
-        self.try_add(op, operands, called, Some(shape))
+    /// A constant.
+    pub fn constant(&mut self, literal: Literal) -> InstructionId {
+        self.insert_instruction(Op::Constant(literal), [], [], None)
+            .expect("a constant has no operands that could be wrong")
     }
 
     /// Gives an instruction another name.
@@ -234,55 +204,6 @@ impl ComputationBuilder<'_> {
         Ok(self.id)
     }
 
-    fn try_add(
-        &mut self,
-        op: Op,
-        operands: impl IntoIterator<Item = InstructionId>,
-        called: impl IntoIterator<Item = ComputationId>,
-        given: Option<Shape>,
-    ) -> Result<InstructionId, BuildError> {
-        let operands: Vec<InstructionId> = operands.into_iter().collect();
-        let called: Vec<ComputationId> = called.into_iter().collect();
-        operands.iter().try_for_each(|&operand| self.check_ours(operand))?;
-        let shapes: Vec<&Shape> = operands.iter().map(|&operand| self.module.shape(operand)).collect();
-        let inferred = match &given {
-            None => infer_shape(self.module, &op, &shapes, &called),
-            Some(given) => {
-                infer_shape_given(self.module, &op, &shapes, &called, given).and_then(|inferred| {
-                    if crate::infer::compatible(given, &inferred, crate::infer::Agreement::IgnoringPrecision)
-                    {
-                        return Ok(given.clone());
-                    }
-                    let [expected, found] = [&inferred, given].map(crate::infer::brief);
-                    Err(InferError::Given { expected, found })
-                })
-            }
-        };
-        let computation = || self.module.computations[self.id].name.clone();
-        let opcode = op.opcode();
-        let shape = inferred.map_err(|source| BuildError::Instruction {
-            opcode,
-            computation: computation(),
-            source,
-        })?;
-        let name = self.names.unique(<&str>::from(opcode));
-        Ok(self.add(name, shape, op, &operands, &called))
-    }
-
-    fn add(
-        &mut self,
-        name: Box<str>,
-        shape: Shape,
-        op: Op,
-        operands: &[InstructionId],
-        called: &[ComputationId],
-    ) -> InstructionId {
-        let shape = self.module.intern(shape);
-        let mut instruction = Instruction::new(name, shape, op, operands.iter().copied(), self.id);
-        instruction.called.extend_from_slice(called);
-        self.module.add_instruction(instruction)
-    }
-
     fn check_ours(&self, instruction: InstructionId) -> Result<(), BuildError> {
         match self.module.instructions.get(instruction) {
             Some(found) if found.parent == self.id => Ok(()),
@@ -293,239 +214,50 @@ impl ComputationBuilder<'_> {
     fn name(&self) -> Box<str> {
         self.module.computations[self.id].name.clone()
     }
+}
 
-    /// The array shape of an operand; a placeholder for anything else, which inference then rejects.
-    fn array(&self, instruction: InstructionId) -> ArrayShape {
-        let shape = self.module.instructions.get(instruction).map(|i| self.module.shape_of(i.shape));
-        shape.and_then(Shape::as_array).cloned().unwrap_or_else(|| ArrayShape::new(ElementType::F32, []))
+impl Insert for ComputationBuilder<'_> {
+    type Inserted = Result<InstructionId, BuildError>;
+
+    fn module(&self) -> &Module {
+        self.module
+    }
+
+    /// Adds an operation at the end. A shape that is given must agree with what can be inferred.
+    fn insert_instruction(
+        &mut self,
+        op: Op,
+        operands: impl IntoIterator<Item = InstructionId>,
+        called: impl IntoIterator<Item = ComputationId>,
+        shape: Option<Shape>,
+    ) -> Result<InstructionId, BuildError> {
+        let operands: Operands = operands.into_iter().collect();
+        let called: SmallVec<[ComputationId; 1]> = called.into_iter().collect();
+        operands.iter().try_for_each(|&operand| self.check_ours(operand))?;
+        let opcode = op.opcode();
+        let shape = checked_shape(self.module, &op, &operands, &called, shape)
+            .map_err(|source| BuildError::Instruction { opcode, computation: self.name(), source })?;
+        let name = self.names.unique(<&str>::from(opcode));
+        let shape = self.module.intern(shape);
+        let instruction = Instruction { called, ..Instruction::new(name, shape, op, operands, self.id) };
+        Ok(self.module.add_instruction(instruction))
     }
 }
 
-/// The common operations.
-#[allow(clippy::missing_errors_doc, reason = "see the type")]
-impl ComputationBuilder<'_> {
-    /// A constant.
-    pub fn constant(&mut self, literal: Literal) -> InstructionId {
-        self.op(Op::Constant(literal), []).expect("a constant has no operands that could be wrong")
+/// The shape of a new instruction: the inferred one, or the given one, which must agree with it.
+pub(crate) fn checked_shape(
+    module: &Module,
+    op: &Op,
+    operands: &[InstructionId],
+    called: &[ComputationId],
+    given: Option<Shape>,
+) -> Result<Shape, InferError> {
+    let shapes: SmallVec<[&Shape; 4]> = operands.iter().map(|&operand| module.shape(operand)).collect();
+    let Some(given) = given else { return infer_shape(module, op, &shapes, called) };
+    let inferred = infer_shape_given(module, op, &shapes, called, &given)?;
+    if compatible(&given, &inferred, Agreement::IgnoringPrecision) {
+        return Ok(given);
     }
-
-    /// Counts 0, 1, 2, ... along one dimension.
-    pub fn iota(&mut self, shape: Shape, dimension: i64) -> Result<InstructionId, BuildError> {
-        self.op_shaped(Op::Iota { dimension }, [], [], shape)
-    }
-
-    /// An elementwise operation of one operand.
-    pub fn unary(&mut self, op: UnaryOp, x: InstructionId) -> Result<InstructionId, BuildError> {
-        self.op(Op::Unary(op), [x])
-    }
-
-    /// An elementwise operation of two operands of equal extents.
-    pub fn binary(
-        &mut self,
-        op: BinaryOp,
-        lhs: InstructionId,
-        rhs: InstructionId,
-    ) -> Result<InstructionId, BuildError> {
-        self.op(Op::Binary(op), [lhs, rhs])
-    }
-
-    /// An elementwise comparison.
-    pub fn compare(
-        &mut self,
-        direction: ComparisonDirection,
-        lhs: InstructionId,
-        rhs: InstructionId,
-    ) -> Result<InstructionId, BuildError> {
-        self.op(Op::Compare { direction, comparison_type: None }, [lhs, rhs])
-    }
-
-    /// Elements of `on_true` where the predicate holds, of `on_false` elsewhere.
-    pub fn select(
-        &mut self,
-        predicate: InstructionId,
-        on_true: InstructionId,
-        on_false: InstructionId,
-    ) -> Result<InstructionId, BuildError> {
-        self.op(Op::Select, [predicate, on_true, on_false])
-    }
-
-    /// The same numbers in another type.
-    pub fn convert(&mut self, x: InstructionId, to: ElementType) -> Result<InstructionId, BuildError> {
-        let shape = ArrayShape { element_type: to, ..self.array(x) };
-        self.op_shaped(Op::Convert, [x], [], shape.into())
-    }
-
-    /// Repeats `x` to fill an array of these extents; dimension `i` of `x` becomes `dimensions[i]`.
-    pub fn broadcast(
-        &mut self,
-        x: InstructionId,
-        extents: impl IntoIterator<Item = i64>,
-        dimensions: impl IntoIterator<Item = i64>,
-    ) -> Result<InstructionId, BuildError> {
-        let shape = Shape::array(self.array(x).element_type, extents);
-        self.op_shaped(Op::Broadcast { dimensions: dimensions.into_iter().collect() }, [x], [], shape)
-    }
-
-    /// The same elements in the same row-major order with other extents.
-    pub fn reshape(
-        &mut self,
-        x: InstructionId,
-        extents: impl IntoIterator<Item = i64>,
-    ) -> Result<InstructionId, BuildError> {
-        let shape = Shape::array(self.array(x).element_type, extents);
-        self.op_shaped(Op::Reshape { inferred_dimension: None }, [x], [], shape)
-    }
-
-    /// Dimension `i` of the result is `permutation[i]` of `x`. The result is row-major.
-    pub fn transpose(
-        &mut self,
-        x: InstructionId,
-        permutation: impl IntoIterator<Item = i64>,
-    ) -> Result<InstructionId, BuildError> {
-        let id = self.op(Op::Transpose { dimensions: permutation.into_iter().collect() }, [x])?;
-        let mut shape = self.array(id);
-        shape.layout = Some(Layout::row_major(shape.rank()));
-        self.module.instructions[id].shape = self.module.intern(shape.into());
-        Ok(id)
-    }
-
-    /// The part of `x` from `start` up to `limit` in steps of `stride`, for each dimension.
-    pub fn slice(
-        &mut self,
-        x: InstructionId,
-        dimensions: impl IntoIterator<Item = SliceDimension>,
-    ) -> Result<InstructionId, BuildError> {
-        self.op(Op::Slice { dimensions: dimensions.into_iter().collect() }, [x])
-    }
-
-    /// The part of `x` of these extents that begins at computed indices, one scalar per dimension.
-    pub fn dynamic_slice(
-        &mut self,
-        x: InstructionId,
-        starts: impl IntoIterator<Item = InstructionId>,
-        sizes: impl IntoIterator<Item = i64>,
-    ) -> Result<InstructionId, BuildError> {
-        let slice_sizes = sizes.into_iter().collect();
-        self.op(Op::DynamicSlice { slice_sizes }, [x].into_iter().chain(starts))
-    }
-
-    /// `x` with `update` written over the part that begins at computed indices, one scalar per dimension.
-    pub fn dynamic_update_slice(
-        &mut self,
-        x: InstructionId,
-        update: InstructionId,
-        starts: impl IntoIterator<Item = InstructionId>,
-    ) -> Result<InstructionId, BuildError> {
-        self.op(Op::DynamicUpdateSlice, [x, update].into_iter().chain(starts))
-    }
-
-    /// Arrays one after the other along a dimension.
-    pub fn concatenate(
-        &mut self,
-        operands: impl IntoIterator<Item = InstructionId>,
-        dimension: i64,
-    ) -> Result<InstructionId, BuildError> {
-        self.op(Op::Concatenate { dimension }, operands)
-    }
-
-    /// `x` surrounded by, and interspersed with, a scalar.
-    pub fn pad(
-        &mut self,
-        x: InstructionId,
-        value: InstructionId,
-        dimensions: impl IntoIterator<Item = PaddingDimension>,
-    ) -> Result<InstructionId, BuildError> {
-        self.op(Op::Pad { dimensions: dimensions.into_iter().collect() }, [x, value])
-    }
-
-    /// Contracts two arrays.
-    pub fn dot(
-        &mut self,
-        lhs: InstructionId,
-        rhs: InstructionId,
-        dimensions: DotDimensions,
-    ) -> Result<InstructionId, BuildError> {
-        self.op(Op::Dot(Box::new(Dot { dimensions, ..Dot::default() })), [lhs, rhs])
-    }
-
-    /// The matrix product: contracts the last dimension of `lhs` with the first of `rhs`.
-    pub fn matmul(&mut self, lhs: InstructionId, rhs: InstructionId) -> Result<InstructionId, BuildError> {
-        let last = self.array(lhs).rank() as i64 - 1;
-        let dimensions = DotDimensions {
-            lhs_contracting: [last].into_iter().collect(),
-            rhs_contracting: [0].into_iter().collect(),
-            ..DotDimensions::default()
-        };
-        self.dot(lhs, rhs, dimensions)
-    }
-
-    /// Folds some dimensions of an array into a scalar each, starting from `initial`.
-    pub fn reduce(
-        &mut self,
-        x: InstructionId,
-        initial: InstructionId,
-        dimensions: impl IntoIterator<Item = i64>,
-        reducer: ComputationId,
-    ) -> Result<InstructionId, BuildError> {
-        self.op_calling(Op::Reduce { dimensions: dimensions.into_iter().collect() }, [x, initial], [reducer])
-    }
-
-    /// A tuple.
-    pub fn tuple(
-        &mut self,
-        elements: impl IntoIterator<Item = InstructionId>,
-    ) -> Result<InstructionId, BuildError> {
-        self.op(Op::Tuple, elements)
-    }
-
-    /// One element of a tuple.
-    pub fn get_tuple_element(
-        &mut self,
-        tuple: InstructionId,
-        index: u32,
-    ) -> Result<InstructionId, BuildError> {
-        self.op(Op::GetTupleElement { index }, [tuple])
-    }
-
-    /// Calls a computation.
-    pub fn call(
-        &mut self,
-        computation: ComputationId,
-        operands: impl IntoIterator<Item = InstructionId>,
-    ) -> Result<InstructionId, BuildError> {
-        self.op_calling(Op::Call { is_composite: false }, operands, [computation])
-    }
-
-    /// Applies `body` to a state as long as `condition` holds of it.
-    pub fn while_loop(
-        &mut self,
-        initial: InstructionId,
-        condition: ComputationId,
-        body: ComputationId,
-    ) -> Result<InstructionId, BuildError> {
-        self.op_calling(Op::While, [initial], [body, condition])
-    }
-
-    /// Calls one of several branches with its operand. A `pred` selector takes the first branch when it is true; an
-    /// `s32` selects by number.
-    pub fn conditional(
-        &mut self,
-        selector: InstructionId,
-        branches: &[(ComputationId, InstructionId)],
-    ) -> Result<InstructionId, BuildError> {
-        let operands = branches.iter().map(|&(_, operand)| operand);
-        let called = branches.iter().map(|&(branch, _)| branch);
-        self.op_calling(Op::Conditional, [selector].into_iter().chain(operands), called)
-    }
-
-    /// Calls code that only the target knows.
-    pub fn custom_call(
-        &mut self,
-        target: &str,
-        operands: impl IntoIterator<Item = InstructionId>,
-        shape: Shape,
-    ) -> Result<InstructionId, BuildError> {
-        let call = CustomCall { target: target.into(), ..CustomCall::default() };
-        self.op_shaped(Op::CustomCall(Box::new(call)), operands, [], shape)
-    }
+    let [expected, found] = [&inferred, &given].map(brief);
+    Err(InferError::Given { expected, found })
 }

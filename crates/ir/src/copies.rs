@@ -1,6 +1,6 @@
 //! Copies of values, array by array, into other shapes of as many elements.
 
-use crate::{InstructionId, Module, Names, Op, Shape};
+use crate::{Cursor, Insert, InstructionId, Module, Names, Op, Shape};
 
 /// A value whose arrays are as a shape asks: copies where `other` says, of what an array is and what is asked for, that it
 /// takes one, and of which shape; the instruction itself where nothing does. Copies and tuples come last in the computation,
@@ -23,19 +23,13 @@ pub fn copied_as(
     }
     let name = module.instructions[id].name.clone();
     let parts = (0..).zip(elements.iter()).map(|(index, asked)| {
-        let element =
-            module.shape(id).as_tuple().expect("it has the structure asked for")[index as usize].clone();
-        let shape = module.intern(element);
-        let name = names.unique(&format!("{name}.element.{}", module.instructions.len()));
-        let part = module.add_beside(id, name, shape, Op::GetTupleElement { index }, [id]);
+        let name = format!("{name}.element.{}", module.instructions.len());
+        let part = Cursor::beside(module, names, id).named_unique(&name).get_tuple_element(id, index);
         copied_as(module, part, asked, other, purpose, names)
     });
     let parts: Vec<InstructionId> = parts.collect();
-    let shape = module.instructions[id].shape;
-    let name = names.unique(&format!("{name}.tuple.{}", module.instructions.len()));
-    let tuple = module.add_beside(id, name, shape, Op::Tuple, parts);
-    module.reshape_tuple(tuple);
-    tuple
+    let name = format!("{name}.tuple.{}", module.instructions.len());
+    Cursor::beside(module, names, id).named_unique(&name).tuple(parts)
 }
 
 /// The shape of an array in the layout asked for, if that is another one than it has. Where nothing is said, it lies row-major.
@@ -58,6 +52,5 @@ pub fn copy_into(
     names: &mut Names,
 ) -> InstructionId {
     let name = format!("{}.{purpose}.{}", module.instructions[source].name, module.instructions.len());
-    let shape = module.intern(shape);
-    module.add_beside(source, names.unique(&name), shape, Op::Copy, [source])
+    Cursor::beside(module, names, source).named_unique(&name).insert_shaped(Op::Copy, [source], shape)
 }

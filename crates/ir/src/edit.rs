@@ -1,12 +1,12 @@
-//! Editing a module: how passes add instructions, change them and put them in order.
+//! Editing a module: how passes change instructions and put them in order.
 //!
-//! New instructions come last in their computation ([`Module::add_instruction`]). To get them next to what they are for,
-//! visit a computation with [`Module::edit_in_order`].
-//! Names are unique when [`Names`](crate::Names) makes them; uses are changed by [`Module::replace_operand`].
+//! New instructions are made with a [`Cursor`](crate::Cursor). To get them next to what they are for everywhere in a
+//! computation, visit it with [`Module::edit_in_order`]; uses are changed by [`Module::replace_operand`].
 
 use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
 
-use crate::{ComputationId, Instruction, InstructionId, Module, Op, Shape, ShapeId};
+use crate::{ComputationId, Instruction, InstructionId, Module, Op, Operands, Shape};
 
 impl Module {
     /// Appends an instruction to the computation that it names as its parent.
@@ -17,20 +17,71 @@ impl Module {
         id
     }
 
-    /// Appends an instruction to the computation of another one, for which it does something, and whose metadata it
-    /// takes: frameworks' names and source lines.
-    pub fn add_beside(
+    /// Appends the next parameter of a computation. The name must be new.
+    pub fn add_parameter(
         &mut self,
-        beside: InstructionId,
+        computation: ComputationId,
         name: impl Into<Box<str>>,
-        shape: ShapeId,
-        op: Op,
+        shape: Shape,
+    ) -> InstructionId {
+        let number = self.computations[computation].parameters.len() as u32;
+        let shape = self.intern(shape);
+        let id =
+            self.add_instruction(Instruction::new(name, shape, Op::Parameter { number }, [], computation));
+        self.computations[computation].parameters.push(id);
+        id
+    }
+
+    /// Appends a copy of an instruction of another module, with operands of this one. It has the same name and notes, calls
+    /// nothing yet, and waits for nothing.
+    pub fn add_copy(
+        &mut self,
+        from: &Module,
+        id: InstructionId,
+        parent: ComputationId,
         operands: impl IntoIterator<Item = InstructionId>,
     ) -> InstructionId {
-        let Instruction { parent, metadata, .. } = &self.instructions[beside];
-        let mut instruction = Instruction::new(name, shape, op, operands, *parent);
-        instruction.metadata.clone_from(metadata);
-        self.add_instruction(instruction)
+        let shape = self.intern(from.shape(id).clone());
+        let operands = operands.into_iter().collect();
+        let original = &from.instructions[id];
+        self.add_instruction(Instruction {
+            name: original.name.clone(),
+            shape,
+            op: original.op.clone(),
+            operands,
+            called: SmallVec::new(),
+            parent,
+            control_predecessors: Vec::new(),
+            metadata: original.metadata.clone(),
+            backend_config: original.backend_config.clone(),
+            extras: original.extras.clone(),
+        })
+    }
+
+    /// Appends a copy of a computation of another module under the same name; `callee` says what it calls instead of
+    /// what the original calls. Linear in the computation.
+    ///
+    /// # Panics
+    /// When an operand does not precede its user.
+    pub fn add_copy_of_computation(
+        &mut self,
+        from: &Module,
+        original: ComputationId,
+        callee: impl Fn(ComputationId) -> ComputationId,
+    ) -> ComputationId {
+        let old = &from.computations[original];
+        let copy = self.add_computation(old.name.clone());
+        let mut new_id: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
+        for &id in &old.instructions {
+            let instruction = &from.instructions[id];
+            let operands: Operands = instruction.operands.iter().map(|operand| new_id[operand]).collect();
+            let new = self.add_copy(from, id, copy, operands);
+            self.instructions[new].called = instruction.called.iter().map(|&id| callee(id)).collect();
+            new_id.insert(id, new);
+        }
+        self.computations[copy].parameters = old.parameters.iter().map(|id| new_id[id]).collect();
+        self.computations[copy].root = new_id[&old.root];
+        copy
     }
 
     /// Visits the instructions of a computation in order, and makes its list anew: a visit lists its instruction with

@@ -4,7 +4,7 @@
 //! [`Instruction`] is an [`Op`] (what it computes, attributes included) with operands, called computations and notes.
 //! Nothing here decides anything about memory; facts about instructions live in tables beside the module.
 //!
-//! [`ModuleBuilder`] makes modules, [`infer`] says what shapes results have, and [`verify`](verify()) reports everything
+//! [`ModuleBuilder`] makes modules, a [`Cursor`] adds to them, [`infer`] says what shapes results have, and [`verify`](verify()) reports everything
 //! that is wrong with a module. One step of training a linear layer, whose weights are updated in place:
 //!
 //! ```
@@ -48,6 +48,7 @@ mod bitcasts;
 mod builder;
 mod compact;
 mod copies;
+mod cursor;
 mod edit;
 mod element_type;
 mod entities;
@@ -55,6 +56,7 @@ mod fingerprint;
 mod float;
 pub mod indexing;
 pub mod infer;
+mod insert;
 mod instruction;
 mod layout;
 mod library_calls;
@@ -66,6 +68,7 @@ mod op;
 mod opcode;
 mod partition;
 mod position;
+mod scalar;
 mod schedule;
 mod shape;
 mod sharding;
@@ -80,10 +83,12 @@ pub use bitcasts::expand_bitcasts;
 pub use builder::{BuildError, ComputationBuilder, ModuleBuilder};
 pub use copies::{copied_as, copy_into, other_layout};
 pub use cranelift_entity::{EntityRef, EntitySet, PrimaryMap, SecondaryMap, packed_option::PackedOption};
+pub use cursor::Cursor;
 pub use element_type::ElementType;
 pub use entities::*;
 pub use fingerprint::fingerprint;
 pub use infer::{InferError, infer_shape, infer_shape_given};
+pub use insert::Insert;
 pub use instruction::{Extras, FrontendAttributes, Instruction, Operands};
 pub use layout::{Dimensions, Layout, RareLayout, SplitConfig, Tile};
 pub use library_calls::{copy_around_library_calls, layouts_asked_for, results_of_library_calls};
@@ -94,6 +99,7 @@ pub use names::Names;
 pub use op::{BinaryOp, Op, UnaryOp};
 pub use opcode::Opcode;
 pub use position::{Position, PositionId, Positions, ShapeTree};
+pub use scalar::Scalar;
 pub use schedule::Schedule;
 pub use shape::{ArrayShape, Shape, ShapeIndex};
 pub use sharding::*;

@@ -6,10 +6,18 @@ use crate::Module;
 
 /// Names that are taken, and fresh ones beside them. Making one takes constant time, as long as numbers behind names
 /// are not used up on purpose.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Names {
     taken: FxHashSet<Box<str>>,
-    next: u32,
+    /// The number of the next fresh name.
+    next: u64,
+}
+
+/// Nothing is taken.
+impl Default for Names {
+    fn default() -> Names {
+        Names { taken: FxHashSet::default(), next: 1 }
+    }
 }
 
 impl Names {
@@ -21,14 +29,27 @@ impl Names {
             .map(|computation| computation.name.clone())
             .chain(instructions.map(|&id| module.instructions[id].name.clone()))
             .collect();
-        Names { taken, next: 0 }
+        Names { taken, ..Names::default() }
+    }
+
+    /// For a module of which only [`Names::fresh`] names more: the numbers that it puts behind stems are larger than those
+    /// behind any name of the module. Linear in the module; takes no memory.
+    pub fn beyond(module: &Module) -> Names {
+        let instructions = module.instructions.values().map(|instruction| &instruction.name);
+        let names = instructions.chain(module.computations.values().map(|computation| &computation.name));
+        let numbers = names.filter_map(|name| {
+            let (_, number) = name.rsplit_once('.')?;
+            // Counting up never gets to a longer one.
+            if number.len() > 18 { None } else { number.parse::<u64>().ok() }
+        });
+        Names { taken: FxHashSet::default(), next: numbers.max().map_or(0, |largest| largest + 1) }
     }
 
     /// Takes `stem.n`, with a number beyond those that were given before.
     pub fn fresh(&mut self, stem: &str) -> Box<str> {
         loop {
-            self.next += 1;
             let name = format!("{stem}.{}", self.next).into_boxed_str();
+            self.next += 1;
             if self.taken.insert(name.clone()) {
                 return name;
             }

@@ -369,6 +369,11 @@ impl Op {
         }
     }
 
+    /// Whether this is a parameter or a constant: its value is in memory before the computation runs.
+    pub fn is_input(&self) -> bool {
+        matches!(self, Op::Parameter { .. } | Op::Constant(_))
+    }
+
     /// Whether this is a custom call of the TPU compiler that only names memory: storage without contents
     /// (`AllocateBuffer`), or neighboring slices seen as one (`ConcatBitcast`).
     pub fn only_names_memory(&self) -> bool {

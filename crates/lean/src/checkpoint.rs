@@ -16,7 +16,7 @@
 //! Only what the entry computation itself computes is looked at; what loops and branches make is saved.
 
 use memplan_analysis::Phase;
-use memplan_ir::{InstructionId, Module, Names, Op, Role, Shape};
+use memplan_ir::{Cursor, Insert, Instruction, InstructionId, Module, Names, Op, Operands, Role};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// What a checkpoint saves.
@@ -147,15 +147,12 @@ fn add_barrier(
     instead: &mut FxHashMap<(u32, InstructionId), InstructionId>,
 ) {
     let all: Vec<InstructionId> = saved.iter().copied().chain(arrives).collect();
-    let shape = Shape::Tuple(all.iter().map(|&id| module.shape(id).clone()).collect());
-    let shape = module.intern(shape);
-    let tuple = module.add_beside(beside, names.fresh("saved"), shape, Op::Tuple, all);
-    let barrier =
-        module.add_beside(beside, names.fresh("checkpoint"), shape, Op::OptimizationBarrier, [tuple]);
+    let mut at = Cursor::beside(module, names, beside);
+    let tuple = at.named("saved").tuple(all);
+    let barrier = at.named("checkpoint").insert(Op::OptimizationBarrier, [tuple]);
     for (index, &id) in (0..).zip(saved) {
-        let shape = module.instructions[id].shape;
-        let name = names.fresh(&module.instructions[id].name.clone());
-        let element = module.add_beside(beside, name, shape, Op::GetTupleElement { index }, [barrier]);
+        let stem = at.module().instructions[id].name.clone();
+        let element = at.named(&stem).get_tuple_element(barrier, index);
         instead.insert((level, id), element);
     }
 }
@@ -186,12 +183,10 @@ fn compute_again(
     }
     needed.sort_unstable_by_key(|id| place[id]);
     for id in needed {
-        let mut copy = module.instructions[id].clone();
-        copy.name = names.fresh(&copy.name);
-        for operand in &mut copy.operands {
-            *operand = instead.get(&(level, *operand)).copied().unwrap_or(*operand);
-        }
-        let copy = module.add_instruction(copy);
+        let Instruction { operands, parent, .. } = &module.instructions[id];
+        let now = |operand: &InstructionId| instead.get(&(level, *operand)).copied().unwrap_or(*operand);
+        let operands: Operands = operands.iter().map(now).collect();
+        let copy = Cursor::end(module, names, *parent).copy_of(id, operands);
         instead.insert((level, id), copy);
     }
 }

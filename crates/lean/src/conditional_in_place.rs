@@ -10,21 +10,21 @@
 //! that it is meant for; loops change their state where it is. The step of an optimizer that is left out when gradients
 //! are not finite, and any other change on a condition, thus needs no memory of its own.
 //!
-//! Every array that comes back must be given up by those who hand it in, see [`Homes`], and belong where it was: what is
+//! Every array that comes back must be given up by those who hand it in, see [`Backings`], and belong where it was: what is
 //! needed afterwards would be copied by the loop as well. Scalars are welcome.
 //!
 //! Left alone: conditionals of more than two branches, and those with side effects or control dependencies. Requires
 //! inlined calls. *Changed* means that a conditional was replaced.
 
 use memplan_ir::{
-    ComparisonDirection, ComputationId, ElementType, Instruction, InstructionId, Module, Op, Shape,
+    ComparisonDirection, ComputationId, ElementType, Insert, InstructionId, Module, Op, Scalar, Shape,
     ShapeIndex, Users,
 };
 use memplan_rewriter::loops::loops;
-use memplan_rewriter::{CALL_INLINER, Context, PassError, PassFn, Rewriter, Scalar};
+use memplan_rewriter::{CALL_INLINER, Context, PassError, PassFn, Rewriter};
 use rustc_hash::FxHashMap;
 
-use crate::homes::Homes;
+use crate::backing::Backings;
 
 /// The pass.
 pub const CONDITIONAL_IN_PLACE: PassFn = PassFn {
@@ -60,13 +60,13 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
 fn plans(module: &Module) -> FxHashMap<InstructionId, Plan> {
     let users = Users::new(module);
     let loops = loops(module, &users);
-    let homes = Homes::new(module, &users, &loops);
+    let backings = Backings::new(module, &users, &loops);
     let ids = module.computations.values().flat_map(|computation| &computation.instructions);
     let conditionals = ids.filter(|&&id| module.instructions[id].op == Op::Conditional);
-    conditionals.filter_map(|&id| Some((id, plan(module, &users, &homes, id)?))).collect()
+    conditionals.filter_map(|&id| Some((id, plan(module, &users, &backings, id)?))).collect()
 }
 
-fn plan(module: &Module, users: &Users, homes: &Homes<'_>, id: InstructionId) -> Option<Plan> {
+fn plan(module: &Module, users: &Users, backings: &Backings<'_>, id: InstructionId) -> Option<Plan> {
     let conditional = &module.instructions[id];
     let &[_, first, second] = conditional.operands.as_slice() else { return None };
     let plan = [0, 1].into_iter().find_map(|idle| {
@@ -112,10 +112,10 @@ fn plan(module: &Module, users: &Users, homes: &Homes<'_>, id: InstructionId) ->
             true => users.of(id).iter().copied().filter(takes).collect(),
             false => vec![id],
         };
-        let home = homes.of(value, &holders)?;
-        homes.goes_to(&results, &home)?;
+        let backing = backings.of(value, &holders)?;
+        backings.goes_to(&results, &backing)?;
         if is_tuple && is_result {
-            homes.is_output(&home, &ShapeIndex([k as u32].into_iter().collect()))?;
+            backings.is_output(&backing, &ShapeIndex([k as u32].into_iter().collect()))?;
         }
         n_arrays += 1;
     }
@@ -208,81 +208,39 @@ fn body(
     argument_shape: &Shape,
     result_shape: &Shape,
 ) -> ComputationId {
-    let mut body = Builder::new(r, "at_most_once", state);
-    let elements: Vec<InstructionId> = (0..state.len()).map(|i| body.take(i, &state[i])).collect();
-    // The counter comes first.
-    let given: Vec<InstructionId> = places.iter().map(|&place| elements[1 + place]).collect();
-    let argument = match argument_shape.is_tuple() {
-        true => body.add(Op::Tuple, &given, argument_shape.clone()),
-        false => given[0],
-    };
-    let result = body.call(branch, argument, result_shape.clone());
-    let mut next = vec![body.integer(1)];
-    for k in 0..n_results {
-        next.push(match result_shape.is_tuple() {
-            true => body.add(Op::GetTupleElement { index: k as u32 }, &[result], state[1 + k].clone()),
-            false => result,
-        });
-    }
-    next.extend(&elements[1 + n_results..]);
-    let root = body.add(Op::Tuple, &next, Shape::tuple(state.to_vec()));
-    body.finish(root)
+    r.new_computation("at_most_once", "", |r| {
+        let parameter = r.parameter("state", Shape::tuple(state.to_vec()));
+        let elements: Vec<InstructionId> =
+            (0..state.len() as u32).map(|i| r.get_tuple_element(parameter, i)).collect();
+        // The counter comes first.
+        let given: Vec<InstructionId> = places.iter().map(|&place| elements[1 + place]).collect();
+        let argument = match argument_shape.is_tuple() {
+            true => r.emit(Op::Tuple, given, argument_shape.clone()),
+            false => given[0],
+        };
+        let call = Op::Call { is_composite: false };
+        let result = r.emit_call(call, [argument], [branch], result_shape.clone());
+        let mut next = vec![one(r)];
+        for k in 0..n_results {
+            next.push(match result_shape.is_tuple() {
+                true => r.emit(Op::GetTupleElement { index: k as u32 }, [result], state[1 + k].clone()),
+                false => result,
+            });
+        }
+        next.extend(&elements[1 + n_results..]);
+        r.emit(Op::Tuple, next, Shape::tuple(state.to_vec()))
+    })
 }
 
 fn condition(r: &mut Rewriter<'_>, state: &[Shape]) -> ComputationId {
-    let mut condition = Builder::new(r, "is_to_act", state);
-    let (counter, one) = (condition.take(0, &state[0]), condition.integer(1));
-    let op = Op::Compare { direction: ComparisonDirection::Lt, comparison_type: None };
-    let root = condition.add(op, &[counter, one], Shape::scalar(ElementType::Pred));
-    condition.finish(root)
+    r.new_computation("is_to_act", "", |r| {
+        let parameter = r.parameter("state", Shape::tuple(state.to_vec()));
+        let counter = r.get_tuple_element(parameter, 0);
+        let one = one(r);
+        r.compare(ComparisonDirection::Lt, counter, one)
+    })
 }
 
-/// A computation under construction, of one parameter.
-struct Builder<'a, 'm> {
-    r: &'a mut Rewriter<'m>,
-    computation: ComputationId,
-    parameter: InstructionId,
-}
-
-impl<'a, 'm> Builder<'a, 'm> {
-    fn new(r: &'a mut Rewriter<'m>, name: &str, state: &[Shape]) -> Builder<'a, 'm> {
-        let computation = r.add_computation(name, "");
-        let shape = r.intern(Shape::tuple(state.to_vec()));
-        let mut parameter = Instruction::new("", shape, Op::Parameter { number: 0 }, [], computation);
-        parameter.name = r.fresh_name("state");
-        let parameter = r.append(computation, parameter);
-        Builder { r, computation, parameter }
-    }
-
-    fn take(&mut self, index: usize, shape: &Shape) -> InstructionId {
-        self.add(Op::GetTupleElement { index: index as u32 }, &[self.parameter], shape.clone())
-    }
-
-    fn integer(&mut self, value: i64) -> InstructionId {
-        let literal = Scalar::integer(ElementType::S32, value).literal();
-        self.add(Op::Constant(literal), &[], Shape::scalar(ElementType::S32))
-    }
-
-    fn call(&mut self, callee: ComputationId, argument: InstructionId, shape: Shape) -> InstructionId {
-        let shape = self.r.intern(shape);
-        let op = Op::Call { is_composite: false };
-        let mut call = Instruction::new("", shape, op, [argument], self.computation);
-        call.called.push(callee);
-        self.append(call)
-    }
-
-    fn add(&mut self, op: Op, operands: &[InstructionId], shape: Shape) -> InstructionId {
-        let shape = self.r.intern(shape);
-        self.append(Instruction::new("", shape, op, operands.iter().copied(), self.computation))
-    }
-
-    fn append(&mut self, mut instruction: Instruction) -> InstructionId {
-        instruction.name = self.r.fresh_name(instruction.opcode().into());
-        self.r.append(self.computation, instruction)
-    }
-
-    fn finish(self, root: InstructionId) -> ComputationId {
-        self.r.set_root(self.computation, root);
-        self.computation
-    }
+fn one(r: &mut Rewriter<'_>) -> InstructionId {
+    r.splat_array(Scalar::integer(ElementType::S32, 1), &[])
 }

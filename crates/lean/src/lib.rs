@@ -1,9 +1,9 @@
 //! What makes a program need less memory: fusion, recomputation, blocks of rows, state of loops in place.
 
+mod backing;
 mod checkpoint;
 mod conditional_in_place;
 mod fusion;
-mod homes;
 mod loop_residuals;
 mod loop_state;
 mod narrow;

@@ -15,7 +15,9 @@
 //! again.
 
 use memplan_analysis::{Phase, Phases};
-use memplan_ir::{Access, ElementType, InstructionId, Module, Names, Op, Role, Shape, ShapeId};
+use memplan_ir::{
+    Access, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Role, Shape, ShapeId,
+};
 use memplan_rewriter::interface::{results_in, set_interface};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -44,15 +46,17 @@ pub fn narrow_arguments(module: &mut Module, numbers: &[usize], element_type: El
         if id == root && module.instructions[id].op == Op::Tuple {
             for &result in &results {
                 let operand = module.instructions[id].operands[result];
-                let shape = retyped(module, operand, element_type);
-                let converted = module.add_beside(id, names.fresh("narrow"), shape, Op::Convert, [operand]);
+                let mut at = Cursor::beside(module, &mut names, id);
+                let converted = at.named("narrow").convert(operand, element_type);
                 module.instructions[id].operands[result] = converted;
             }
             module.reshape_tuple(id);
         }
         module.list(id);
         if let Some(&shape) = wide.get(&id) {
-            instead.insert(id, module.add_beside(id, names.fresh("widen"), shape, Op::Convert, [id]));
+            let shape = module.shape_of(shape).clone();
+            let mut at = Cursor::beside(module, &mut names, id);
+            instead.insert(id, at.named("widen").insert_shaped(Op::Convert, [id], shape));
         }
     });
     set_interface(module);
@@ -125,11 +129,11 @@ pub fn narrow_values(module: &mut Module, kept: &[InstructionId], element_type: 
         }
         module.list(id);
         if kept.contains(&id) {
-            let (wide, narrow) = (module.instructions[id].shape, retyped(module, id, element_type));
-            let narrowed = module.add_beside(id, names.fresh("narrow"), narrow, Op::Convert, [id]);
-            let held =
-                module.add_beside(id, names.fresh("kept"), narrow, Op::OptimizationBarrier, [narrowed]);
-            instead.insert(id, module.add_beside(id, names.fresh("widen"), wide, Op::Convert, [held]));
+            let wide = module.shape(id).clone();
+            let mut at = Cursor::beside(module, &mut names, id);
+            let narrowed = at.named("narrow").convert(id, element_type);
+            let held = at.named("kept").insert(Op::OptimizationBarrier, [narrowed]);
+            instead.insert(id, at.named("widen").insert_shaped(Op::Convert, [held], wide));
         }
     });
 }

@@ -9,7 +9,9 @@
 //! Every packing orders such a clique by offset, so it is as high as its sizes together. The cliques tried are
 //! those of a section, each with what is in a gap there and interferes with enough of it.
 
-use std::cmp::Reverse;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
 
 use crate::instance::{Instance, Piece};
 

@@ -1,6 +1,8 @@
 //! First packings: fast heuristics in a few orders.
 
-use std::cmp::Reverse;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
 
 use crate::first_fit::Fit;
 use crate::instance::{Block, Instance};

@@ -9,6 +9,9 @@
 //!
 //! Each failure moves the line or the height, so a sequence of tries covers both.
 
+use alloc::vec;
+use alloc::vec::Vec;
+
 use crate::construct::Offsets;
 use crate::first_fit;
 use crate::instance::Instance;
@@ -36,7 +39,7 @@ impl<'a> CriticalFirst<'a> {
     pub(crate) fn new(instance: &'a Instance, seed: u64) -> Option<Self> {
         let key = |block: u32| {
             let block = &instance.blocks[block as usize];
-            std::cmp::Reverse(u128::from(block.size) * u128::from(block.upper - block.lower))
+            core::cmp::Reverse(u128::from(block.size) * u128::from(block.upper - block.lower))
         };
         let mut order: Vec<u32> = (0..instance.blocks.len() as u32).collect();
         order.sort_by_cached_key(|&block| key(block));

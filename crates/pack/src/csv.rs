@@ -4,8 +4,12 @@
 //! Nothing is copied but quoted fields. What fields mean is for others to say: problems ([`table`](crate::table)), and
 //! traces of allocators in other crates.
 
-use std::borrow::Cow;
-use std::collections::HashSet;
+use alloc::borrow::Cow;
+use alloc::borrow::ToOwned as _;
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 /// Columns that a header may have. Real files have under ten; a line of millions is a mistake to be told, not stored.
 const MOST_COLUMNS: usize = 1024;
@@ -86,11 +90,11 @@ impl<'t> Lines<'t> {
     /// # Errors
     /// When the file is no text, or its header is wrong.
     pub fn new(text: &'t [u8]) -> Result<Lines<'t>, Error> {
-        let text = std::str::from_utf8(text).map_err(|error| not_text(text, error.valid_up_to()))?;
+        let text = core::str::from_utf8(text).map_err(|error| not_text(text, error.valid_up_to()))?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut cursor = Cursor { text, at: 0, line: 1, line_start: 0 };
         let header = cursor.record(MOST_COLUMNS, true)?.unwrap_or_default();
-        let mut names = HashSet::new();
+        let mut names = BTreeSet::new();
         for field in &header {
             if !names.insert(field.trimmed()) {
                 let kind = ErrorKind::RepeatedColumn(shorten(field.trimmed()));

@@ -6,8 +6,10 @@
 //! It knows every rule a block can have (alignment, fixed places, gaps, several sizes) and fills holes, which
 //! the skyline of [`crate::niche`] cannot. The price is quadratic time; [`is_affordable`] says where to stop.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use alloc::collections::BinaryHeap;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
 
 use crate::construct::Offsets;
 use crate::instance::{Block, Instance, Piece};

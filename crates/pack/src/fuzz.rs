@@ -3,6 +3,8 @@
 //! The bytes become a small problem with every feature; the answers of the solver are compared with those
 //! of brute force, which knows nothing but the problem.
 
+use alloc::vec::Vec;
+
 use crate::{Error, Item, Options, Problem, Status, fit, minimize, table::Table, validate};
 
 /// What a case turned out to be, so that a test can count the interesting ones.
@@ -25,7 +27,7 @@ pub fn check(bytes: &[u8]) -> Case {
     // Whatever the bytes are as CSV: an error or a table, but no panic.
     let _ = Table::parse(bytes);
     let problem = problem(bytes);
-    let options = Options { time_limit: None, threads: 1, ..Options::default() };
+    let options = Options { threads: 1, ..Options::default() };
     let packing = match minimize(&problem, &options) {
         Ok(packing) => packing,
         Err(error) => {

@@ -1,5 +1,7 @@
 //! Problems to measure and to test with: the shapes that programs have, and two that are hard on purpose.
 
+use alloc::vec::Vec;
+
 use crate::rng::Rng;
 use crate::{Item, Problem};
 
@@ -86,7 +88,7 @@ pub fn random(n_items: usize, seed: u64) -> Problem {
 pub fn cut_strip(n_items: usize, width: u64, height: u64, seed: u64) -> Problem {
     let mut rng = Rng::new(seed);
     let mut heap =
-        std::collections::BinaryHeap::from([(u128::from(width) * u128::from(height), 0, width, 0, height)]);
+        alloc::collections::BinaryHeap::from([(u128::from(width) * u128::from(height), 0, width, 0, height)]);
     let mut done = Vec::new();
     while heap.len() + done.len() < n_items {
         let Some((_, from, to, low, high)) = heap.pop() else { break };

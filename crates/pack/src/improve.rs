@@ -6,13 +6,16 @@
 //! Work goes in rounds of a number of nodes, and what was learned is shared between rounds only,
 //! so the result does not depend on the timing of threads.
 
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
 use crate::construct::Offsets;
 use crate::critical::CriticalFirst;
 use crate::instance::Instance;
 use crate::options::{Budget, Clock};
 use crate::sample::Sampler;
 use crate::search::{self, Outcome, Search};
-use crate::{Options, Progress, profile};
+use crate::{Options, profile};
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +40,8 @@ pub(crate) struct Best {
     pub(crate) offsets: Vec<u64>,
     pub(crate) height: u64,
     pub(crate) lower_bound: u64,
+    /// Decisions tried by all workers.
+    pub(crate) nodes: u64,
 }
 
 impl Best {
@@ -58,7 +63,7 @@ pub(crate) fn improve(
     options: &Options,
     clock: &Clock,
 ) -> Best {
-    let mut best = Best { offsets: first.offsets, height: first.height, lower_bound };
+    let mut best = Best { offsets: first.offsets, height: first.height, lower_bound, nodes: 0 };
     report(&best, options, clock);
     if !best.is_open(goal) || options.node_limit == Some(0) || clock.is_over() {
         return best;
@@ -74,14 +79,13 @@ pub(crate) fn improve(
         best.offsets[block as usize] = offset;
     }
     best.height = profile::height(instance, &best.offsets).expect("no block is above where it was");
-    best.lower_bound = part_best.lower_bound;
+    (best.lower_bound, best.nodes) = (part_best.lower_bound, part_best.nodes);
     best
 }
 
 fn report(best: &Best, options: &Options, clock: &Clock) {
     if let Some(progress) = &options.progress {
-        let Best { height, lower_bound, .. } = *best;
-        progress(Progress { height, lower_bound, nodes: clock.nodes(), elapsed: clock.started.elapsed() });
+        progress(clock.progress(best.height, best.lower_bound, best.nodes));
     }
 }
 
@@ -114,6 +118,7 @@ fn rounds(
                 (best.offsets, best.height) = (found.offsets, found.height);
             }
         }
+        best.nodes = workers.iter().map(|worker| worker.budget.nodes()).sum();
         on_better(best);
         nodes = (nodes * 2).min(LONGEST_ROUND);
     }
@@ -148,9 +153,15 @@ fn workers<'a>(instance: &'a Instance, goal: Goal, options: &Options, clock: &'a
     (0..options.threads.max(n_least)).map(worker).collect()
 }
 
+/// Lets every worker work for a number of nodes, starting from the same knowledge. There are no threads, so they take turns.
+#[cfg(not(feature = "std"))]
+fn run_round(workers: &mut [Worker<'_>], best: &Best, nodes: u64, _n_threads: usize) -> Vec<Best> {
+    workers.iter_mut().map(|worker| worker.run(best.clone(), nodes)).collect()
+}
+
 /// Lets every worker work for a number of nodes, starting from the same knowledge.
+#[cfg(feature = "std")]
 fn run_round(workers: &mut [Worker<'_>], best: &Best, nodes: u64, n_threads: usize) -> Vec<Best> {
-    let stack = search::stack_bytes(workers[0].instance);
     let share = workers.len().div_ceil(n_threads);
     std::thread::scope(|scope| {
         let threads: Vec<_> = workers
@@ -160,7 +171,7 @@ fn run_round(workers: &mut [Worker<'_>], best: &Best, nodes: u64, n_threads: usi
                     let run = |worker: &mut Worker<'_>| worker.run(best.clone(), nodes);
                     workers.iter_mut().map(run).collect::<Vec<_>>()
                 };
-                std::thread::Builder::new().stack_size(stack).spawn_scoped(scope, work)
+                std::thread::Builder::new().spawn_scoped(scope, work)
             })
             .collect();
         // Without a thread there is no improvement, but there is a packing.

@@ -8,7 +8,9 @@
 //! - A **piece** is a run of sections during which a block holds a given number of bytes. A plain item
 //!   has one piece; gaps and groups make more of them.
 
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
 
 use crate::{Error, Problem};
 
@@ -140,7 +142,7 @@ impl Instance {
         // Large roundings first; each section is written once, and `next` jumps over what is written.
         let mut order: Vec<&Piece> = self.pieces.iter().collect();
         let rounding = |piece: &Piece| (g - piece.size % g) % g;
-        order.sort_by_key(|piece| std::cmp::Reverse(rounding(piece)));
+        order.sort_by_key(|piece| core::cmp::Reverse(rounding(piece)));
         let mut next: Vec<u32> = (0..=self.n_sections as u32).collect();
         for piece in order {
             let mut section = find(&mut next, piece.lower);

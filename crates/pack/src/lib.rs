@@ -92,17 +92,31 @@
 //! At load 1 the same code got further: D 0.93 % (995,328) in 10 s; J 0, proved minimal (989,184), after 5.6 s.
 //! `bench --limit 10 FILE.csv cut:10000 ...` makes such lines; `FILE.csv@CAPACITY` tells a capacity.
 //!
+//! # Without `std`
+//!
+//! With `default-features = false` the crate needs `alloc` only. Answers are the same but for the last bit of powers, which
+//! shows in problems with thousands of items at most. What is missing has to do with time: limits of time
+//! (`Options::time_limit`), how long it took (`Certificate::elapsed`, `Report`), and threads, so that the calling one does the
+//! work of all. `examples/no_std` is a program without the standard library.
+//!
 //! # Limits
 //!
 //! Beyond 2^15 pieces or a state of 2^22 (sections times live blocks) there is no search of the whole, so a
 //! gap above the bound stays unproved, and heuristics alone may leave one: `random:20000:2` ends 10.7 % high. The skyline heuristic takes a block with gaps for the rectangle
 //! around it and puts nothing below fixed blocks; first-fit, which knows better, stops at 2^14 pieces.
 
+#![no_std]
+
+extern crate alloc;
+#[cfg(feature = "std")]
+extern crate std;
+
 mod clique;
 mod construct;
 mod critical;
 pub mod csv;
 mod first_fit;
+mod float;
 pub mod fuzz;
 pub mod generate;
 mod improve;
@@ -124,7 +138,9 @@ mod units;
 mod validate;
 
 pub use options::{Options, Progress};
-pub use packing::{Certificate, Packing, Report, Status};
+#[cfg(feature = "std")]
+pub use packing::Report;
+pub use packing::{Certificate, Packing, Status};
 pub use peak::Peak;
 pub use problem::{Error, Item, Problem};
 pub use solve::{fit, minimize, pack};

@@ -14,6 +14,9 @@
 //! lacks. Every step is a placement or joins two stretches, so there are O(n) steps, each with one query
 //! in a tree.
 
+use alloc::vec;
+use alloc::vec::Vec;
+
 use crate::instance::Instance;
 use crate::options::Clock;
 
@@ -271,7 +274,7 @@ struct Node {
     best: u32,
 }
 
-type Leaves = std::ops::Range<usize>;
+type Leaves = core::ops::Range<usize>;
 
 const NOTHING: Node = Node { least_upper: u32::MAX, best: 0 };
 
@@ -327,7 +330,7 @@ impl Waiting {
     /// The first block inside a niche.
     fn take_any(&mut self, lower: u32, upper: u32) -> Option<u32> {
         let range = self.starts[lower as usize] as usize..self.starts[upper as usize] as usize;
-        let mut inside = std::mem::take(&mut self.inside);
+        let mut inside = core::mem::take(&mut self.inside);
         inside.clear();
         if !range.is_empty() {
             self.collect(1, 0..self.n_leaves, &range, upper, 0, &mut inside);
@@ -340,7 +343,7 @@ impl Waiting {
     fn take_scarce(&mut self, instance: &Instance, lower: u32, upper: u32) -> Option<u32> {
         let range = self.starts[lower as usize] as usize..self.starts[upper as usize] as usize;
         let most = if self.n_looks < MOST_LOOKS { MOST_INSIDE } else { FEW_INSIDE };
-        let mut inside = std::mem::take(&mut self.inside);
+        let mut inside = core::mem::take(&mut self.inside);
         inside.clear();
         if !range.is_empty() {
             self.collect(1, 0..self.n_leaves, &range, upper, most, &mut inside);
@@ -365,7 +368,7 @@ impl Waiting {
     }
 
     /// The first section of a niche that some of the blocks inside cover, but as few as possible.
-    fn scarcest(&mut self, instance: &Instance, inside: &[u32], niche: std::ops::Range<u32>) -> u32 {
+    fn scarcest(&mut self, instance: &Instance, inside: &[u32], niche: core::ops::Range<u32>) -> u32 {
         let ends = inside.iter().flat_map(|&leaf| {
             let block = &instance.blocks[self.order[leaf as usize] as usize];
             [(block.lower, 1), (block.upper, -1)]

@@ -1,23 +1,25 @@
 //! How hard to try, how long, and how to watch and stop it.
 
-use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use alloc::sync::Arc;
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+#[cfg(feature = "std")]
 use std::time::{Duration, Instant};
 
 /// Limits and hooks. The defaults are a number of steps, some seconds for most problems, so that the answer is the same on
-/// every machine and in every run: with `time_limit: None` it depends on the problem, `node_limit`, `threads` and `seed`
-/// only. Who would rather wait for so long than for so many steps asks for [`Options::within`].
+/// every machine and in every run: without a limit of time it depends on the problem, `node_limit`, `threads` and `seed`
+/// only. Who would rather wait for so long than for so many steps asks for `Options::within`.
 #[derive(Clone)]
 pub struct Options {
     /// Wall-clock limit. One packing, by a heuristic that takes about a second for a million items, is made in any
-    /// case; all else stops within milliseconds. `None`: no limit.
+    /// case; all else stops within milliseconds. `None`: no limit. Only with feature `std`, which has a clock.
+    #[cfg(feature = "std")]
     pub time_limit: Option<Duration>,
     /// Most decisions each worker (two or three, or as many as there are threads) may try after the first
     /// heuristics. Many blocks looked at count as a decision, so that one is about two microseconds of work,
     /// whatever the problem. `None`: no limit; 0: heuristics only.
     pub node_limit: Option<u64>,
-    /// Threads to use; at least one is.
+    /// Threads to use; at least one is. Without feature `std`, which has threads, the calling one does the work of all.
     pub threads: usize,
     /// Only XLA's heuristic: global decreasing-size best fit, by size and by length of life, of which the lower one counts.
     /// Where there are too many pieces for its quadratic time, the others as well.
@@ -36,7 +38,7 @@ const DEFAULT_NODES: u64 = 250_000;
 impl Options {
     /// Heuristics only: linearithmic, deterministic, about a second for a million items.
     pub fn quick() -> Self {
-        Options { node_limit: Some(0), time_limit: None, threads: 1, ..Options::default() }
+        Options { node_limit: Some(0), threads: 1, ..Options::default() }
     }
 
     /// As XLA packs: to see what it would need.
@@ -45,6 +47,7 @@ impl Options {
     }
 
     /// As many steps as there are in a time, so that the answer depends on the machine and on what else it does.
+    #[cfg(feature = "std")]
     pub fn within(time_limit: Duration) -> Self {
         Options { time_limit: Some(time_limit), node_limit: None, ..Options::default() }
     }
@@ -53,6 +56,7 @@ impl Options {
 impl Default for Options {
     fn default() -> Self {
         Options {
+            #[cfg(feature = "std")]
             time_limit: None,
             node_limit: Some(DEFAULT_NODES),
             // Not as many as there are cores: how many there are decides what is tried.
@@ -67,9 +71,10 @@ impl Default for Options {
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options")
-            .field("time_limit", &self.time_limit)
-            .field("node_limit", &self.node_limit)
+        let mut text = f.debug_struct("Options");
+        #[cfg(feature = "std")]
+        text.field("time_limit", &self.time_limit);
+        text.field("node_limit", &self.node_limit)
             .field("threads", &self.threads)
             .field("only_best_fit", &self.only_best_fit)
             .field("seed", &self.seed)
@@ -86,7 +91,8 @@ pub struct Progress {
     pub lower_bound: u64,
     /// Decisions tried so far.
     pub nodes: u64,
-    /// Time since the start.
+    /// Time since the start. Only with feature `std`.
+    #[cfg(feature = "std")]
     pub elapsed: Duration,
 }
 
@@ -94,7 +100,6 @@ pub struct Progress {
 pub(crate) struct Budget<'a> {
     clock: &'a Clock,
     nodes: u64,
-    reported: u64,
     /// Nodes, and what counts as such.
     effort: u64,
     /// The effort when the clock was last looked at.
@@ -106,51 +111,56 @@ pub(crate) struct Budget<'a> {
 
 /// The limits all threads share.
 pub(crate) struct Clock {
+    #[cfg(feature = "std")]
     pub(crate) started: Instant,
+    #[cfg(feature = "std")]
     deadline: Option<Instant>,
     stop: Option<Arc<AtomicBool>>,
-    nodes: AtomicU64,
     node_limit: u64,
 }
 
 impl Clock {
     pub(crate) fn new(options: &Options) -> Self {
+        #[cfg(feature = "std")]
         let started = Instant::now();
         Clock {
+            #[cfg(feature = "std")]
             started,
+            #[cfg(feature = "std")]
             deadline: options.time_limit.and_then(|limit| started.checked_add(limit)),
             stop: options.stop.clone(),
-            nodes: AtomicU64::new(0),
             node_limit: options.node_limit.unwrap_or(u64::MAX),
         }
     }
 
     /// Without a limit, for what has to be done in any case.
     pub(crate) fn unlimited() -> Self {
-        Clock {
-            started: Instant::now(),
-            deadline: None,
-            stop: None,
-            nodes: AtomicU64::new(0),
-            node_limit: u64::MAX,
-        }
-    }
-
-    pub(crate) fn nodes(&self) -> u64 {
-        self.nodes.load(Ordering::Relaxed)
+        Clock::new(&Options { node_limit: None, ..Options::default() })
     }
 
     /// Whether the time is up or someone asked to stop; nodes do not count here.
     pub(crate) fn is_over(&self) -> bool {
+        #[cfg(feature = "std")]
+        if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return true;
+        }
         self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
-            || self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    pub(crate) fn progress(&self, height: u64, lower_bound: u64, nodes: u64) -> Progress {
+        Progress {
+            height,
+            lower_bound,
+            nodes,
+            #[cfg(feature = "std")]
+            elapsed: self.started.elapsed(),
+        }
     }
 
     pub(crate) fn budget(&self) -> Budget<'_> {
         Budget {
             clock: self,
             nodes: 0,
-            reported: 0,
             effort: 0,
             effort_at_clock: 0,
             n_looks: 0,
@@ -178,7 +188,8 @@ impl<'a> Budget<'a> {
         self.nodes += nodes;
         self.effort += nodes;
         if self.effort - self.effort_at_clock >= CLOCK_EVERY {
-            self.report();
+            self.effort_at_clock = self.effort;
+            self.over |= self.clock.is_over();
         }
         !self.is_over()
     }
@@ -196,17 +207,5 @@ impl<'a> Budget<'a> {
 
     pub(crate) fn nodes(&self) -> u64 {
         self.nodes
-    }
-
-    fn report(&mut self) {
-        self.clock.nodes.fetch_add(self.nodes - self.reported, Ordering::Relaxed);
-        (self.reported, self.effort_at_clock) = (self.nodes, self.effort);
-        self.over |= self.clock.is_over();
-    }
-}
-
-impl Drop for Budget<'_> {
-    fn drop(&mut self) {
-        self.report();
     }
 }

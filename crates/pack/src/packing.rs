@@ -1,5 +1,7 @@
 //! The answer: offsets, and a certificate that says how good they are and how that is known.
 
+use alloc::vec::Vec;
+#[cfg(feature = "std")]
 use std::time::Duration;
 
 /// Where every item goes, and what is known about that.
@@ -15,6 +17,7 @@ pub struct Packing {
     pub certificate: Certificate,
 }
 
+#[cfg(feature = "std")]
 impl Packing {
     /// The figures of this packing, ready to be written as JSON or as text.
     pub fn report(&self) -> Report {
@@ -34,7 +37,8 @@ pub struct Certificate {
     pub optimal: bool,
     /// Decisions tried by the search and the improvement.
     pub nodes: u64,
-    /// Wall-clock time.
+    /// Wall-clock time. Only with feature `std`, which has a clock.
+    #[cfg(feature = "std")]
     pub elapsed: Duration,
 }
 
@@ -51,6 +55,7 @@ pub enum Status {
 }
 
 /// The figures of a packing, under the names that scripts read.
+#[cfg(feature = "std")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Report {
@@ -68,8 +73,9 @@ pub struct Report {
     pub nodes: u64,
 }
 
-impl std::fmt::Display for Report {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+#[cfg(feature = "std")]
+impl core::fmt::Display for Report {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let status = match self.status {
             Status::Packed if self.optimal => "packed, proved minimal",
             Status::Packed => "packed",

@@ -1,5 +1,7 @@
 //! When most bytes are live, and which items those are: what to look at where a problem does not fit.
 
+use alloc::vec::Vec;
+
 use crate::{Item, Problem};
 
 /// The time at which most bytes are live.
@@ -47,7 +49,7 @@ impl Problem {
         };
         let mut items: Vec<usize> =
             (0..self.items.len()).filter(|&index| is_live(&self.items[index])).collect();
-        items.sort_by_key(|&index| std::cmp::Reverse(self.items[index].size));
+        items.sort_by_key(|&index| core::cmp::Reverse(self.items[index].size));
         (bytes > 0).then(|| Peak { time, bytes: bytes.unsigned_abs(), items })
     }
 }

@@ -13,7 +13,8 @@
 //! Two items *interfere* when some time is in both live ranges and in no gap of either.
 //! Items that interfere get disjoint bytes, unless a colocation group makes them share an offset.
 
-use std::ops::Range;
+use alloc::vec::Vec;
+use core::ops::Range;
 
 /// One buffer: its size, its alignment and the times at which its bytes are needed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

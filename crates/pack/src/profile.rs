@@ -1,6 +1,7 @@
 //! Heights along time.
 
-use std::collections::BinaryHeap;
+use alloc::collections::BinaryHeap;
+use alloc::vec::Vec;
 
 use crate::instance::Instance;
 

@@ -4,7 +4,10 @@
 //! Joslin and Clements, JAIR 1999), with some noise so that it does not turn in circles. What was learned
 //! from a worse packing is forgotten again after a while.
 
+use alloc::vec::Vec;
+
 use crate::construct::{Offsets, ranks};
+use crate::float::pow;
 use crate::instance::Instance;
 use crate::niche::{self, Late, Rule};
 use crate::options::{Budget, Clock};
@@ -130,7 +133,7 @@ impl<'a> Sampler<'a> {
 impl Shape {
     fn promises(self, instance: &Instance) -> Vec<f64> {
         let promise = |block: &crate::instance::Block| {
-            f64::from(block.upper - block.lower).powf(self.length) * (block.size as f64).powf(self.size)
+            pow(f64::from(block.upper - block.lower), self.length) * pow(block.size as f64, self.size)
         };
         instance.blocks.iter().map(promise).collect()
     }

@@ -18,16 +18,22 @@
 //! - **Memory.** Skylines that failed are remembered; different orders lead to the same ones all the time.
 //! - **Failures guide**: sections that fail often are decided first, and the search restarts.
 
+use alloc::vec;
+use alloc::vec::Vec;
+
 mod choose;
 mod propagate;
 mod skyline;
 
-use std::cell::Cell;
-use std::collections::VecDeque;
+use alloc::collections::VecDeque;
+use core::cell::Cell;
+use core::mem;
 
-use rustc_hash::FxHashSet;
+use hashbrown::HashSet;
+use rustc_hash::FxBuildHasher;
 
 use self::skyline::Undo;
+use crate::float::sqrt;
 use crate::instance::Instance;
 use crate::options::Budget;
 use crate::rng::Rng;
@@ -57,12 +63,6 @@ pub(crate) fn is_affordable(instance: &Instance) -> bool {
 /// The state is linear in the area, so this is some tens of megabytes.
 const MOST_AREA: u64 = 4 << 20;
 const MOST_PIECES: usize = 1 << 15;
-
-/// Stack that a thread needs for the search of this instance.
-pub(crate) fn stack_bytes(instance: &Instance) -> usize {
-    // Three frames a level, under a kilobyte each even without optimization.
-    most_depth(instance) * 3072 + (1 << 20)
-}
 
 /// Decisions above each other: every placement, and as many floors given up. Deeper is not tried in this run.
 fn most_depth(instance: &Instance) -> usize {
@@ -116,7 +116,7 @@ pub(crate) struct Search<'a> {
     tasks: Vec<(u64, u64, u32)>,
     is_dirty: Vec<bool>,
     /// Skylines without a solution.
-    failed: FxHashSet<(u64, u64)>,
+    failed: HashSet<(u64, u64), FxBuildHasher>,
     keys: Vec<(u64, u64)>,
     /// How often each section was where it failed.
     weight: Vec<f64>,
@@ -130,7 +130,6 @@ pub(crate) struct Search<'a> {
     /// Random part of the value order, for this run.
     noise: Vec<f64>,
     nodes_left: u64,
-    levels_left: usize,
     n_runs: u64,
     /// Sections and blocks looked at since the budget was last told.
     n_looks: Cell<u64>,
@@ -172,7 +171,7 @@ impl<'a> Search<'a> {
             dirty: VecDeque::new(),
             tasks: Vec::new(),
             is_dirty: vec![false; instance.n_sections],
-            failed: FxHashSet::default(),
+            failed: HashSet::default(),
             keys,
             waiting_key,
             n_crossing,
@@ -184,12 +183,11 @@ impl<'a> Search<'a> {
                 .blocks
                 .iter()
                 .zip(&scaled.size)
-                .map(|(block, &size)| f64::from(block.upper - block.lower) * (size as f64).sqrt())
+                .map(|(block, &size)| f64::from(block.upper - block.lower) * sqrt(size as f64))
                 .collect(),
             noise: vec![0.0; n],
             rng,
             nodes_left: 0,
-            levels_left: 0,
             n_runs: 0,
             n_looks: Cell::new(0),
             instance,
@@ -214,9 +212,8 @@ impl<'a> Search<'a> {
             self.n_runs += 1;
             let limit = left.min(luby(self.n_runs) * (2 * self.offset.len() as u64 + 128));
             self.nodes_left = limit;
-            self.levels_left = most_depth(self.instance);
             let mark = self.trail.len();
-            let verdict = self.solve(0, self.floor.len() as u32, budget);
+            let verdict = self.solve(budget);
             left -= limit - self.nodes_left;
             match verdict {
                 Verdict::Found => return Outcome::Packed(self.scaled.unscale(&self.offset)),
@@ -232,76 +229,74 @@ impl<'a> Search<'a> {
         Outcome::Open
     }
 
-    /// Places every waiting block within the sections `lower..upper`, which none crosses.
-    fn solve(&mut self, lower: u32, upper: u32, budget: &mut Budget<'_>) -> Verdict {
-        let parts = self.parts(lower, upper);
-        if parts.is_empty() {
-            return Verdict::Found;
-        }
-        let mark = self.trail.len();
-        for &(lower, upper) in &parts {
-            let verdict = self.branch(lower, upper, budget);
-            if verdict != Verdict::Found {
-                self.undo(mark);
-                return verdict;
+    /// Places every waiting block, depth first. Open branchings are in a list, as they can be more than a thread's stack holds.
+    fn solve(&mut self, budget: &mut Budget<'_>) -> Verdict {
+        let mut open: Vec<Branching> = Vec::new();
+        let mut parts = self.parts(0, self.floor.len() as u32);
+        loop {
+            let Some((lower, upper)) = parts.pop() else {
+                // The last decision left nothing else, so the part that it was taken for is packed.
+                let Some(packed) = open.pop() else { return Verdict::Found };
+                parts = packed.beside;
+                continue;
+            };
+            let key = self.key(lower, upper);
+            if !self.failed.contains(&key) {
+                self.looked_at(upper - lower);
+                let section = self.choose(lower, upper);
+                let candidates = self.candidates(section).into_iter();
+                let (mark, beside) = (self.trail.len(), parts);
+                open.push(Branching { lower, upper, key, section, candidates, raised: false, mark, beside });
+            } else if let Some(above) = open.last() {
+                self.undo(above.mark);
             }
+            parts = match self.decide(&mut open, budget) {
+                Ok(parts) => parts,
+                Err(verdict) => return verdict,
+            };
         }
-        Verdict::Found
     }
 
-    /// Decides what is next on one section of a part.
-    fn branch(&mut self, lower: u32, upper: u32, budget: &mut Budget<'_>) -> Verdict {
-        let key = self.key(lower, upper);
-        if self.failed.contains(&key) {
-            return Verdict::Failed;
-        }
-        self.looked_at(upper - lower);
-        let section = self.choose(lower, upper);
-        for block in self.candidates(section) {
-            let verdict = self.descend(lower, upper, budget, |search| search.place(block));
-            if verdict != Verdict::Failed {
-                return verdict;
+    /// Takes the next possible decision of the last branching that has one, and returns the parts that it leaves.
+    fn decide(&mut self, open: &mut Vec<Branching>, budget: &mut Budget<'_>) -> Result<Parts, Verdict> {
+        loop {
+            let depth = open.len();
+            let Some(last) = open.last_mut() else { return Err(Verdict::Failed) };
+            let block = last.candidates.next();
+            let floor = match block {
+                None if !mem::replace(&mut last.raised, true) => self.raised_floor(last.section),
+                _ => None,
+            };
+            if block.is_none() && floor.is_none() {
+                if self.failed.len() >= MOST_FAILURES {
+                    self.failed.clear();
+                }
+                self.failed.insert(last.key);
+                open.pop();
+                if let Some(above) = open.last() {
+                    self.undo(above.mark);
+                }
+                continue;
             }
-        }
-        if let Some(floor) = self.raised_floor(section) {
-            let verdict = self.descend(lower, upper, budget, |search| search.set_floor(section, floor));
-            if verdict != Verdict::Failed {
-                return verdict;
+            if self.nodes_left == 0 || depth > most_depth(self.instance) || !budget.spend(1) {
+                return Err(Verdict::Stopped);
             }
+            self.nodes_left -= 1;
+            if let Some(block) = block {
+                self.place(block);
+            } else if let Some(floor) = floor {
+                self.set_floor(last.section, floor);
+            }
+            let is_possible = self.propagate();
+            budget.strain(self.n_looks.take());
+            if is_possible {
+                return Ok(self.parts(last.lower, last.upper));
+            }
+            self.undo(last.mark);
         }
-        if self.failed.len() >= MOST_FAILURES {
-            self.failed.clear();
-        }
-        self.failed.insert(key);
-        Verdict::Failed
     }
 
-    /// Takes a decision and everything after it; undoes it all unless a packing was found.
-    fn descend(
-        &mut self,
-        lower: u32,
-        upper: u32,
-        budget: &mut Budget<'_>,
-        decide: impl FnOnce(&mut Self),
-    ) -> Verdict {
-        if self.nodes_left == 0 || self.levels_left == 0 || !budget.spend(1) {
-            return Verdict::Stopped;
-        }
-        self.nodes_left -= 1;
-        self.levels_left -= 1;
-        let mark = self.trail.len();
-        decide(self);
-        let is_possible = self.propagate();
-        budget.strain(self.n_looks.take());
-        let verdict = if is_possible { self.solve(lower, upper, budget) } else { Verdict::Failed };
-        self.levels_left += 1;
-        if verdict == Verdict::Failed {
-            self.undo(mark);
-        }
-        verdict
-    }
-
-    /// The maximal runs of sections that waiting blocks tie together, those that failed most first.
+    /// The maximal runs of sections that waiting blocks tie together, those that failed most last.
     fn parts(&self, lower: u32, upper: u32) -> Parts {
         let mut parts = Parts::new();
         let mut from = lower;
@@ -318,6 +313,7 @@ impl<'a> Search<'a> {
                 self.weight[part.0 as usize..part.1 as usize].iter().copied().fold(0.0, f64::max)
             };
             parts.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
+            parts.reverse();
         }
         parts
     }
@@ -339,6 +335,23 @@ impl<'a> Search<'a> {
         }
         key
     }
+}
+
+/// A part of the sections and the decisions that are left to try on one of them.
+struct Branching {
+    lower: u32,
+    upper: u32,
+    /// The name of the part's state.
+    key: (u64, u64),
+    section: u32,
+    /// The blocks that may still go to the floor of the section.
+    candidates: <Candidates as IntoIterator>::IntoIter,
+    /// Whether raising the floor instead was tried.
+    raised: bool,
+    /// The length of the trail before the present decision.
+    mark: usize,
+    /// The parts to be packed after this one.
+    beside: Parts,
 }
 
 type Parts = smallvec::SmallVec<[(u32, u32); 4]>;

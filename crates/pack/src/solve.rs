@@ -61,7 +61,8 @@ fn solve(problem: &Problem, goal: Goal, options: &Options) -> Result<Packing, Er
         status,
         lower_bound: best.lower_bound,
         optimal: best.height == best.lower_bound,
-        nodes: clock.nodes(),
+        nodes: best.nodes,
+        #[cfg(feature = "std")]
         elapsed: clock.started.elapsed(),
     };
     Ok(Packing { offsets: mapping.offsets(&best.offsets), height: best.height, certificate })

@@ -29,6 +29,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use alloc::format;
+use alloc::string::ToString as _;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
 use crate::{Error, Item, Options, Packing, Problem, minimize};
 
 /// What a step does to memory, while it is written down.
@@ -123,13 +128,16 @@ impl Recording {
         self.items.iter_mut().for_each(|item| item.upper = item.upper.min(end));
         let problem = Problem { items: self.items, ..Problem::new() };
         let packing = minimize(&problem, options)?;
-        Ok(PackedStep { calls: self.calls, packing })
+        Ok(PackedStep(Arc::new(Packed { calls: self.calls, packing })))
     }
 }
 
-/// A recorded step with an offset for each allocation.
+/// A recorded step with an offset for each allocation. Clones share it, and so do replays.
 #[derive(Clone, Debug)]
-pub struct PackedStep {
+pub struct PackedStep(Arc<Packed>);
+
+#[derive(Debug)]
+struct Packed {
     calls: Vec<Call>,
     packing: Packing,
 }
@@ -137,24 +145,24 @@ pub struct PackedStep {
 impl PackedStep {
     /// The bytes of the block that all allocations of the step are in.
     pub fn bytes(&self) -> u64 {
-        self.packing.height
+        self.0.packing.height
     }
 
     /// The offsets of all allocations by number, and how good they are.
     pub fn packing(&self) -> &Packing {
-        &self.packing
+        &self.0.packing
     }
 
     /// Starts another step.
-    pub fn replay(&self) -> Replay<'_> {
-        Replay { step: self, n_calls: 0, n_allocations: 0 }
+    pub fn replay(&self) -> Replay {
+        Replay { step: self.0.clone(), n_calls: 0, n_allocations: 0 }
     }
 }
 
 /// A step that does what the recorded one did. Any other call is refused, since what it would overwrite may still be needed.
 #[derive(Clone, Debug)]
-pub struct Replay<'a> {
-    step: &'a PackedStep,
+pub struct Replay {
+    step: Arc<Packed>,
     n_calls: usize,
     n_allocations: usize,
 }
@@ -168,7 +176,7 @@ pub struct Placed {
     pub offset: u64,
 }
 
-impl Replay<'_> {
+impl Replay {
     /// The place of the next allocation.
     ///
     /// # Errors

@@ -2,8 +2,12 @@
 //!
 //! Errors name the line and the column (in bytes, from 1) of the field that is wrong.
 
-use std::collections::HashMap;
-use std::fmt::Write as _;
+use alloc::borrow::ToOwned as _;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::string::ToString as _;
+use alloc::vec::Vec;
+use core::fmt::Write as _;
 
 use crate::csv::{self, Field, Lines, shorten};
 use crate::{Item, Problem};
@@ -120,7 +124,7 @@ impl Table {
         let lines = Lines::new(text)?;
         let columns = Columns::of(&lines.header)?;
         let mut table = Table { problem: Problem::new(), header: columns.names.clone(), rows: Vec::new() };
-        let mut first_lines = HashMap::new();
+        let mut first_lines = BTreeMap::new();
         for fields in lines {
             let fields = fields?;
             let item = columns.item(&fields)?;

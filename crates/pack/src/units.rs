@@ -1,5 +1,7 @@
 //! The same instance in the largest unit that loses nothing, for one capacity.
 
+use alloc::vec::Vec;
+
 use crate::instance::{Instance, Piece, gcd};
 use crate::niche::round_up;
 

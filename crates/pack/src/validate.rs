@@ -4,7 +4,9 @@
 //! bytes `offset..offset + size`. A sweep along time keeps the claims that are live ordered by offset,
 //! so a new claim needs to be compared with its two neighbors only. O(n log n).
 
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
 
 use crate::Problem;
 

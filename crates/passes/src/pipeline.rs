@@ -6,8 +6,8 @@ use crate::AnyPass::{self, Static};
 use crate::{
     ALGEBRAIC_SIMPLIFIER, BITCAST_EXPANDER, CALL_INLINER, CONDITIONAL_SIMPLIFIER, CONSTANT_FOLDING,
     COPY_INSERTION, CSE, DCE, DEFAULT_LAYOUTS, DYNAMIC_MARKS, FLAT_LOOP_STATE, FLATTEN_CALL_GRAPH,
-    FUSION_INLINER, HOST_OFFLOAD, KeepWithinLoops, Pipeline, TELL_APART, TUPLE_CONSTANT_EXPANDER,
-    TUPLE_SIMPLIFIER, WHILE_INVARIANT_CODE_MOTION, WHILE_SIMPLIFIER,
+    FUSION_INLINER, HOST_OFFLOAD, KeepWithinLoops, Pipeline, TUPLE_CONSTANT_EXPANDER, TUPLE_SIMPLIFIER,
+    UNSHARE_SPLATS, WHILE_INVARIANT_CODE_MOTION, WHILE_SIMPLIFIER,
 };
 
 /// One round. Inlining comes first, since everything else looks at one computation at a time.
@@ -74,7 +74,7 @@ pub const FOLLOWABLE: Pipeline = Pipeline {
         Static(&TUPLE_CONSTANT_EXPANDER),
         Static(&CALL_INLINER),
         Static(&FLATTEN_CALL_GRAPH),
-        Static(&TELL_APART),
+        Static(&UNSHARE_SPLATS),
         Static(&DCE),
     ]),
     rounds: 1,

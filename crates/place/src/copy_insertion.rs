@@ -33,7 +33,7 @@ mod updates;
 use memplan_analysis::{
     CallGraph, Dataflow, InPlace, ValueId, ValueKind, dataflow, given_parameters, in_place_values,
 };
-use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Names, Op};
+use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Names, Op, copy_into};
 use memplan_memory::Target;
 use memplan_rewriter::{Context, Outcome, Pass, PassError, Report, call_graph};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -375,12 +375,8 @@ impl<'a> Separate<'a> {
 
     fn add_copy(&mut self, source: InstructionId, because: Because) -> InstructionId {
         self.changed = true;
-        let original = &self.module.instructions[source];
-        let name = format!("{}.copy.{}", original.name, self.module.instructions.len());
-        let name = self.names.unique(&name);
-        let mut copy = Instruction::new(name, original.shape, Op::Copy, [source], self.computation);
-        copy.metadata = original.metadata.clone();
-        let copy = self.module.add_instruction(copy);
+        let shape = self.module.shape(source).clone();
+        let copy = copy_into(self.module, source, shape, "copy", self.names);
         let (module, target, computation) = (&*self.module, self.target, self.computation);
         self.report.push(|| InsertedCopy {
             computation: module.computations[computation].name.clone(),

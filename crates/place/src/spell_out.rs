@@ -2,7 +2,8 @@
 
 use memplan_ir::ElementType::U32;
 use memplan_ir::{
-    ComputationId, Instruction, InstructionId, Module, Names, Op, OutputOperandAlias, Shape, ShapeIndex,
+    ComputationId, Cursor, Insert, Instruction, InstructionId, Module, Names, Op, OutputOperandAlias, Shape,
+    ShapeIndex,
 };
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -126,8 +127,7 @@ fn spell_out(
     is_part_of_shared: bool,
     names: &mut Names,
 ) -> InstructionId {
-    let shape = module.instructions[id].shape;
-    let Some(elements) = module.shape_of(shape).as_tuple().map(<[Shape]>::to_vec) else { return id };
+    let Some(elements) = module.shape(id).as_tuple().map(<[Shape]>::to_vec) else { return id };
     let is_tuple = module.instructions[id].op == Op::Tuple;
     let is_shared = is_part_of_shared || n_uses.get(&id).is_some_and(|&uses| uses > 1);
     let mut parts = Vec::with_capacity(elements.len());
@@ -137,9 +137,7 @@ fn spell_out(
             true => module.instructions[id].operands[i],
             false => {
                 let name = format!("{}.element.{}", module.instructions[id].name, module.instructions.len());
-                let shape = module.intern(element);
-                let op = Op::GetTupleElement { index: i as u32 };
-                module.add_instruction(Instruction::new(names.unique(&name), shape, op, [id], computation))
+                Cursor::end(module, names, computation).named_unique(&name).get_tuple_element(id, i as u32)
             }
         };
         parts.push(match is_nested {
@@ -151,7 +149,7 @@ fn spell_out(
         return id;
     }
     let name = format!("{}.tuple.{}", module.instructions[id].name, module.instructions.len());
-    module.add_beside(id, names.unique(&name), shape, Op::Tuple, parts)
+    Cursor::beside(module, names, id).named_unique(&name).tuple(parts)
 }
 
 /// Whether a shape is that of a send or receive in flight: data, context, token. It goes around loops as a whole.

@@ -45,4 +45,4 @@ pub use schedule::{
     Effort, Method, RegionError, RegionReport, RegionSchedule, ScheduleOptions, schedule_region,
     schedule_regions,
 };
-pub use storage::{Home, Storage, StorageId, Storages, TakeOver};
+pub use storage::{Storage, StorageId, StorageKind, Storages, TakeOver};

@@ -149,7 +149,7 @@ impl Values<'_> {
 
     fn make(&mut self, at: usize, bytes: u64) -> u32 {
         let op = &self.listed.module.instructions[self.listed.ids[at]].op;
-        let is_given = matches!(op, Op::Parameter { .. } | Op::Constant(_));
+        let is_given = op.is_input();
         let buffer = self.buffers.bytes.len() as u32;
         self.buffers.bytes.push(if is_given { 0 } else { bytes.min(MOST_BYTES) });
         self.buffers.made[at].push(buffer);

@@ -118,10 +118,7 @@ impl<'a> Listed<'a> {
         let mut behind = vec![(0u64, 0u64); n];
         let mut all_bytes = 0u64;
         for &at in post_order {
-            if matches!(
-                self.module.instructions[self.ids[at as usize]].op,
-                Op::Parameter { .. } | Op::Constant(_)
-            ) {
+            if self.module.instructions[self.ids[at as usize]].op.is_input() {
                 continue;
             }
             let own = self.bytes[at as usize];

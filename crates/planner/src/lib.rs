@@ -47,9 +47,9 @@ pub use error::PlanError;
 pub use given_orders::{BREADTH_FIRST_AS_XLA, DEPTH_FIRST_AS_XLA, LIST_AS_XLA, POST_ORDER_AS_XLA};
 pub use lifetimes::{Lifetime, lifetimes};
 pub use memplan_plan::{
-    AsXla, Effort, HoleOptions, Home, Load, Method, PlaceError, PlaceOptions, RegionError, RegionReport,
-    RegionSchedule, ScheduleOptions, Sharing, Storage, StorageId, Storages, TakeOver, place, schedule_region,
-    schedule_regions,
+    AsXla, Effort, HoleOptions, Load, Method, PlaceError, PlaceOptions, RegionError, RegionReport,
+    RegionSchedule, ScheduleOptions, Sharing, Storage, StorageId, StorageKind, Storages, TakeOver, place,
+    schedule_region, schedule_regions,
 };
 pub use pins::{Pin, PinError, Pinned};
 pub use plan::{PlanOptions, Planned, assign_best, plan, schedules};

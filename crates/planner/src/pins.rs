@@ -177,7 +177,7 @@ fn written_by(module: &Module, facts: &Facts, value: ValueId) -> Option<&'static
     let defined = &facts.flow.values[value];
     let op = &module.instructions[facts.flow.positions.instruction(defined.definition)].op;
     match (defined.kind, op) {
-        (ValueKind::Parameter, _) if facts.live.is_given(value) => {
+        (ValueKind::Parameter, _) if facts.live.is_given_up(value) => {
             Some("the caller gives it up, to be overwritten")
         }
         (ValueKind::Parameter, _) | (ValueKind::Written, Op::Constant(_)) => None,

@@ -109,7 +109,7 @@ impl<'a> HloProgram<'a> {
         let is_returned = facts.flow.positions.of(root).any(|p| facts.flow.value_at(p) == Some(value));
         let is_kept = match facts.flow.values[value].kind {
             // The caller keeps it, unless it was given up.
-            ValueKind::Parameter => !facts.live.is_given(value),
+            ValueKind::Parameter => !facts.live.is_given_up(value),
             // When the condition says no, this is what leaves the loop.
             ValueKind::LoopPhi => facts.graph.caller(computation).is_some_and(|caller| {
                 let caller = &self.module.instructions[caller];
@@ -145,7 +145,7 @@ impl Program for HloProgram<'_> {
         let instruction = self.defined_by(value);
         let origin = match &self.module.instructions[instruction].op {
             _ if flow.values[value].kind == ValueKind::Parameter => {
-                Origin::Argument { number: self.arguments[value], writable: live.is_given(value) }
+                Origin::Argument { number: self.arguments[value], writable: live.is_given_up(value) }
             }
             Op::Constant(_) => Origin::Constant,
             _ => Origin::Computed,

@@ -52,6 +52,10 @@
 //! assert_eq!((region.n_nodes, region.buffers.len(), region.dependencies.len()), (3, 3, 2));
 //! ```
 
+#![no_std]
+
+extern crate alloc;
+
 mod placement;
 mod program;
 mod region;

@@ -1,5 +1,7 @@
 //! Where everything is: what a planner answers.
 
+use alloc::vec::Vec;
+
 use cranelift_entity::{PrimaryMap, SecondaryMap};
 use memplan_units::{Alignment, AllocationId, Bytes, MemorySpaceId, Slice, SpaceTotals, Totals};
 

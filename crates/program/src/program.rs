@@ -51,6 +51,6 @@ pub trait Program {
     /// Working memory of operations, in any order; where an instant has several entries for a memory space, the largest size
     /// counts, and the last end.
     fn scratch(&self) -> impl Iterator<Item = Scratch> {
-        std::iter::empty()
+        core::iter::empty()
     }
 }

@@ -1,5 +1,7 @@
 //! What scheduling has to know: nodes that must run in some order, and the bytes that they touch.
 
+use alloc::vec::Vec;
+
 use cranelift_entity::{PrimaryMap, entity_impl};
 use memplan_units::Bytes;
 

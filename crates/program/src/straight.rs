@@ -1,6 +1,8 @@
 //! The region of a program without calls, read off the program itself: what it is scheduled by says no more than what it
 //! is placed by.
 
+use alloc::vec::Vec;
+
 use cranelift_entity::{EntityRef, SecondaryMap};
 use memplan_units::Bytes;
 

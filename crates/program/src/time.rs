@@ -1,5 +1,7 @@
 //! Instants, and ranges of them.
 
+use alloc::vec::Vec;
+
 /// An instant of the run. A program with calls and loops is laid out flat: what runs inside an operation comes before the
 /// instant of the operation itself, and the body of a loop appears once, however often it runs.
 pub type Time = u32;

@@ -1,7 +1,7 @@
 //! Turns groups of instructions into fusion instructions.
 
 use memplan_ir::{
-    ComputationId, Fusion, FusionKind, Instruction, InstructionId, Module, Names, Op, Opcode, Operands, Shape,
+    ComputationId, Cursor, Fusion, FusionKind, Insert, InstructionId, Module, Names, Op, Opcode, Operands,
 };
 use memplan_memory::Target;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -67,73 +67,52 @@ pub fn fused_computation(
     let fused = module.add_computation(names.fresh(&format!("fused_{opcode}")));
     let parent = module.instructions[members.roots[0]].parent;
     module.computations[fused].execution_thread = module.computations[parent].execution_thread.clone();
+    let mut at = Cursor::end(module, names, fused);
     let mut inner: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
     let mut operands = Operands::new();
     let is_member: FxHashSet<InstructionId> = members.all.iter().copied().collect();
     // Parameters first, in the order in which the members read them.
     for &member in members.all.iter().rev() {
-        for i in 0..module.instructions[member].operands.len() {
-            let operand = module.instructions[member].operands[i];
+        for i in 0..at.module().instructions[member].operands.len() {
+            let operand = at.module().instructions[member].operands[i];
             if is_member.contains(&operand) || inner.contains_key(&operand) {
                 continue;
             }
-            let copy = match cost::is_embedded(module, target, operand) {
-                true => module.instructions[operand].clone(),
+            let copy = match cost::is_embedded(at.module(), target, operand) {
+                true => at.copy_edited(operand, |_| {}),
                 false => {
-                    let number = operands.len() as u32;
+                    let name = format!("param_{}", operands.len());
                     operands.push(operand);
-                    let shape = module.instructions[operand].shape;
-                    Instruction::new(format!("param_{number}"), shape, Op::Parameter { number }, [], fused)
+                    let shape = at.module().shape(operand).clone();
+                    at.named_exactly(name).parameter(shape)
                 }
             };
-            let is_parameter = matches!(copy.op, Op::Parameter { .. });
-            let id = module.add_instruction(Instruction { parent: fused, ..copy });
-            if is_parameter {
-                module.computations[fused].parameters.push(id);
-            }
-            inner.insert(operand, id);
+            inner.insert(operand, copy);
         }
     }
     for &member in members.all.iter().rev() {
-        let mut copy = module.instructions[member].clone();
-        copy.parent = fused;
         // Operands are parameters, or members that have been copied before.
-        copy.operands.iter_mut().for_each(|operand| *operand = inner[operand]);
-        inner.insert(member, module.add_instruction(copy));
+        let copy = at.copy_edited(member, |copy| {
+            copy.operands.iter_mut().for_each(|operand| *operand = inner[operand]);
+        });
+        inner.insert(member, copy);
     }
-    module.computations[fused].root = match members.roots[..] {
+    let root = match members.roots[..] {
         [root] => inner[&root],
         _ => {
-            let roots: Vec<InstructionId> = members.roots.iter().rev().map(|root| inner[root]).collect();
-            add_flat_tuple(module, fused, &roots, names)
+            // The arrays of several results, some of which may be tuples themselves.
+            let mut arrays: Vec<InstructionId> = Vec::new();
+            for root in members.roots.iter().rev().map(|root| inner[root]) {
+                match at.module().shape(root).is_tuple() {
+                    true => arrays.extend(at.elements(root)),
+                    false => arrays.push(root),
+                }
+            }
+            at.tuple(arrays)
         }
     };
+    module.computations[fused].root = root;
     Fused { computation: fused, operands, opcode }
-}
-
-/// A tuple of the arrays of several results, some of which may be tuples themselves.
-fn add_flat_tuple(
-    module: &mut Module,
-    parent: ComputationId,
-    roots: &[InstructionId],
-    names: &mut Names,
-) -> InstructionId {
-    let mut arrays: Vec<InstructionId> = Vec::new();
-    for &root in roots {
-        let Some(elements) = module.shape(root).as_tuple().map(<[Shape]>::to_vec) else {
-            arrays.push(root);
-            continue;
-        };
-        for (index, element) in (0..).zip(elements) {
-            let shape = module.intern(element);
-            let name = names.fresh("get-tuple-element");
-            let get = Instruction::new(name, shape, Op::GetTupleElement { index }, [root], parent);
-            arrays.push(module.add_instruction(get));
-        }
-    }
-    let shape = Shape::Tuple(arrays.iter().map(|&array| module.shape(array).clone()).collect());
-    let shape = module.intern(shape);
-    module.add_instruction(Instruction::new(names.fresh("tuple"), shape, Op::Tuple, arrays, parent))
 }
 
 /// Calls a kernel with one result where its root stood.
@@ -162,29 +141,21 @@ pub fn replace_several(
     names: &mut Names,
 ) {
     let first = *roots.last().expect("a kernel has a root");
-    let shape = module.instructions[module.computations[fused.computation].root].shape;
-    let call = Instruction {
-        shape,
-        metadata: module.instructions[first].metadata.clone(),
-        ..Instruction::new("", shape, Op::Tuple, [], parent)
-    };
-    let call = module.instructions.push(call);
+    let shape = module.shape(module.computations[fused.computation].root).clone();
+    // It becomes the call below, which names it.
+    let mut at = Cursor::unlisted(module, names, parent).with_metadata_of(first);
+    let call = at.named_exactly("").insert_shaped(Op::Tuple, [], shape);
     let mut index = 0;
     for &root in roots.iter().rev() {
-        let Some(elements) = module.shape(root).as_tuple().map(<[Shape]>::to_vec) else {
+        let Some(n) = module.shape(root).as_tuple().map(|elements| elements.len() as u32) else {
             become_element(module, root, call, index);
             index += 1;
             continue;
         };
         // The tuple of a reduction of several arrays is put together again.
-        let mut arrays = Operands::new();
-        for element in elements {
-            let shape = module.intern(element);
-            let name = names.fresh("get-tuple-element");
-            let get = Instruction::new(name, shape, Op::GetTupleElement { index }, [call], parent);
-            arrays.push(module.instructions.push(get));
-            index += 1;
-        }
+        let mut at = Cursor::unlisted(module, names, parent);
+        let arrays: Operands = (index..index + n).map(|index| at.get_tuple_element(call, index)).collect();
+        index += n;
         let instruction = &mut module.instructions[root];
         (instruction.op, instruction.operands) = (Op::Tuple, arrays);
         instruction.called.clear();

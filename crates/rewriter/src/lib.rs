@@ -62,7 +62,6 @@ mod one_in;
 mod pass;
 mod report;
 mod rewrite;
-mod scalar;
 mod side_effects;
 mod tidy;
 pub mod unshare;
@@ -75,7 +74,6 @@ pub use pass::{
 };
 pub use report::Report;
 pub use rewrite::Rewriter;
-pub use scalar::Scalar;
 pub use side_effects::SideEffects;
 pub use tidy::{CALL_INLINER, CSE, Cse, DCE, MAX_INLINED_PER_INSTRUCTION, inline};
 

@@ -1,9 +1,9 @@
 //! Loops as most rewrites want them: the state is a tuple that is taken apart and put together element by element.
 
-use memplan_ir::{ComputationId, InstructionId, Literal, Module, Op, Users};
+use memplan_ir::{
+    ComputationId, Cursor, Dimensions, Insert, InstructionId, Literal, Module, Op, Scalar, Shape, Users,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
-
-use crate::scalar::Scalar;
 
 /// A `while` whose state is a tuple that is only taken apart and put together element by element.
 #[derive(Clone, Debug)]
@@ -125,6 +125,23 @@ fn elements(
         }
     }
     Some(elements)
+}
+
+/// Adds an array whose elements are those of a constant, or of a broadcast of one, that are all the same.
+///
+/// # Panics
+/// When it is no such constant.
+pub fn splat(at: &mut Cursor<'_>, constant: InstructionId, shape: Shape) -> InstructionId {
+    let mut constant = constant;
+    while let Op::Broadcast { .. } = at.module().instructions[constant].op {
+        constant = at.module().instructions[constant].operands[0];
+    }
+    let value = scalar(at.module(), constant).expect("a constant of equal elements");
+    let value = at.constant(value.literal());
+    match shape.as_array().is_some_and(|array| array.dimensions.is_empty()) {
+        true => value,
+        false => at.insert_shaped(Op::Broadcast { dimensions: Dimensions::new() }, [value], shape),
+    }
 }
 
 /// What all elements of a constant are.

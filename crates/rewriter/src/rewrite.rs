@@ -22,12 +22,11 @@
 
 use cranelift_entity::{EntityRef, EntitySet, SecondaryMap};
 use memplan_ir::{
-    ArrayShape, ComputationId, Dimensions, ElementType, Instruction, InstructionId, Literal, Module, Op,
-    PackedOption, Role, Shape, ShapeId,
+    ArrayShape, BinaryOp, ComputationId, Cursor, Dimensions, ElementType, Insert, Instruction, InstructionId,
+    Literal, Module, Names, Op, PackedOption, Role, Scalar, Shape, ShapeId,
 };
 use smallvec::SmallVec;
 
-use crate::scalar::Scalar;
 use crate::side_effects::SideEffects;
 use crate::unshare::unshare_async;
 
@@ -87,13 +86,21 @@ pub struct Rewriter<'m> {
     /// Instructions that others wait for without using them.
     awaited: EntitySet<InstructionId>,
     effects: SideEffects,
-    /// The instruction whose turn it is: new ones replace it, and take its metadata.
-    anchor: Option<InstructionId>,
-    /// Larger than the number behind the dot of any name, so that names made with it are new. Most passes that change
-    /// nothing never ask for it.
-    next_suffix: Option<u64>,
+    /// Where new instructions go.
+    site: Option<Site>,
+    /// For new names. Most passes that change nothing never ask for one.
+    names: Option<Names>,
     is_layout_sensitive: bool,
     changed: bool,
+}
+
+/// Where new instructions go.
+#[derive(Clone, Copy)]
+enum Site {
+    /// In place of the instruction whose turn it is, with its metadata; in no list until the rule returns them.
+    Turn(InstructionId),
+    /// At the end of a new computation.
+    EndOf(ComputationId),
 }
 
 impl<'m> Rewriter<'m> {
@@ -103,11 +110,11 @@ impl<'m> Rewriter<'m> {
         let mut rewriter = Rewriter {
             replacements: SecondaryMap::with_capacity(n),
             uses: SecondaryMap::with_capacity(n),
-            next_suffix: None,
+            names: None,
             awaited: EntitySet::new(),
             pinned: SecondaryMap::with_capacity(n),
             effects: SideEffects::default(),
-            anchor: None,
+            site: None,
             is_layout_sensitive: module.is_scheduled,
             changed: false,
             module,
@@ -157,7 +164,7 @@ impl<'m> Rewriter<'m> {
                     continue;
                 }
                 self.resolve_operands(id);
-                self.anchor = Some(id);
+                self.site = Some(Site::Turn(id));
                 let first_new = self.module.instructions.len();
                 let replacement = if budget > 0 { rule(self, id) } else { None };
                 let last_new = self.module.instructions.len();
@@ -172,7 +179,7 @@ impl<'m> Rewriter<'m> {
                 }
             }
         }
-        self.anchor = None;
+        self.site = None;
         self.module.computations[computation].instructions = listed;
     }
 
@@ -291,7 +298,8 @@ impl<'m> Rewriter<'m> {
 
     // Making.
 
-    /// Makes an instruction beside the one whose turn it is. Its metadata is that one's. The shape is taken as it is given.
+    /// Makes an instruction beside the one whose turn it is. Its metadata is that one's. The shape is taken as it is given;
+    /// the methods of [`Insert`] infer it.
     ///
     /// # Panics
     /// Outside of a rule, since there is no instruction whose turn it is.
@@ -301,7 +309,7 @@ impl<'m> Rewriter<'m> {
         operands: impl IntoIterator<Item = InstructionId>,
         shape: impl Into<Shape>,
     ) -> InstructionId {
-        self.emit_call(op, operands, [], shape)
+        self.insert_shaped(op, operands, shape)
     }
 
     /// As [`Rewriter::emit`], calling computations.
@@ -315,57 +323,84 @@ impl<'m> Rewriter<'m> {
         called: impl IntoIterator<Item = ComputationId>,
         shape: impl Into<Shape>,
     ) -> InstructionId {
-        let anchor = self.anchor.expect("rules run at an instruction");
-        let name = self.fresh_name(op.opcode().into());
-        let shape = self.module.intern(shape.into());
-        let mut instruction = Instruction::new(name, shape, op, operands, self.get(anchor).parent);
-        instruction.called = called.into_iter().collect();
-        instruction.metadata.clone_from(&self.get(anchor).metadata);
-        self.insert(instruction)
+        self.insert_instruction(op, operands, called, Some(shape.into()))
     }
 
-    /// Adds an instruction that somebody else made, and counts its uses of its operands. Like one of [`Rewriter::emit`] it
-    /// is in a computation only if a rule returns it, or something made of it.
-    pub fn insert(&mut self, instruction: Instruction) -> InstructionId {
+    /// Makes a copy of an instruction, which `edit` changes: its name has to be new in its computation.
+    ///
+    /// # Panics
+    /// As [`Rewriter::emit`].
+    pub fn copy(&mut self, original: InstructionId, edit: impl FnOnce(&mut Instruction)) -> InstructionId {
+        let id = self.cursor().copy_edited(original, edit);
+        self.take_note_of(id)
+    }
+
+    /// Makes a computation, which is not swept. What `make` makes is in it, in that order and without metadata; `make` returns
+    /// the root.
+    pub fn new_computation(
+        &mut self,
+        stem: &str,
+        execution_thread: &str,
+        make: impl FnOnce(&mut Rewriter<'m>) -> InstructionId,
+    ) -> ComputationId {
+        let name = self.fresh_name(stem);
+        let id = self.module.add_computation(name);
+        self.module.computations[id].execution_thread = execution_thread.into();
+        let around = self.site.replace(Site::EndOf(id));
+        let root = make(self);
+        self.site = around;
+        self.module.computations[id].root = root;
+        self.uses[root] += 1;
+        id
+    }
+
+    /// Makes the next parameter of the computation that [`Rewriter::new_computation`] is making.
+    ///
+    /// # Panics
+    /// As [`Rewriter::emit`].
+    pub fn parameter(&mut self, stem: &str, shape: Shape) -> InstructionId {
+        let id = self.cursor().named(stem).parameter(shape);
+        self.take_note_of(id)
+    }
+
+    /// A computation of two scalars, as reductions call them.
+    pub fn combiner(&mut self, stem: &str, op: BinaryOp, element_type: ElementType) -> ComputationId {
+        self.new_computation(stem, "", |r| {
+            let [x, y] = [0, 1].map(|_| r.parameter("parameter", Shape::scalar(element_type)));
+            r.binary(op, x, y)
+        })
+    }
+
+    /// Where new instructions go.
+    fn cursor(&mut self) -> Cursor<'_> {
+        let names = self.names.get_or_insert_with(|| Names::beyond(self.module));
+        match self.site.expect("rules run at an instruction") {
+            Site::Turn(id) => {
+                let computation = self.module.instructions[id].parent;
+                Cursor::unlisted(self.module, names, computation).with_metadata_of(id)
+            }
+            Site::EndOf(computation) => Cursor::end(self.module, names, computation),
+        }
+    }
+
+    /// Counts what a new instruction uses, and keeps it if it must stay.
+    fn take_note_of(&mut self, id: InstructionId) -> InstructionId {
+        let instruction = &self.module.instructions[id];
         for &operand in &instruction.operands {
             self.uses[operand] += 1;
         }
-        if self.effects.of(&instruction) {
-            self.pinned[InstructionId::new(self.module.instructions.len())] = true;
-            self.uses[InstructionId::new(self.module.instructions.len())] += 1;
+        if let Some(Site::EndOf(computation)) = self.site {
+            self.effects.note(computation, instruction);
         }
-        self.module.instructions.push(instruction)
-    }
-
-    /// Makes an empty computation, to be filled with [`Rewriter::append`]. It is not swept.
-    pub fn add_computation(&mut self, base_name: &str, execution_thread: &str) -> ComputationId {
-        let name = self.fresh_name(base_name);
-        let id = self.module.add_computation(name);
-        self.module.computations[id].execution_thread = execution_thread.into();
-        id
-    }
-
-    /// Puts an instruction at the end of a computation made with [`Rewriter::add_computation`], whatever its parent was.
-    pub fn append(&mut self, computation: ComputationId, mut instruction: Instruction) -> InstructionId {
-        instruction.parent = computation;
-        let is_parameter = matches!(instruction.op, Op::Parameter { .. });
         let has_control = !instruction.control_predecessors.is_empty();
-        self.effects.note(computation, &instruction);
-        let id = self.insert(instruction);
-        self.module.computations[computation].instructions.push(id);
-        if is_parameter {
-            self.module.computations[computation].parameters.push(id);
+        if self.effects.of(instruction) || matches!(instruction.op, Op::Parameter { .. }) {
+            self.pinned[id] = true;
+            self.uses[id] += 1;
         }
-        if is_parameter || has_control {
+        if has_control {
             self.pin_with_control_predecessors(id);
         }
         id
-    }
-
-    /// Says what a computation made with [`Rewriter::add_computation`] results in.
-    pub fn set_root(&mut self, computation: ComputationId, root: InstructionId) {
-        self.module.computations[computation].root = root;
-        self.uses[root] += 1;
     }
 
     /// The id of a shape, which is added when new.
@@ -409,7 +444,7 @@ impl<'m> Rewriter<'m> {
     ///
     /// # Panics
     /// As [`Rewriter::emit`], and when the order names a dimension that the array does not have.
-    pub fn transpose(&mut self, id: InstructionId, order: &Dimensions) -> Option<InstructionId> {
+    pub fn transposed(&mut self, id: InstructionId, order: &Dimensions) -> Option<InstructionId> {
         if order.is_sorted() {
             return Some(id);
         }
@@ -422,9 +457,7 @@ impl<'m> Rewriter<'m> {
     /// A name that no instruction and no computation of the module has. The first call is linear in the instructions of the
     /// module.
     pub fn fresh_name(&mut self, base: &str) -> Box<str> {
-        let suffix = self.next_suffix.unwrap_or_else(|| first_free_suffix(self.module));
-        self.next_suffix = Some(suffix + 1);
-        format!("{base}.{suffix}").into()
+        self.names.get_or_insert_with(|| Names::beyond(self.module)).fresh(base)
     }
 
     /// Whether an instruction is at either end of a control dependency, so that no other can replace it.
@@ -583,15 +616,24 @@ impl<'m> Rewriter<'m> {
     }
 }
 
-fn first_free_suffix(module: &Module) -> u64 {
-    let instructions = module.instructions.values().map(|instruction| &instruction.name);
-    let names = instructions.chain(module.computations.values().map(|computation| &computation.name));
-    let suffixes = names.filter_map(|name| {
-        let (_, suffix) = name.rsplit_once('.')?;
-        // A longer suffix is one that counting up never gets to.
-        if suffix.len() > 18 { None } else { suffix.parse::<u64>().ok() }
-    });
-    suffixes.max().map_or(0, |largest| largest + 1)
+/// Makes instructions beside the one whose turn it is, as [`Rewriter::emit`] does, with inferred shapes.
+impl Insert for Rewriter<'_> {
+    type Inserted = InstructionId;
+
+    fn module(&self) -> &Module {
+        self.module
+    }
+
+    fn insert_instruction(
+        &mut self,
+        op: Op,
+        operands: impl IntoIterator<Item = InstructionId>,
+        called: impl IntoIterator<Item = ComputationId>,
+        shape: Option<Shape>,
+    ) -> InstructionId {
+        let id = self.cursor().insert_instruction(op, operands, called, shape);
+        self.take_note_of(id)
+    }
 }
 
 /// The row-major shape of a literal.

@@ -13,8 +13,8 @@
 //! Leaves alone: conditionals with control dependencies, and dead results of conditionals with side effects. Requires
 //! nothing. *Changed* means that a conditional was replaced.
 
-use memplan_ir::{ComputationId, ElementType, InstructionId, Module, Op, Shape};
-use memplan_rewriter::{Context, Outcome, Pass, PassError, Rewriter, Scalar, inline};
+use memplan_ir::{ComputationId, ElementType, InstructionId, Module, Op, Scalar, Shape};
+use memplan_rewriter::{Context, Outcome, Pass, PassError, Rewriter, inline};
 use rustc_hash::FxHashMap;
 
 use crate::copy_computation::{copy_computation, part_of, state_element, uses_elements_only};

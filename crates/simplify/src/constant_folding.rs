@@ -13,9 +13,7 @@
 //! the module larger or take long: see [`ConstantFolding`]. Requires nothing. *Changed* means that something was folded.
 
 use memplan_interp::{Options, evaluate};
-use memplan_ir::{
-    Access, ComputationId, Instruction, InstructionId, Literal, LiteralData, Module, Op, Shape,
-};
+use memplan_ir::{Access, ComputationId, InstructionId, Literal, LiteralData, Module, Op, Operands};
 use memplan_rewriter::{Context, NEGLIGIBLE_BYTES, Outcome, Pass, PassError, Rewriter};
 use rustc_hash::FxHashMap;
 
@@ -155,48 +153,24 @@ fn evaluate_alone(r: &Rewriter<'_>, id: InstructionId) -> Option<Literal> {
 /// A module that has nothing but an instruction and what it needs.
 fn alone(from: &Module, id: InstructionId) -> Module {
     let mut module = Module::new("fold");
-    let callees = from.instructions[id].called.iter();
-    let called: Vec<ComputationId> = callees.map(|&callee| copy_callee(from, callee, &mut module)).collect();
+    let original = &from.instructions[id];
+    let callees = original.called.iter();
+    let called = callees.map(|&callee| module.add_copy_of_computation(from, callee, |id| id)).collect();
     let entry = module.add_computation("main");
     module.entry = entry;
     let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
-    for &operand in &from.instructions[id].operands {
+    let mut copy = |module: &mut Module, id: InstructionId| {
+        let operands: Operands =
+            from.instructions[id].operands.iter().map(|operand| copies[operand]).collect();
+        *copies.entry(id).or_insert_with(|| module.add_copy(from, id, entry, operands))
+    };
+    for &operand in &original.operands {
         for &inner in from.instructions[operand].operands.iter().chain([&operand]) {
-            if !copies.contains_key(&inner) {
-                let copy = copy(from, inner, &mut module, entry, &copies);
-                copies.insert(inner, copy);
-            }
+            copy(&mut module, inner);
         }
     }
-    let root = copy(from, id, &mut module, entry, &copies);
-    module.instructions[root].called = called.into_iter().collect();
+    let root = copy(&mut module, id);
+    module.instructions[root].called = called;
     module.computations[entry].root = root;
     module
-}
-
-fn copy_callee(from: &Module, callee: ComputationId, module: &mut Module) -> ComputationId {
-    let old = &from.computations[callee];
-    let new = module.add_computation(old.name.clone());
-    let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
-    for &id in &old.instructions {
-        let copy = copy(from, id, module, new, &copies);
-        copies.insert(id, copy);
-    }
-    module.computations[new].parameters = old.parameters.iter().map(|parameter| copies[parameter]).collect();
-    module.computations[new].root = copies[&old.root];
-    new
-}
-
-fn copy(
-    from: &Module,
-    id: InstructionId,
-    module: &mut Module,
-    parent: ComputationId,
-    copies: &FxHashMap<InstructionId, InstructionId>,
-) -> InstructionId {
-    let old = &from.instructions[id];
-    let shape: Shape = from.shape(id).clone();
-    let shape = module.intern(shape);
-    let operands = old.operands.iter().map(|operand| copies[operand]);
-    module.add_instruction(Instruction::new(old.name.clone(), shape, old.op.clone(), operands, parent))
 }

@@ -1,6 +1,6 @@
 //! Copies of computations with other parameters or other results.
 
-use memplan_ir::{ComputationId, InstructionId, Op, Shape};
+use memplan_ir::{ComputationId, InstructionId, Op, Operands, Shape};
 use memplan_rewriter::Rewriter;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -8,7 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// tuple of them, or with `tuple` false the only one. Side effects come along.
 ///
 /// Whatever takes elements out of the old parameter is replaced by what `element` makes of it; nothing else may use
-/// that parameter. What `brought` names is not computed, but taken out of the new parameter at the index given. Linear
+/// that parameter; what it makes is in the copy. What `brought` names is not computed, but taken out of the new parameter at the index given. Linear
 /// in what is looked at and copied.
 pub(crate) fn copy_computation(
     r: &mut Rewriter<'_>,
@@ -23,52 +23,45 @@ pub(crate) fn copy_computation(
     let computation = &r.module().computations[old];
     let (name, thread) = (computation.name.clone(), computation.execution_thread.clone());
     let old_parameter = computation.parameters[0];
-    let new = r.add_computation(name.split('.').next().unwrap_or(&name), &thread);
-    let mut parameter = r.get(old_parameter).clone();
-    parameter.shape = r.intern(state);
-    parameter.extras = None;
-    let parameter = r.append(new, parameter);
-
-    let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
-    for id in r.live_instructions_of(old) {
-        if !needed.contains(&id) || id == old_parameter {
-            continue;
-        }
-        let copy = match (brought.get(&id), state_element(r, old, id)) {
-            (Some(&index), _) => Site { new, parameter, id, index }.take(r, index),
-            (None, Some(index)) => element(r, Site { new, parameter, id, index }),
-            (None, None) => {
-                let mut copy = r.get(id).clone();
-                for operand in copy.operands.iter_mut().chain(&mut copy.control_predecessors) {
-                    *operand = copies[operand];
-                }
-                r.append(new, copy)
+    let state = r.intern(state);
+    r.new_computation(name.split('.').next().unwrap_or(&name), &thread, |r| {
+        let parameter = r.copy(old_parameter, |copy| (copy.shape, copy.extras) = (state, None));
+        let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
+        for id in r.live_instructions_of(old) {
+            if !needed.contains(&id) || id == old_parameter {
+                continue;
             }
-        };
-        copies.insert(id, copy);
-    }
-    let results: Vec<InstructionId> = results.iter().map(|id| copies[id]).collect();
-    let root = if tuple {
-        let shape = Shape::Tuple(results.iter().map(|&id| r.shape(id).clone()).collect());
-        let mut root = r.get(parameter).clone();
-        root.name = r.fresh_name("tuple");
-        root.op = Op::Tuple;
-        root.shape = r.intern(shape);
-        root.operands = results.into_iter().collect();
-        r.append(new, root)
-    } else {
-        results[0]
-    };
-    r.set_root(new, root);
-    new
+            let copy = match (brought.get(&id), state_element(r, old, id)) {
+                (Some(&index), _) => Site { parameter, id, index }.take(r, index),
+                (None, Some(index)) => element(r, Site { parameter, id, index }),
+                (None, None) => r.copy(id, |copy| {
+                    for operand in copy.operands.iter_mut().chain(&mut copy.control_predecessors) {
+                        *operand = copies[operand];
+                    }
+                }),
+            };
+            copies.insert(id, copy);
+        }
+        let results: Operands = results.iter().map(|id| copies[id]).collect();
+        if !tuple {
+            return results[0];
+        }
+        let (name, shape) = (r.fresh_name("tuple"), r.intern(tuple_of(r, &results)));
+        // It has the parameter's metadata.
+        r.copy(parameter, |root| {
+            (root.name, root.op, root.shape, root.operands) = (name, Op::Tuple, shape, results);
+        })
+    })
+}
+
+fn tuple_of(r: &Rewriter<'_>, elements: &[InstructionId]) -> Shape {
+    Shape::Tuple(elements.iter().map(|&id| r.shape(id).clone()).collect())
 }
 
 /// Where an element of the old parameter is taken out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Site {
-    /// The copy.
-    pub(crate) new: ComputationId,
-    /// Its parameter.
+    /// The parameter of the copy.
     pub(crate) parameter: InstructionId,
     /// The instruction of the old computation that takes the element out.
     pub(crate) id: InstructionId,
@@ -79,11 +72,11 @@ pub(crate) struct Site {
 impl Site {
     /// Takes element `index` of the new parameter out instead.
     pub(crate) fn take(&self, r: &mut Rewriter<'_>, index: usize) -> InstructionId {
-        let mut copy = r.get(self.id).clone();
-        copy.op = Op::GetTupleElement { index: index as u32 };
-        copy.operands = [self.parameter].into_iter().collect();
-        copy.called.clear();
-        r.append(self.new, copy)
+        r.copy(self.id, |copy| {
+            copy.op = Op::GetTupleElement { index: index as u32 };
+            copy.operands = [self.parameter].into_iter().collect();
+            copy.called.clear();
+        })
     }
 }
 

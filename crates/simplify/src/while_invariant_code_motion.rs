@@ -129,7 +129,7 @@ fn hoist(
     }
     let mut state = r.operands(init).to_vec();
     let n_old = state.len();
-    state.extend(compute_before(r, id, body, init, &instructions, &moved));
+    state.extend(compute_before(r, body, init, &instructions, &moved));
     Some(with_more_state(r, id, root, state, n_old, &moved))
 }
 
@@ -234,7 +234,7 @@ fn moved_values(
     }
     let replaces = |r: &Rewriter<'_>, i: u32| {
         let element = r.operand(init, i as usize);
-        let dies = r.uses(element) == 1 && !matches!(r.op(element), Op::Parameter { .. } | Op::Constant(_));
+        let dies = r.uses(element) == 1 && !r.op(element).is_input();
         dies && brought_for[i as usize]
             .zip(bytes(r, element))
             .is_some_and(|(brought, element)| brought <= element)
@@ -274,13 +274,11 @@ fn bytes(r: &Rewriter<'_>, id: InstructionId) -> Option<u64> {
 /// Copies the values, and what they are computed from, to where the loop stands.
 fn compute_before(
     r: &mut Rewriter<'_>,
-    id: InstructionId,
     body: ComputationId,
     init: InstructionId,
     instructions: &[InstructionId],
     moved: &[InstructionId],
 ) -> Vec<InstructionId> {
-    let parent = r.get(id).parent;
     let mut needed: FxHashSet<InstructionId> = moved.iter().copied().collect();
     for &i in instructions.iter().rev() {
         if needed.contains(&i) && state_element(r, body, i).is_none() {
@@ -292,11 +290,11 @@ fn compute_before(
         let copy = match state_element(r, body, i) {
             Some(element) => r.operand(init, element),
             None => {
-                let mut copy = r.get(i).clone();
-                copy.name = r.fresh_name(copy.opcode().into());
-                copy.parent = parent;
-                copy.operands.iter_mut().for_each(|operand| *operand = copies[operand]);
-                r.insert(copy)
+                let name = r.fresh_name(r.get(i).opcode().into());
+                r.copy(i, |copy| {
+                    copy.name = name;
+                    copy.operands.iter_mut().for_each(|operand| *operand = copies[operand]);
+                })
             }
         };
         copies.insert(i, copy);

@@ -285,7 +285,7 @@ fn rebuild(
     let shape = part_of(r.shape(state), kept);
     copy_computation(r, old, shape, results, tuple, &FxHashMap::default(), &mut |r, site| {
         let index = match fates[site.index] {
-            Fate::Made(outer) => return make(r, site.new, outer),
+            Fate::Made(outer) => return make(r, outer),
             Fate::SameAs(other) => other,
             Fate::Kept | Fate::Dropped => site.index,
         };
@@ -295,13 +295,8 @@ fn rebuild(
 }
 
 /// Copies a constant, or a broadcast of one, from before the loop.
-fn make(r: &mut Rewriter<'_>, computation: ComputationId, outer: InstructionId) -> InstructionId {
-    let mut copy = r.get(outer).clone();
-    copy.name = r.fresh_name(copy.opcode().into());
-    for operand in &mut copy.operands {
-        let mut constant = r.get(*operand).clone();
-        constant.name = r.fresh_name(constant.opcode().into());
-        *operand = r.append(computation, constant);
-    }
-    r.append(computation, copy)
+fn make(r: &mut Rewriter<'_>, outer: InstructionId) -> InstructionId {
+    let name = r.fresh_name(r.get(outer).opcode().into());
+    let operands = r.operands(outer).to_vec().into_iter().map(|operand| make(r, operand)).collect();
+    r.copy(outer, |copy| (copy.name, copy.operands) = (name, operands))
 }

@@ -8,7 +8,7 @@ use memplan_ir::BinaryOp::{self, Add, Divide, Maximum, Multiply, Subtract};
 use memplan_ir::ElementType::F32;
 use memplan_ir::UnaryOp::{self, Exponential, Logistic, Rsqrt, Sqrt};
 use memplan_ir::{
-    BuildError, ComputationBuilder, ComputationId, DotDimensions, InstructionId, Literal, Module,
+    BuildError, ComputationBuilder, ComputationId, DotDimensions, Insert, InstructionId, Literal, Module,
     ModuleBuilder, Shape,
 };
 

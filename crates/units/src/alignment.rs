@@ -1,6 +1,6 @@
 //! Alignments.
 
-use std::fmt;
+use core::fmt;
 
 /// An alignment in bytes: a power of two by construction.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

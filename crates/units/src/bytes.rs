@@ -1,9 +1,12 @@
 //! Numbers of bytes, as numbers and as text.
 
-use std::fmt;
-use std::iter::Sum;
-use std::ops::{Add, AddAssign, Sub};
-use std::str::FromStr;
+use alloc::format;
+use alloc::string::String;
+use alloc::string::ToString as _;
+use core::fmt;
+use core::iter::Sum;
+use core::ops::{Add, AddAssign, Sub};
+use core::str::FromStr;
 
 use crate::Alignment;
 

@@ -1,6 +1,6 @@
 //! Numbers of bytes in files: a number, or text with a unit.
 
-use std::fmt;
+use core::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
@@ -39,6 +39,8 @@ impl<'de> Deserialize<'de> for Bytes {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
 
     #[test]

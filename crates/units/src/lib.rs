@@ -13,6 +13,10 @@
 //!
 //! With feature `serde`, all of it can be read and written; with `schema`, it has JSON schemas.
 
+#![no_std]
+
+extern crate alloc;
+
 mod alignment;
 mod bytes;
 #[cfg(feature = "serde")]

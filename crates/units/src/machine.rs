@@ -1,5 +1,7 @@
 //! What a planner asks about a machine.
 
+use alloc::string::String;
+
 use crate::{Alignment, Bytes, MemorySpaceId};
 
 /// A machine, as far as places are concerned: which memories it has, and what addresses in them are multiples of.

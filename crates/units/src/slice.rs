@@ -1,6 +1,6 @@
 //! Places: memories, allocations in them, and slices of those.
 
-use std::fmt;
+use core::fmt;
 
 use cranelift_entity::entity_impl;
 

@@ -1,5 +1,7 @@
 //! Sums over a plan.
 
+use alloc::string::String;
+
 use crate::{Bytes, MemorySpaceId};
 
 /// Totals of a plan.
@@ -56,7 +58,7 @@ pub struct SpaceTotals {
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Bytes::is_zero"))]
     pub excess: Bytes,
     /// Whether programs can only read it.
-    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "std::ops::Not::not"))]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "core::ops::Not::not"))]
     pub read_only: bool,
     /// Entry parameters in it.
     #[cfg_attr(feature = "serde", serde(default))]

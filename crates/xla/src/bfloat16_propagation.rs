@@ -17,8 +17,8 @@
 
 use memplan_analysis::{CallGraph, Dataflow, ValueId, ValueKind, dataflow};
 use memplan_ir::{
-    BinaryOp, ElementType, InstructionId, Module, Names, Op, Precision, PrecisionConfig, SecondaryMap,
-    UnaryOp,
+    BinaryOp, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Precision, PrecisionConfig,
+    SecondaryMap, UnaryOp,
 };
 use memplan_rewriter::{Context, PassError, PassFn, call_graph};
 use rustc_hash::FxHashMap;
@@ -249,8 +249,5 @@ fn element_type(module: &Module, id: InstructionId) -> Option<ElementType> {
 
 /// Lists a conversion next.
 fn to_bf16(module: &mut Module, id: InstructionId, names: &mut Names) -> InstructionId {
-    let mut shape = module.shape(id).clone();
-    shape.as_array_mut().expect("numbers are in arrays").element_type = ElementType::Bf16;
-    let shape = module.intern(shape);
-    module.add_beside(id, names.fresh("convert"), shape, Op::Convert, [id])
+    Cursor::beside(module, names, id).convert(id, ElementType::Bf16)
 }

@@ -109,14 +109,14 @@ fn reorder(
     mut convolution: Convolution,
     orders: &Orders,
 ) -> Option<InstructionId> {
-    let input = r.transpose(r.operand(id, 0), &orders.input)?;
-    let kernel = r.transpose(r.operand(id, 1), &orders.kernel)?;
+    let input = r.transposed(r.operand(id, 0), &orders.input)?;
+    let kernel = r.transposed(r.operand(id, 1), &orders.kernel)?;
     let result = r.array(id)?.clone();
     convolution.dimensions = renumbered(&convolution.dimensions, orders);
     let extents = orders.result.iter().map(|&d| result.dimensions[d as usize]);
     let shape = Shape::Array(ArrayShape::new(result.element_type, extents));
     let new = r.emit(Op::Convolution(Box::new(convolution)), [input, kernel], shape);
-    r.transpose(new, &inverse(&orders.result))
+    r.transposed(new, &inverse(&orders.result))
 }
 
 /// The numbers of the same dimensions in the new orders.

@@ -12,8 +12,8 @@
 //! transposed convolutions are (seen on jaxlib 0.10.2). Left alone: cropping, and dilated operands under a kernel that is
 //! reversed, which are gradients with regard to inputs in cuDNN's eyes. *Changed* means that an operand was padded.
 
-use memplan_ir::{Convolution, InstructionId, Op, PaddingDimension, Shape, WindowDimension};
-use memplan_rewriter::{Context, PassError, PassFn, Rewriter, Scalar};
+use memplan_ir::{Convolution, InstructionId, Op, PaddingDimension, Scalar, Shape, WindowDimension};
+use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
 use smallvec::SmallVec;
 
 /// The pass.

@@ -10,7 +10,7 @@
 //! copies are inserted. Left alone: kernels that do more than compute elements, those of several results, and copies with
 //! control dependencies or in another layout. *Changed* means that a copy is made by a kernel.
 
-use memplan_ir::{InstructionId, Module, Names, Op, Operands, Shape, Users};
+use memplan_ir::{Cursor, Insert, InstructionId, Module, Names, Op, Operands, Users};
 use memplan_rewriter::{Context, PassError, PassFn, call_graph};
 use rustc_hash::FxHashSet;
 
@@ -80,14 +80,12 @@ fn write_copies(module: &mut Module, id: InstructionId, copies: &[InstructionId]
     let fused = module.instructions[id].called[0];
     let root = module.computations[fused].root;
     let results = vec![root; copies.len() + 1];
-    let shape = Shape::Tuple(results.iter().map(|&root| module.shape(root).clone()).collect());
-    let shape = module.intern(shape);
-    let tuple = module.add_beside(root, names.fresh("tuple"), shape, Op::Tuple, results);
+    let tuple = Cursor::beside(module, names, root).tuple(results);
     module.computations[fused].root = tuple;
     // The old instruction becomes an element, so that its readers need not change.
     let fusion = module.instructions[id].clone();
-    let call = module.add_beside(id, names.fresh("loop_fusion"), shape, fusion.op, fusion.operands);
-    module.instructions[call].called = fusion.called;
+    let mut at = Cursor::beside(module, names, id);
+    let call = at.named("loop_fusion").insert_calling(fusion.op, fusion.operands, fusion.called);
     for (index, &element) in (0..).zip([&id].into_iter().chain(copies)) {
         let instruction = &mut module.instructions[element];
         instruction.op = Op::GetTupleElement { index };

@@ -14,8 +14,8 @@
 //!
 //! Left alone: divisors that are constants, or shared. *Changed* means that there is a new reciprocal or reshape.
 
-use memplan_ir::{BinaryOp, Dimensions, InstructionId, Module, Op, Shape};
-use memplan_rewriter::{Context, PassError, PassFn, Rewriter, Scalar};
+use memplan_ir::{BinaryOp, Dimensions, InstructionId, Module, Op, Scalar, Shape};
+use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
 
 /// The pass.
 pub const DIVISOR_RECIPROCAL: PassFn = PassFn {

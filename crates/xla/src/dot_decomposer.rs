@@ -109,7 +109,7 @@ fn canonicalize(r: &mut Rewriter<'_>, id: InstructionId, dot: Dot) -> Option<Ins
 
 /// An operand with its dimensions in another order, and then taken together.
 fn arranged(r: &mut Rewriter<'_>, id: InstructionId, order: Vec<i64>, extents: Dimensions) -> InstructionId {
-    let transposed = r.transpose(id, &order.into()).expect("arrays are multiplied");
+    let transposed = r.transposed(id, &order.into()).expect("arrays are multiplied");
     reshaped(r, transposed, extents)
 }
 

@@ -16,7 +16,8 @@
 //! whose computations do more than compute numbers. *Changed* means that something was widened.
 
 use memplan_ir::{
-    BinaryOp, ComputationId, ElementType, InstructionId, Module, Names, Op, Shape, ShapeId, UnaryOp,
+    BinaryOp, ComputationId, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Shape, ShapeId,
+    UnaryOp,
 };
 use memplan_rewriter::{Context, PassError, PassFn, call_graph};
 use rustc_hash::FxHashMap;
@@ -168,8 +169,8 @@ impl Widen<'_> {
     }
 
     fn convert(&mut self, id: InstructionId, shape: ShapeId) -> InstructionId {
-        let name = self.names.fresh("convert");
-        self.module.add_beside(id, name, shape, Op::Convert, [id])
+        let shape = self.module.shape_of(shape).clone();
+        Cursor::beside(self.module, &mut self.names, id).insert_shaped(Op::Convert, [id], shape)
     }
 
     /// Computes a copy of a computation in wide types, and rounds every result, which makes a sum of narrow numbers another

@@ -14,7 +14,7 @@
 //! of a sum over devices that a reduce-scatter leaves: the program is there to be planned, not to be run.
 
 use memplan_ir::{
-    Access, ArrayShape, Collective, InstructionId, Module, Names, Op, ReplicaGroups, Role, Shape,
+    Access, ArrayShape, Collective, Cursor, Insert, InstructionId, Module, Names, Op, ReplicaGroups, Role,
     SliceDimension,
 };
 use memplan_rewriter::interface::set_interface;
@@ -175,20 +175,20 @@ impl Sharding {
         let mut shape = of.clone();
         shape.dimensions[dimension] /= self.devices;
         let instruction = &module.instructions[whole];
-        let name = self.names.fresh(&instruction.name.clone());
+        let name = instruction.name.clone();
         // Splats are as easily made small.
         let part = if let Op::Broadcast { dimensions } = &instruction.op
             && dimensions.is_empty()
         {
             let (op, operands) = (instruction.op.clone(), instruction.operands.clone());
-            let shape = module.intern(Shape::Array(shape));
-            module.add_beside(beside, name, shape, op, operands)
+            let mut at = Cursor::beside(module, &mut self.names, beside);
+            at.named(&name).insert_shaped(op, operands, shape)
         } else {
             self.scattered.push(of.clone());
             let all = |&limit: &i64| SliceDimension { start: 0, limit, stride: 1 };
             let dimensions = shape.dimensions.iter().map(all).collect();
-            let shape = module.intern(Shape::Array(shape));
-            module.add_beside(beside, name, shape, Op::Slice { dimensions }, [whole])
+            let mut at = Cursor::beside(module, &mut self.names, beside);
+            at.named(&name).insert_shaped(Op::Slice { dimensions }, [whole], shape)
         };
         self.part.insert((whole, dimension), part);
         part
@@ -210,7 +210,6 @@ impl Sharding {
             array.dimensions[dimension] *= self.devices;
             self.gathered.push(array.clone());
         }
-        let shape = module.intern(shape);
         let collective = Collective {
             replica_groups: self.all_devices(),
             channel_id: Some(1),
@@ -218,8 +217,8 @@ impl Sharding {
             dimension: Some(dimension as i64),
             ..Collective::default()
         };
-        let name = self.names.fresh("all-gather");
-        let whole = module.add_beside(beside, name, shape, Op::AllGather(Box::new(collective)), [operand]);
+        let gather = Op::AllGather(Box::new(collective));
+        let whole = Cursor::beside(module, &mut self.names, beside).insert_shaped(gather, [operand], shape);
         self.whole.insert(operand, whole);
         whole
     }

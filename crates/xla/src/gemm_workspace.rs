@@ -10,12 +10,11 @@
 //! there was a product of complex numbers.
 
 use memplan_ir::{
-    ElementType, Fusion, FusionKind, Instruction, InstructionId, Module, Names, Op, Operands, Shape,
+    Cursor, ElementType, Fusion, FusionKind, Insert, InstructionId, Module, Names, Op, Operands, Shape,
 };
 use memplan_memory::Bytes;
-use memplan_rewriter::{Context, Outcome, Pass, PassError, Scalar, call_graph};
+use memplan_rewriter::{Context, Outcome, Pass, PassError, call_graph};
 use serde::Deserialize;
-use smallvec::SmallVec;
 
 /// The pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
@@ -71,32 +70,19 @@ fn is_for_library(module: &Module, id: InstructionId) -> bool {
 /// Puts a kernel of two results before a product, which becomes the first of them.
 fn call_library(module: &mut Module, id: InstructionId, workspace: Bytes, names: &mut Names) {
     let dot = module.instructions[id].clone();
-    let fused = module.add_computation(names.fresh("fused_gemm"));
-    module.computations[fused].execution_thread = module.computations[dot.parent].execution_thread.clone();
-    let mut add = |module: &mut Module, op: Op, operands: &[InstructionId], shape: Shape| {
-        let shape = module.intern(shape);
-        let name = names.fresh(op.opcode().into());
-        module.add_instruction(Instruction::new(name, shape, op, operands.iter().copied(), fused))
-    };
-    let mut inner = Vec::new();
-    for (number, &operand) in (0..).zip(&dot.operands) {
-        let shape = module.shape(operand).clone();
-        inner.push(add(module, Op::Parameter { number }, &[], shape));
-    }
-    module.computations[fused].parameters.extend(inner.iter().copied());
-    let product = module.shape(id).clone();
-    let bytes = Shape::array(ElementType::U8, [workspace.0 as i64]);
-    let multiplied = add(module, dot.op.clone(), &inner, product.clone());
-    let zero = Scalar::integer(ElementType::U8, 0).literal();
-    let zero = add(module, Op::Constant(zero), &[], Shape::scalar(ElementType::U8));
-    let zeros = add(module, Op::Broadcast { dimensions: Default::default() }, &[zero], bytes.clone());
-    let both = Shape::Tuple([product, bytes].into_iter().collect());
-    let root = add(module, Op::Tuple, &[multiplied, zeros], both.clone());
-    module.computations[fused].root = root;
-    let both = module.intern(both);
+    let (product, bytes) = (module.shape(id).clone(), workspace.0 as i64);
+    let mut at = Cursor::beside(module, names, id);
+    let fused = at.new_computation("fused_gemm", |inside| {
+        let shapes = dot.operands.iter().map(|&operand| inside.module().shape(operand).clone());
+        let shapes: Vec<Shape> = shapes.collect();
+        let operands: Operands = shapes.into_iter().map(|shape| inside.parameter(shape)).collect();
+        let product = inside.insert_shaped(dot.op.clone(), operands, product);
+        let zero = inside.integer(ElementType::U8, 0);
+        let workspace = inside.broadcast(zero, [bytes], []);
+        inside.tuple([product, workspace])
+    });
     let op = Op::Fusion(Box::new(Fusion { kind: FusionKind::Custom, output_operand_aliasing: Vec::new() }));
-    let call = module.add_beside(id, names.fresh("gemm_fusion"), both, op, dot.operands.iter().copied());
-    module.instructions[call].called = SmallVec::from_iter([fused]);
+    let call = at.named("gemm_fusion").insert_calling(op, dot.operands, [fused]);
     let element = &mut module.instructions[id];
     element.op = Op::GetTupleElement { index: 0 };
     element.operands = Operands::from_iter([call]);

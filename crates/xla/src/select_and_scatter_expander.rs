@@ -17,10 +17,10 @@
 //! Left alone: selections that call computations. *Changed* means that there was one.
 
 use memplan_ir::{
-    ArrayShape, BinaryOp, ComparisonDirection, ComputationId, Dimensions, ElementType, Instruction,
-    InstructionId, Module, Op, ScatterDimensions, Shape, UnaryOp,
+    ArrayShape, BinaryOp, ComparisonDirection, ComputationId, Dimensions, ElementType, Insert, InstructionId,
+    Module, Op, Scalar, ScatterDimensions, Shape, UnaryOp,
 };
-use memplan_rewriter::{Context, PassError, PassFn, Rewriter, Scalar};
+use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
 use rustc_hash::FxHashMap;
 
 /// The pass.
@@ -105,71 +105,38 @@ fn selector(
     element_type: ElementType,
     rank: usize,
 ) -> ComputationId {
-    let computation = r.add_computation("selected", "");
-    let mut to = Body { r, computation };
-    let mut sides = [Vec::new(), Vec::new()];
-    for (side, parameters) in sides.iter_mut().enumerate() {
-        for i in 0..=rank {
-            let number = (side * (rank + 1) + i) as u32;
-            let of = if i == 0 { element_type } else { PLACE };
-            parameters.push(to.add(Op::Parameter { number }, &[], of));
-        }
-    }
-    let [left, right] = sides;
-    let nowhere = to.add(Op::Constant(Scalar::integer(PLACE, -1).literal()), &[], PLACE);
-    let is_selected = to.inline(select, [left[0], right[0]]);
-    let differs = || Op::Compare { direction: ComparisonDirection::Ne, comparison_type: None };
-    let is_somewhere =
-        [left[1], right[1]].map(|place| to.add(differs(), &[place, nowhere], ElementType::Pred));
-    let first = to.add(Op::Binary(BinaryOp::And), &[is_selected, is_somewhere[0]], ElementType::Pred);
-    let only = to.add(Op::Unary(UnaryOp::Not), &[is_somewhere[1]], ElementType::Pred);
-    let is_left = to.add(Op::Binary(BinaryOp::Or), &[first, only], ElementType::Pred);
-    let chosen: Vec<InstructionId> = (0..=rank)
-        .map(|i| {
-            let of = if i == 0 { element_type } else { PLACE };
-            to.add(Op::Select, &[is_left, left[i], right[i]], of)
-        })
-        .collect();
-    let shape = Shape::Tuple(chosen.iter().map(|&id| to.r.shape(id).clone()).collect());
-    let root = to.add_shaped(Op::Tuple, &chosen, shape);
-    r.set_root(computation, root);
-    computation
+    r.new_computation("selected", "", |r| {
+        let [left, right] = [(); 2].map(|()| -> Vec<InstructionId> {
+            let types = std::iter::once(element_type).chain(std::iter::repeat_n(PLACE, rank));
+            types.map(|of| r.parameter("parameter", Shape::scalar(of))).collect()
+        });
+        let nowhere = r.splat_array(Scalar::integer(PLACE, -1), &[]);
+        let is_selected = called(r, select, [left[0], right[0]]);
+        let is_somewhere =
+            [left[1], right[1]].map(|place| r.compare(ComparisonDirection::Ne, place, nowhere));
+        let first = r.binary(BinaryOp::And, is_selected, is_somewhere[0]);
+        let only = r.unary(UnaryOp::Not, is_somewhere[1]);
+        let is_left = r.binary(BinaryOp::Or, first, only);
+        let chosen: Vec<InstructionId> = (0..=rank).map(|i| r.select(is_left, left[i], right[i])).collect();
+        r.tuple(chosen)
+    })
 }
 
-/// A computation of scalars under construction.
-struct Body<'r, 'm> {
-    r: &'r mut Rewriter<'m>,
-    computation: ComputationId,
-}
-
-impl Body<'_, '_> {
-    fn add(&mut self, op: Op, operands: &[InstructionId], of: ElementType) -> InstructionId {
-        self.add_shaped(op, operands, Shape::scalar(of))
+/// What another computation makes of two values.
+fn called(r: &mut Rewriter<'_>, computation: ComputationId, arguments: [InstructionId; 2]) -> InstructionId {
+    let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
+    for id in r.live_instructions_of(computation) {
+        let copy = match r.op(id).clone() {
+            Op::Parameter { number } => arguments[number as usize],
+            op => {
+                let operands: Vec<InstructionId> =
+                    r.operands(id).iter().map(|operand| copies[operand]).collect();
+                let shape = r.shape(id).clone();
+                r.emit(op, operands, shape)
+            }
+        };
+        copies.insert(id, copy);
     }
-
-    fn add_shaped(&mut self, op: Op, operands: &[InstructionId], shape: Shape) -> InstructionId {
-        let name = self.r.fresh_name(op.opcode().into());
-        let shape = self.r.intern(shape);
-        let instruction = Instruction::new(name, shape, op, operands.iter().copied(), self.computation);
-        self.r.append(self.computation, instruction)
-    }
-
-    /// What another computation makes of two values.
-    fn inline(&mut self, computation: ComputationId, arguments: [InstructionId; 2]) -> InstructionId {
-        let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
-        for id in self.r.live_instructions_of(computation) {
-            let copy = match self.r.op(id).clone() {
-                Op::Parameter { number } => arguments[number as usize],
-                op => {
-                    let operands: Vec<InstructionId> =
-                        self.r.operands(id).iter().map(|operand| copies[operand]).collect();
-                    let shape = self.r.shape(id).clone();
-                    self.add_shaped(op, &operands, shape)
-                }
-            };
-            copies.insert(id, copy);
-        }
-        let root = self.r.root_of(computation);
-        copies[&root]
-    }
+    let root = r.root_of(computation);
+    copies[&root]
 }

@@ -15,10 +15,10 @@
 //! several dimensions of which none can be cut evenly. *Changed* means that a product was cut up.
 
 use memplan_ir::{
-    ArrayShape, BinaryOp, ComputationId, Dimensions, Dot, ElementType, Instruction, InstructionId, Module,
-    Op, PaddingDimension, Shape,
+    ArrayShape, BinaryOp, Dimensions, Dot, ElementType, InstructionId, Module, Op, PaddingDimension, Scalar,
+    Shape,
 };
-use memplan_rewriter::{Context, Outcome, Pass, PassError, Rewriter, Scalar};
+use memplan_rewriter::{Context, Outcome, Pass, PassError, Rewriter};
 use serde::Deserialize;
 use smallvec::SmallVec;
 
@@ -105,7 +105,7 @@ fn split(r: &mut Rewriter<'_>, rules: &SplitkRules, id: InstructionId, dot: Dot)
     let shape = Shape::array(product.accumulator, extents);
     let partial = r.emit(Op::Dot(Box::new(cut)), [lhs, rhs], shape);
     let zero = r.splat_array(Scalar::integer(product.accumulator, 0), &[]);
-    let adder = adder(r, product.accumulator);
+    let adder = r.combiner("sum", BinaryOp::Add, product.accumulator);
     let sum = ArrayShape { element_type: product.accumulator, ..result.clone() };
     let dimensions = Dimensions::from_elem(0, 1);
     let sum = r.emit_call(Op::Reduce { dimensions }, [partial, zero], [adder], Shape::Array(sum));
@@ -235,19 +235,4 @@ fn with_parts(
     array.dimensions.insert(at, parts);
     let shape = Shape::array(array.element_type, array.dimensions);
     r.emit(Op::Reshape { inferred_dimension: None }, [operand], shape)
-}
-
-/// A computation that adds two numbers.
-fn adder(r: &mut Rewriter<'_>, element_type: ElementType) -> ComputationId {
-    let computation = r.add_computation("sum", "");
-    let shape = r.intern(Shape::scalar(element_type));
-    let mut append = |op: Op, operands: &[InstructionId]| {
-        let name = r.fresh_name(op.opcode().into());
-        r.append(computation, Instruction::new(name, shape, op, operands.iter().copied(), computation))
-    };
-    let x = append(Op::Parameter { number: 0 }, &[]);
-    let y = append(Op::Parameter { number: 1 }, &[]);
-    let root = append(Op::Binary(BinaryOp::Add), &[x, y]);
-    r.set_root(computation, root);
-    computation
 }

@@ -15,7 +15,8 @@
 //! conditionals; of others there is no program of one device.
 
 use memplan_ir::{
-    BinaryOp, Collective, ComputationId, DotOperand, Instruction, InstructionId, Module, Op, Operands, Shape,
+    BinaryOp, Collective, ComputationId, Cursor, DotOperand, ElementType, Insert, Instruction, InstructionId,
+    Module, Op, Operands,
 };
 use memplan_memory::parallel::pieces;
 use memplan_rewriter::{CALL_INLINER, Context, PassError};
@@ -78,7 +79,7 @@ fn cuts_of_parameters(module: &Module, devices: i64) -> Option<Vec<(usize, usize
 struct Partitioner {
     sharding: Sharding,
     /// Computations that add up numbers, by what they add.
-    adders: Vec<(Shape, ComputationId)>,
+    adders: Vec<(ElementType, ComputationId)>,
 }
 
 /// What a dimension of an operand is to a product, and its number among those.
@@ -195,10 +196,10 @@ impl Partitioner {
 
     /// Lets another instruction sum up the part of a device, and makes this one the sum over all devices.
     fn add_up(&mut self, module: &mut Module, id: InstructionId, adder: ComputationId) {
-        let Instruction { op, operands, called, shape, .. } = module.instructions[id].clone();
-        let name = self.sharding.names.fresh(op.opcode().into());
-        let part = module.add_beside(id, name, shape, op, operands);
-        module.instructions[part].called = called;
+        let Instruction { op, operands, called, .. } = module.instructions[id].clone();
+        let shape = module.shape(id).clone();
+        let mut at = Cursor::beside(module, &mut self.sharding.names, id);
+        let part = at.insert_instruction(op, operands, called, Some(shape));
         let collective = Collective {
             replica_groups: self.sharding.all_devices(),
             channel_id: Some(1),
@@ -214,23 +215,14 @@ impl Partitioner {
     /// A computation that adds two numbers of the type of a product.
     fn adder(&mut self, module: &mut Module, of: InstructionId) -> ComputationId {
         let element_type = module.shape(of).as_array().expect("products are arrays").element_type;
-        let scalar = Shape::scalar(element_type);
-        if let Some((_, adder)) = self.adders.iter().find(|(shape, _)| *shape == scalar) {
+        if let Some((_, adder)) = self.adders.iter().find(|(of, _)| *of == element_type) {
             return *adder;
         }
-        let computation = module.add_computation(self.sharding.names.fresh("sum"));
-        let shape = module.intern(scalar.clone());
-        let mut add = |op: Op, operands: &[InstructionId]| {
-            let name = self.sharding.names.fresh(op.opcode().into());
-            let instruction = Instruction::new(name, shape, op, operands.iter().copied(), computation);
-            module.add_instruction(instruction)
-        };
-        let parameters = [0, 1].map(|number| add(Op::Parameter { number }, &[]));
-        let root = add(Op::Binary(BinaryOp::Add), &parameters);
-        module.computations[computation].parameters.extend(parameters);
-        module.computations[computation].root = root;
-        self.adders.push((scalar, computation));
-        computation
+        let parent = module.instructions[of].parent;
+        let mut at = Cursor::end(module, &mut self.sharding.names, parent);
+        let adder = at.combiner("sum", BinaryOp::Add, element_type);
+        self.adders.push((element_type, adder));
+        adder
     }
 }
 

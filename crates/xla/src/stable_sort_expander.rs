@@ -10,7 +10,7 @@
 //! them yet, and lets them decide between equals. Here the comparator stays as it is, and with it `is_stable`; what counts
 //! is the array of places. Left alone: sorts with control dependencies. *Changed* means that a sort got one.
 
-use memplan_ir::{ArrayShape, ElementType, Instruction, InstructionId, Module, Names, Op, Shape};
+use memplan_ir::{ArrayShape, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Shape};
 use memplan_rewriter::{Context, PassError, PassFn};
 use smallvec::SmallVec;
 
@@ -57,29 +57,18 @@ fn add_places(module: &mut Module, id: InstructionId, names: &mut Names) {
     let Op::Sort { dimension, .. } = sort.op else { unreachable!("only sorts lack places") };
     let keys = module.shape(sort.operands[0]).as_array().expect("arrays are sorted").clone();
     let places = ArrayShape { element_type: ElementType::S32, ..keys };
-    let add = |module: &mut Module, name: Box<str>, shape: Shape, op: Op, operands: &[InstructionId]| {
-        let shape = module.intern(shape);
-        module.add_beside(id, name, shape, op, operands.iter().copied())
-    };
-    let iota = add(module, names.fresh("iota"), Shape::Array(places.clone()), Op::Iota { dimension }, &[]);
-    let mut operands = sort.operands.clone();
-    operands.push(iota);
-    let mut parts: Vec<Shape> = match module.shape(id).as_tuple() {
+    let results = match module.shape(id).as_tuple() {
         Some(parts) => parts.to_vec(),
         None => vec![module.shape(id).clone()],
     };
-    let results = parts.clone();
-    parts.push(Shape::Array(places));
-    let comparator = with_two_more(module, sort.called[0], sort.operands.len(), names);
-    let whole = add(module, names.fresh("sort"), Shape::Tuple(parts.into()), sort.op.clone(), &operands);
-    module.instructions[whole].called = SmallVec::from_iter([comparator]);
-    let elements: Vec<InstructionId> = (0..)
-        .zip(&results)
-        .map(|(index, shape)| {
-            let name = names.fresh("get-tuple-element");
-            add(module, name, shape.clone(), Op::GetTupleElement { index }, &[whole])
-        })
-        .collect();
+    let all: Vec<Shape> = results.iter().cloned().chain([Shape::Array(places.clone())]).collect();
+    let iota = Cursor::beside(module, names, id).iota(places.into(), dimension);
+    let comparator = with_two_more(module, sort.called[0], names);
+    let operands = sort.operands.iter().copied().chain([iota]);
+    let mut at = Cursor::beside(module, names, id);
+    let whole = at.insert_instruction(sort.op, operands, [comparator], Some(Shape::tuple(all)));
+    let elements: Vec<InstructionId> =
+        (0..results.len() as u32).map(|i| at.get_tuple_element(whole, i)).collect();
     let is_tuple = module.shape(id).is_tuple();
     let old = &mut module.instructions[id];
     old.called.clear();
@@ -94,16 +83,13 @@ fn add_places(module: &mut Module, id: InstructionId, names: &mut Names) {
 fn with_two_more(
     module: &mut Module,
     comparator: memplan_ir::ComputationId,
-    n_operands: usize,
     names: &mut Names,
 ) -> memplan_ir::ComputationId {
     let name = names.fresh(&module.computations[comparator].name.clone());
     let copy = module.clone_computation(comparator, name);
-    let shape = module.intern(Shape::scalar(ElementType::S32));
-    for number in [2 * n_operands, 2 * n_operands + 1] {
-        let op = Op::Parameter { number: number as u32 };
-        let place = module.add_instruction(Instruction::new(names.fresh("place"), shape, op, [], copy));
-        module.computations[copy].parameters.push(place);
+    let mut at = Cursor::end(module, names, copy);
+    for _ in 0..2 {
+        at.named("place").parameter(Shape::scalar(ElementType::S32));
     }
     copy
 }

@@ -16,7 +16,7 @@
 //!
 //! Left alone: results that are not tuples. *Changed* means that there is a new copy.
 
-use memplan_ir::{Instruction, InstructionId, Module, Names, Op, Shape};
+use memplan_ir::{Cursor, Insert, InstructionId, Module, Names, Op};
 use memplan_rewriter::{Context, PassError, PassFn, cost};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -110,13 +110,9 @@ fn copy_elements(
 }
 
 fn add_copy(module: &mut Module, element: InstructionId, names: &mut Names) -> InstructionId {
-    let Instruction { shape, parent, .. } = module.instructions[element];
-    let tuple = Shape::Tuple([module.shape(element).clone()].into());
-    let tuple = module.intern(tuple);
-    let tuple = Instruction::new(names.fresh("tuple"), tuple, Op::Tuple, [element], parent);
-    let tuple = module.add_instruction(tuple);
-    let get = Op::GetTupleElement { index: 0 };
-    let get = Instruction::new(names.fresh("get-tuple-element"), shape, get, [tuple], parent);
-    let get = module.add_instruction(get);
-    module.add_instruction(Instruction::new(names.fresh("copy"), shape, Op::Copy, [get], parent))
+    let parent = module.instructions[element].parent;
+    let mut at = Cursor::end(module, names, parent);
+    let tuple = at.tuple([element]);
+    let element = at.get_tuple_element(tuple, 0);
+    at.insert(Op::Copy, [element])
 }

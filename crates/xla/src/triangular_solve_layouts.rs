@@ -47,5 +47,5 @@ fn transposed(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> 
     let rank = r.array(id)?.rank();
     let mut order: Dimensions = (0..rank as i64).collect();
     order.swap(rank - 2, rank - 1);
-    r.transpose(id, &order)
+    r.transposed(id, &order)
 }

@@ -252,7 +252,7 @@ fn conflict(
     if matches!(module.instructions[definition].op, Op::Constant(_)) {
         return (CopyCause::Constant, "the original is constant data".to_string());
     }
-    if of.kind == ValueKind::Parameter && !facts.live.is_given(original) {
+    if of.kind == ValueKind::Parameter && !facts.live.is_given_up(original) {
         let name = subject.words.name(definition);
         return (
             CopyCause::KeptByCaller,

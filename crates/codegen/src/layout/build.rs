@@ -170,7 +170,7 @@ impl Program<'_> {
                 shape: shape_text(self.part(position)),
                 buffer: self.buffer_number(value),
                 address: self.address(position),
-                donated: parameter.is_some() && self.facts.live.is_given(value),
+                donated: parameter.is_some() && self.facts.live.is_given_up(value),
             }
         };
         flow.positions.of(id).filter(has_bytes).map(port).collect()
@@ -217,7 +217,7 @@ impl Program<'_> {
             unpadded: self.target.unpadded_size_of(part),
             live,
             parameter,
-            donated: parameter.is_some() && self.facts.live.is_given(value),
+            donated: parameter.is_some() && self.facts.live.is_given_up(value),
             constant,
             result: self.facts.live.is_live_out(value),
         }

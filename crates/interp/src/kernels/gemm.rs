@@ -5,6 +5,8 @@
 //! one case, and multiplied by `matrixmultiply`. The buffers have a fixed size whatever the operands, as registers have,
 //! so a product needs no scratch. (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008.)
 
+#![expect(unsafe_code, reason = "`matrixmultiply` takes pointers")]
+
 use std::marker::PhantomData;
 use std::ops::Range;
 

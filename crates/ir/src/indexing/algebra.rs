@@ -200,7 +200,7 @@ impl IndexMap {
     /// dimensions.
     ///
     /// ```
-    /// # use memplan_ir::{ElementType::F32, ModuleBuilder, Shape, SliceDimension, indexing::operands_read};
+    /// # use memplan_ir::{ElementType::F32, Insert, ModuleBuilder, Shape, SliceDimension, indexing::operands_read};
     /// # fn main() -> Result<(), memplan_ir::BuildError> {
     /// let mut module = ModuleBuilder::new("m");
     /// let mut main = module.computation("main");

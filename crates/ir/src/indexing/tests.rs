@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    ComputationBuilder, ElementType::F32, Instruction, InstructionId, Module, ModuleBuilder, Op,
+    ComputationBuilder, ElementType::F32, Insert, Instruction, InstructionId, Module, ModuleBuilder, Op,
     PaddingDimension, Shape, SliceDimension,
 };
 
@@ -43,16 +43,16 @@ fn step(
             let mut slices: Vec<SliceDimension> = extents.iter().map(whole).collect();
             slices[d] = slice(extents[d]);
             extents[d] = (slices[d].limit - slices[d].start + slices[d].stride - 1) / slices[d].stride;
-            main.op(Op::Slice { dimensions: slices.into_iter().collect() }, [x])
+            main.insert(Op::Slice { dimensions: slices.into_iter().collect() }, [x])
         }
         2 => {
             let zero = main.constant(crate::Literal::f32(0.0));
             let mut padding = vec![PaddingDimension::default(); extents.len()];
             padding[d] = PaddingDimension { low: b % 3 - 1, high: 1, interior: a % 2 };
             extents[d] = padding[d].padded(extents[d]).expect("it is small");
-            main.op(Op::Pad { dimensions: padding.into_iter().collect() }, [x, zero])
+            main.insert(Op::Pad { dimensions: padding.into_iter().collect() }, [x, zero])
         }
-        3 => main.op(Op::Reverse { dimensions: [d as i64].into_iter().collect() }, [x]),
+        3 => main.insert(Op::Reverse { dimensions: [d as i64].into_iter().collect() }, [x]),
         // Two dimensions become one, or one becomes two.
         4 if extents.len() > 1 => {
             let d = d.min(extents.len() - 2);

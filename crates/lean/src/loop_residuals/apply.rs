@@ -1,9 +1,9 @@
 //! Rewriting both loops: the second recomputes rows, and the first keeps what they are computed from.
 
 use memplan_ir::{
-    ArrayShape, ComputationId, Instruction, InstructionId, Module, Names, Op, Operands, Shape, ShapeId,
+    ArrayShape, ComputationId, Cursor, Insert, Instruction, InstructionId, Module, Names, Op, Operands,
+    Scalar, Shape, ShapeId,
 };
-use memplan_rewriter::Scalar;
 use memplan_rewriter::loops::Loop;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -101,18 +101,16 @@ impl Writer<'_> {
 
     /// A copy of an instruction whose operands have been provided.
     fn copy(&mut self, id: InstructionId, anchor: InstructionId) -> InstructionId {
-        let mut copy = self.module.instructions[id].clone();
+        let Instruction { name, mut operands, .. } = self.module.instructions[id].clone();
         let counter = self.pair.counter;
-        for (i, operand) in copy.operands.iter_mut().enumerate() {
+        for (i, operand) in operands.iter_mut().enumerate() {
             let clamps = i > 0 && self.clamps_like_rows(id, i - 1);
             *operand = match self.pair.producer.element_at(self.module, *operand) {
                 Some(element) if element == counter && clamps => self.pair.row,
                 _ => self.provided[operand],
             };
         }
-        copy.name = self.names.fresh(&format!("{}.again", copy.name));
-        copy.parent = self.pair.consumer.body;
-        self.insert(copy, anchor)
+        self.before(anchor).named(&format!("{name}.again")).copy_of(id, operands)
     }
 
     /// Whether an instruction is a dynamic slice that clamps its start in a dimension by itself as rows are clamped: to as
@@ -233,16 +231,15 @@ impl Writer<'_> {
         shape: ShapeId,
         anchor: InstructionId,
     ) -> InstructionId {
-        let parent = self.module.instructions[anchor].parent;
-        let mut instruction = Instruction::new("", shape, op, operands, parent);
-        instruction.name = self.names.fresh(&instruction.opcode().to_string());
-        self.insert(instruction, anchor)
+        let shape = self.module.shape_of(shape).clone();
+        self.before(anchor).insert_shaped(op, operands, shape)
     }
 
-    fn insert(&mut self, instruction: Instruction, anchor: InstructionId) -> InstructionId {
-        let id = self.module.instructions.push(instruction);
-        self.before.entry(anchor).or_default().push(id);
-        id
+    /// For new instructions before one that is there.
+    fn before(&mut self, anchor: InstructionId) -> Cursor<'_> {
+        let computation = self.module.instructions[anchor].parent;
+        let list = self.before.entry(anchor).or_default();
+        Cursor::into_list(self.module, self.names, computation, list)
     }
 
     /// Makes the first loop pass a residual on unchanged.

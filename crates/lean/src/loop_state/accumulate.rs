@@ -10,15 +10,14 @@
 //! ```
 //!
 //! Any elementwise operations will do, as long as the last one reads what lives where its result goes (see
-//! [`Homes`]), the others nothing but constants, and the loop writes every row.
+//! [`Backings`]), the others nothing but constants, and the loop writes every row.
 
-use memplan_ir::{ArrayShape, InstructionId, Module, Names, Op, Shape, Users};
-use memplan_rewriter::loops::{Loop, loops, scalar};
+use memplan_ir::{ArrayShape, Cursor, Insert, InstructionId, Module, Names, Op, Shape, Users};
+use memplan_rewriter::loops::{Loop, loops, scalar, splat};
 
 use super::apply::set_shapes;
 use super::find::made_row_by_row;
-use super::site::Site;
-use crate::homes::Homes;
+use crate::backing::Backings;
 
 /// Elementwise operations on an array that a loop makes.
 struct Accumulation {
@@ -37,11 +36,11 @@ pub(super) fn run(module: &mut Module, max_operations: usize) -> bool {
     }
     let users = Users::new(module);
     let loops = loops(module, &users);
-    let homes = Homes::new(module, &users, &loops);
+    let backings = Backings::new(module, &users, &loops);
     let mut found = Vec::new();
     for of in &loops {
         for made in made_row_by_row(module, &users, of) {
-            let accumulation = accumulation(module, &users, &homes, of, made.element, max_operations);
+            let accumulation = accumulation(module, &users, &backings, of, made.element, max_operations);
             found.extend(accumulation.map(|found| (of, found)));
         }
     }
@@ -55,7 +54,7 @@ pub(super) fn run(module: &mut Module, max_operations: usize) -> bool {
 fn accumulation(
     module: &Module,
     users: &Users,
-    homes: &Homes<'_>,
+    backings: &Backings<'_>,
     of: &Loop,
     element: u32,
     max_operations: usize,
@@ -72,8 +71,8 @@ fn accumulation(
         let is_other = |&&operand: &&InstructionId| operand != id && !is_constant(module, operand);
         if let Some(&onto) = operation.operands.iter().find(is_other) {
             let is_alike = module.instructions[onto].shape == operation.shape;
-            let home = homes.of(onto, &[user]).filter(|_| is_alike && is_given(module, onto))?;
-            let goes_there = homes.goes_to(&[user], &home)?;
+            let backing = backings.of(onto, &[user]).filter(|_| is_alike && is_given(module, onto))?;
+            let goes_there = backings.goes_to(&[user], &backing)?;
             return goes_there.then_some(Accumulation { element, operations, onto });
         }
         id = user;
@@ -143,26 +142,23 @@ fn add_in_body(
     let mut before = result;
     for &id in &found.operations {
         let operation = module.instructions[id].clone();
-        let mut site = Site::new(module, names, id);
-        site.parent = site.module.instructions[update].parent;
+        let mut at = Cursor::before(module, names, update).with_metadata_of(id);
         let mut operands = Vec::with_capacity(operation.operands.len());
         for &operand in &operation.operands {
-            let element_type = array(site.module, operand).expect("operands are arrays").element_type;
-            let shape = site.module.intern(Shape::array(element_type, sizes.clone()));
+            let element_type = array(at.module(), operand).expect("operands are arrays").element_type;
+            let shape = Shape::array(element_type, sizes.clone());
             operands.push(match operand {
                 _ if operand == before => row,
                 _ if operand == found.onto => {
-                    let operands: Vec<InstructionId> =
-                        std::iter::once(taken).chain(starts.iter().copied()).collect();
-                    site.emit(Op::DynamicSlice { slice_sizes: sizes.clone() }, &operands, shape)
+                    // The state that the row is taken of still has the shape of what is added to.
+                    let operands = std::iter::once(taken).chain(starts.iter().copied());
+                    at.insert_shaped(Op::DynamicSlice { slice_sizes: sizes.clone() }, operands, shape)
                 }
-                _ => site.splat(operand, shape),
+                _ => splat(&mut at, operand, shape),
             });
         }
-        let element_type = array(site.module, id).expect("the operations are on arrays").element_type;
-        let shape = site.module.intern(Shape::array(element_type, sizes.clone()));
-        row = site.emit(operation.op, &operands, shape);
-        site.finish(update);
+        let element_type = array(at.module(), id).expect("the operations are on arrays").element_type;
+        row = at.insert_shaped(operation.op, operands, Shape::array(element_type, sizes.clone()));
         before = id;
     }
     row

@@ -1,11 +1,12 @@
 //! Two elements of a loop's state become one.
 
-use memplan_ir::{InstructionId, Module, Names, Op, Shape, Sharding, SliceDimension};
+use memplan_ir::{
+    Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Shape, Sharding, SliceDimension,
+};
 use memplan_rewriter::loops::Loop;
 use rustc_hash::FxHashMap;
 
 use super::find::Match;
-use super::site::Site;
 
 /// Lets the array that is read be the one that is written, for each pair. Linear in the computations concerned.
 pub(super) fn apply(module: &mut Module, of: &Loop, matches: &[Match], names: &mut Names) {
@@ -34,7 +35,7 @@ fn start_with_unwritten(
     let [array, left] = [matching.read, matching.written]
         .map(|element| module.instructions[of.init].operands[element as usize]);
     let whole = module.shape(array).as_array().expect("rows are of arrays").clone();
-    let mut site = Site::new(module, names, of.id);
+    let mut at = Cursor::before(module, names, of.init).with_metadata_of(of.id);
     let mut start = array;
     for &(from, to) in &matching.unwritten {
         let dimensions = whole.dimensions.iter().enumerate().map(|(d, &extent)| {
@@ -44,15 +45,11 @@ fn start_with_unwritten(
         let dimensions = dimensions.collect();
         let mut part = whole.clone();
         part.dimensions[matching.dimension] = to - from;
-        let part = site.module.intern(Shape::Array(part));
-        let rows = site.emit(Op::Slice { dimensions }, &[left], part);
-        let mut operands = vec![start, rows];
-        for d in 0..whole.dimensions.len() {
-            operands.push(site.index(if d == matching.dimension { from } else { 0 }));
-        }
-        start = site.emit(Op::DynamicUpdateSlice, &operands, site.module.instructions[array].shape);
+        let rows = at.insert_shaped(Op::Slice { dimensions }, [left], part);
+        let begins = (0..whole.rank()).map(|d| if d == matching.dimension { from } else { 0 });
+        let begins: Vec<InstructionId> = begins.map(|begin| at.integer(ElementType::S32, begin)).collect();
+        start = at.dynamic_update_slice(start, rows, begins);
     }
-    site.finish(of.init);
     start
 }
 

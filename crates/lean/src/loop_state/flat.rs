@@ -15,7 +15,7 @@
 //! Left alone: loops with control dependencies or shardings, state with tokens in it, bodies that several loops share.
 //! *Changed* means that a loop's state was flattened.
 
-use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Names, Op, Shape};
+use memplan_ir::{ComputationId, Cursor, Insert, InstructionId, Module, Names, Op, Shape, ShapeIndex};
 use memplan_rewriter::{Context, PassError, PassFn};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -88,7 +88,7 @@ impl Flattener<'_> {
         let nested = self.module.shape(id).clone();
         let flat = Shape::Tuple(nested.leaves().into_iter().map(|(_, leaf)| leaf.clone()).collect());
         let init = self.module.instructions[id].operands[0];
-        let flat_init = self.flat_tuple(init, &nested, flat.clone());
+        let flat_init = self.flat_tuple(init, &nested);
         self.module.instructions[id].operands[0] = flat_init;
         let (body, condition) =
             (self.module.instructions[id].called[0], self.module.instructions[id].called[1]);
@@ -97,23 +97,17 @@ impl Flattener<'_> {
             self.put_together(state, &nested, flat.clone());
         }
         let next = self.module.computations[body].root;
-        self.module.computations[body].root = self.flat_tuple(next, &nested, flat.clone());
+        self.module.computations[body].root = self.flat_tuple(next, &nested);
         self.put_together(id, &nested, flat);
     }
 
     /// A tuple of all arrays in a tuple of tuples.
-    fn flat_tuple(&mut self, tuple: InstructionId, nested: &Shape, flat: Shape) -> InstructionId {
-        let mut elements = Vec::new();
-        for (index, leaf) in nested.leaves() {
-            let (mut at, mut shape) = (tuple, nested);
-            for &i in &index.0 {
-                shape = &shape.as_tuple().expect("a leaf is within tuples")[i as usize];
-                at = self.add(tuple, Op::GetTupleElement { index: i }, &[at], shape.clone());
-            }
-            debug_assert_eq!(shape, leaf, "the way to a leaf leads to it");
-            elements.push(at);
-        }
-        self.add(tuple, Op::Tuple, &elements, flat)
+    fn flat_tuple(&mut self, tuple: InstructionId, nested: &Shape) -> InstructionId {
+        let mut at = self.beside(tuple);
+        let mut leaf =
+            |index: ShapeIndex| index.0.iter().fold(tuple, |part, &i| at.get_tuple_element(part, i));
+        let leaves: Vec<InstructionId> = nested.leaves().into_iter().map(|(index, _)| leaf(index)).collect();
+        at.tuple(leaves)
     }
 
     /// Makes a loop or a parameter flat, and lets what it was stand for it.
@@ -134,31 +128,19 @@ impl Flattener<'_> {
             Shape::Tuple(elements) => {
                 let elements: Vec<InstructionId> =
                     elements.iter().map(|element| self.nested_tuple(state, element, next_leaf)).collect();
-                self.add(state, Op::Tuple, &elements, shape.clone())
+                self.beside(state).tuple(elements)
             }
-            leaf => {
-                let op = Op::GetTupleElement { index: *next_leaf };
+            _ => {
+                let taken = self.beside(state).get_tuple_element(state, *next_leaf);
                 *next_leaf += 1;
-                let taken = self.add(state, op, &[state], leaf.clone());
                 self.taken_from_flat.insert(taken);
                 taken
             }
         }
     }
 
-    fn add(
-        &mut self,
-        beside: InstructionId,
-        op: Op,
-        operands: &[InstructionId],
-        shape: Shape,
-    ) -> InstructionId {
-        let name = self.names.fresh(op.opcode().into());
-        let shape = self.module.intern(shape);
-        let Instruction { parent, metadata, .. } = &self.module.instructions[beside];
-        let mut instruction = Instruction::new(name, shape, op, operands.iter().copied(), *parent);
-        instruction.metadata.clone_from(metadata);
-        self.module.add_instruction(instruction)
+    fn beside(&mut self, id: InstructionId) -> Cursor<'_> {
+        Cursor::beside(self.module, &mut self.names, id)
     }
 
     /// Lets everybody see the old tuples, and puts instructions in order.

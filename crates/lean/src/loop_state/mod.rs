@@ -32,7 +32,6 @@ mod find;
 mod flat;
 mod line;
 mod part_of_row;
-mod site;
 mod summed;
 mod unchanging;
 mod uninitialized;
@@ -46,7 +45,7 @@ pub use flat::FLAT_LOOP_STATE;
 pub use uninitialized::UNINITIALIZED_RESULTS;
 pub use within::KeepWithinLoops;
 
-use crate::homes::Homes;
+use crate::backing::Backings;
 
 /// The pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,8 +92,8 @@ impl Pass for LoopStateInPlace {
 fn join(module: &mut Module) -> bool {
     let users = Users::new(module);
     let loops = loops(module, &users);
-    let homes = Homes::new(module, &users, &loops);
-    let found: Vec<_> = loops.iter().map(|of| find::matches(module, &users, &homes, of)).collect();
+    let backings = Backings::new(module, &users, &loops);
+    let found: Vec<_> = loops.iter().map(|of| find::matches(module, &users, &backings, of)).collect();
     let mut names = Names::new(module);
     let mut changed = false;
     for (of, matches) in loops.iter().zip(found).filter(|(_, matches)| !matches.is_empty()) {

@@ -20,16 +20,14 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use memplan_ir::{BinaryOp, InstructionId, Module, Names, Op, Shape, ShapeId, Users};
+use memplan_ir::{ArrayShape, BinaryOp, Cursor, Insert, InstructionId, Module, Names, Op, Shape, Users};
 use memplan_memory::Target;
-use memplan_rewriter::Scalar;
 use memplan_rewriter::cost::{self, CostClass, Hero};
-use memplan_rewriter::loops::{Loop, loops, scalar};
+use memplan_rewriter::loops::{Loop, loops, scalar, splat};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::apply::{add_element, set_shapes, use_instead};
 use super::find::{Made, made_row_by_row};
-use super::site::Site;
 use super::within::KeepWithinLoops;
 use crate::rows::{
     Outcome, Rows, Treatment, block_of, by_operand, by_result, carried_type, is_repetition, neutral, on_block,
@@ -297,8 +295,7 @@ impl<'a> Growth<'a> {
         let Program { module, target, .. } = *self.program;
         let bytes = |id: InstructionId| cost::result_bytes(module, target, id);
         let sum = |ids: &mut dyn Iterator<Item = InstructionId>| ids.map(bytes).fold(0, u64::saturating_add);
-        let is_given =
-            |id: InstructionId| matches!(module.instructions[id].op, Op::Parameter { .. } | Op::Constant(_));
+        let is_given = |id: InstructionId| module.instructions[id].op.is_input();
         let is_sum = |id: &InstructionId| self.treatments[id].rows().is_none();
         let sums = sum(&mut self.members.iter().copied().filter(is_sum));
         let carried = sum(&mut self.carried.iter().copied().filter(|&id| !is_given(id)));
@@ -361,10 +358,7 @@ impl<'a> Writer<'a> {
         let instruction = self.module.instructions[id].clone();
         let op = on_block(&instruction.op, treatment, rows.unit);
         let shape = block_of(self.module.shape(id), rows);
-        let shape = self.module.intern(shape);
-        let copy = self.emit(id, op, &operands, shape);
-        self.module.instructions[copy].called = instruction.called;
-        copy
+        self.within(id).insert_instruction(op, operands, instruction.called, Some(shape))
     }
 
     /// A sum over the rows of all steps, as it is after the loop.
@@ -373,30 +367,28 @@ impl<'a> Writer<'a> {
         let mut operands = self.operands(id, treatment);
         let array = self.module.shape(id).as_array().expect("a sum is an array").clone();
         if let Some(value) = neutral(op) {
-            let literal = Scalar::integer(array.element_type, value).literal();
-            let shape = self.module.intern(Shape::scalar(array.element_type));
-            operands[1] = self.emit(id, Op::Constant(literal), &[], shape);
+            operands[1] = self.within(id).integer(array.element_type, value);
         }
-        let mut row = self.emit(id, instruction.op, &operands, instruction.shape);
-        self.module.instructions[row].called = instruction.called;
-        let begin =
-            Site::new(self.module, self.names, self.of.id).splat(instruction.operands[1], instruction.shape);
+        let (shape, called) = (self.module.shape(id).clone(), instruction.called);
+        let mut row =
+            self.within(id).insert_instruction(instruction.op, operands, called, Some(shape.clone()));
+        let begin = splat(&mut self.around(self.of.id), instruction.operands[1], shape);
         let carried = carried_type(op, array.element_type);
         let is_widened = carried != array.element_type;
-        let mut wide = array;
-        wide.element_type = carried;
-        let wide = self.module.intern(Shape::Array(wide));
-        let begin = if is_widened { self.emit_around(id, Op::Convert, &[begin], wide) } else { begin };
+        let begin = if is_widened { self.around(id).convert(begin, carried) } else { begin };
         if is_widened {
-            row = self.emit(id, Op::Convert, &[row], wide);
+            row = self.within(id).convert(row, carried);
         }
-        // The element's number is known once it is added.
+        // The element's number is known once it is added, and the state gets its shape at the end.
         let element = add_element(self.module, self.of, begin, row);
-        let before = self.emit(id, Op::GetTupleElement { index: element }, &[self.of.state], wide);
-        let next = self.emit(id, Op::Binary(op), &[before, row], wide);
+        let take = Op::GetTupleElement { index: element };
+        let (state, of) = (self.of.state, self.of.id);
+        let wide = Shape::Array(ArrayShape { element_type: carried, ..array.clone() });
+        let before = self.within(id).insert_shaped(take.clone(), [state], wide.clone());
+        let next = self.within(id).binary(op, before, row);
         self.module.instructions[self.of.next].operands[element as usize] = next;
-        let after = self.emit_around(id, Op::GetTupleElement { index: element }, &[self.of.id], wide);
-        if is_widened { self.emit_around(id, Op::Convert, &[after], instruction.shape) } else { after }
+        let after = self.around(id).insert_shaped(take, [of], wide);
+        if is_widened { self.around(id).convert(after, array.element_type) } else { after }
     }
 
     fn operands(&mut self, id: InstructionId, treatment: &Treatment) -> Vec<InstructionId> {
@@ -415,8 +407,8 @@ impl<'a> Writer<'a> {
         }
         let new = match (part, &self.module.instructions[id].op) {
             (None, Op::Constant(_)) if scalar(self.module, id).is_some() => {
-                let instruction = self.module.instructions[id].clone();
-                self.emit(id, instruction.op, &[], instruction.shape)
+                let (op, shape) = (self.module.instructions[id].op.clone(), self.module.shape(id).clone());
+                self.within(id).insert_shaped(op, [], shape)
             }
             (None, _) => self.carry(id),
             (Some(rows), _) => {
@@ -430,16 +422,16 @@ impl<'a> Writer<'a> {
 
     /// A value from before the loop, which the loop hands through.
     fn carry(&mut self, id: InstructionId) -> InstructionId {
-        let shape = self.module.instructions[id].shape;
+        let shape = self.module.shape(id).clone();
         let init = &self.module.instructions[self.of.init].operands;
         let known = (0..init.len()).find(|&i| init[i] == id && self.of.passes_on(self.module, i as u32));
+        let take = |index: u32| Op::GetTupleElement { index };
+        let state = self.of.state;
         match known {
-            Some(element) => {
-                self.emit(id, Op::GetTupleElement { index: element as u32 }, &[self.of.state], shape)
-            }
+            Some(element) => self.within(id).insert_shaped(take(element as u32), [state], shape),
             None => {
-                let element = add_element(self.module, self.of, id, self.of.state);
-                let taken = self.emit(id, Op::GetTupleElement { index: element }, &[self.of.state], shape);
+                let element = add_element(self.module, self.of, id, state);
+                let taken = self.within(id).insert_shaped(take(element), [state], shape);
                 self.module.instructions[self.of.next].operands[element as usize] = taken;
                 taken
             }
@@ -450,46 +442,28 @@ impl<'a> Writer<'a> {
     fn rows_of(&mut self, whole: InstructionId, rows: Rows) -> InstructionId {
         let block = block_of(self.module.shape(whole), rows);
         let slice_sizes = block.as_array().expect("rows are of arrays").dimensions.clone();
-        let block = self.module.intern(block);
-        let number = self.module.instructions[self.start].shape;
-        let element_type =
-            self.module.shape_of(number).as_array().expect("a number is an array").element_type;
-        let integer = |writer: &mut Self, value: i64| {
-            writer.emit(whole, Op::Constant(Scalar::integer(element_type, value).literal()), &[], number)
-        };
+        let number = self.module.shape(self.start).as_array().expect("a number is an array").element_type;
         let unit = self.cone.stacks[0].rows.count;
         let mut start = self.start;
+        let mut at = self.within(whole);
         if i128::from(rows.unit) != unit {
-            let elements = integer(self, rows.unit);
-            start = self.emit(whole, Op::Binary(BinaryOp::Multiply), &[start, elements], number);
+            let elements = at.integer(number, rows.unit);
+            start = at.binary(BinaryOp::Multiply, start, elements);
         }
-        let zero = integer(self, 0);
+        let zero = at.integer(number, 0);
         let starts = (0..slice_sizes.len()).map(|d| if d == rows.dimension { start } else { zero });
         let operands: Vec<InstructionId> = std::iter::once(whole).chain(starts).collect();
-        self.emit(whole, Op::DynamicSlice { slice_sizes }, &operands, block)
+        at.insert_shaped(Op::DynamicSlice { slice_sizes }, operands, block)
     }
 
-    /// A new instruction in the body.
-    fn emit(
-        &mut self,
-        beside: InstructionId,
-        op: Op,
-        operands: &[InstructionId],
-        shape: ShapeId,
-    ) -> InstructionId {
-        let mut site = Site::new(self.module, self.names, beside);
-        site.parent = self.of.body;
-        site.emit(op, operands, shape)
+    /// For new instructions in the body, which are listed at the end.
+    fn within(&mut self, metadata_of: InstructionId) -> Cursor<'_> {
+        Cursor::unlisted(self.module, self.names, self.of.body).with_metadata_of(metadata_of)
     }
 
-    /// A new instruction beside the loop.
-    fn emit_around(
-        &mut self,
-        beside: InstructionId,
-        op: Op,
-        operands: &[InstructionId],
-        shape: ShapeId,
-    ) -> InstructionId {
-        Site::new(self.module, self.names, beside).emit(op, operands, shape)
+    /// For new instructions beside the loop, which are listed at the end.
+    fn around(&mut self, metadata_of: InstructionId) -> Cursor<'_> {
+        let parent = self.module.instructions[self.of.id].parent;
+        Cursor::unlisted(self.module, self.names, parent).with_metadata_of(metadata_of)
     }
 }

@@ -13,14 +13,13 @@
 //! What is written may be computed from what does not change, as long as it is a function of that: it is computed once,
 //! before the loop, and takes a row where the stack took all of them.
 
-use memplan_ir::{Access, Dimensions, InstructionId, Module, Names, Op, Shape, Users};
+use memplan_ir::{Access, Cursor, Insert, Instruction, InstructionId, Module, Names, Op, Operands, Users};
 use memplan_rewriter::cost::{CostClass, Hero, class_of};
 use memplan_rewriter::loops::{Loop, loops};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::apply::{set_shapes, use_instead};
 use super::find::{Made, made_row_by_row};
-use super::site::Site;
 
 /// Rewrites what can be, with at most so many operations that a row is computed by.
 pub(super) fn run(module: &mut Module, max_operations: usize) -> bool {
@@ -130,9 +129,9 @@ fn is_function(module: &Module, id: InstructionId) -> bool {
 /// The stack as a broadcast of a row that is computed beside the loop.
 fn broadcast_after(module: &mut Module, of: &Loop, stack: &Stack, names: &mut Names) -> InstructionId {
     let Made { element, rows, shape, .. } = stack.made;
-    let init = module.instructions[of.init].operands.clone();
+    let Instruction { operands: init, parent, .. } = module.instructions[of.init].clone();
     let row = stack.made.row(module, of);
-    let mut site = Site::new(module, names, of.id);
+    let mut at = Cursor::unlisted(module, names, parent).with_metadata_of(of.id);
     let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
     let given = |module: &Module, copies: &FxHashMap<_, _>, id: InstructionId| match of.element_at(module, id)
     {
@@ -140,27 +139,24 @@ fn broadcast_after(module: &mut Module, of: &Loop, stack: &Stack, names: &mut Na
         None => copies[&id],
     };
     for &id in &stack.computed {
-        let instruction = site.module.instructions[id].clone();
-        let operands: Vec<InstructionId> =
-            instruction.operands.iter().map(|&operand| given(site.module, &copies, operand)).collect();
-        let copy = site.emit(instruction.op, &operands, instruction.shape);
-        site.module.instructions[copy].called = instruction.called;
-        copies.insert(id, copy);
+        let Instruction { op, operands, called, .. } = at.module().instructions[id].clone();
+        let operands: Operands =
+            operands.iter().map(|&operand| given(at.module(), &copies, operand)).collect();
+        let shape = at.module().shape(id).clone();
+        copies.insert(id, at.insert_instruction(op, operands, called, Some(shape)));
     }
-    let row = given(site.module, &copies, row);
-    let whole = site.module.shape_of(shape).as_array().expect("a stack is an array").clone();
+    let row = given(at.module(), &copies, row);
+    let whole = at.module().shape_of(shape).as_array().expect("a stack is an array").clone();
     // The rows of a step, then a new dimension for the steps before the one that is cut into rows.
     let d = rows.dimension;
     let count = i64::try_from(rows.count).expect("rows are within an array");
     let mut apart = whole.dimensions.clone();
     apart[d] = whole.dimensions[d] / count.max(1);
     apart.insert(d + 1, count);
-    let apart = site.module.intern(Shape::array(whole.element_type, apart));
-    let dimensions: Dimensions = (0..=whole.dimensions.len() as i64).filter(|&i| i != d as i64).collect();
-    let broadcast = site.emit(Op::Broadcast { dimensions }, &[row], apart);
-    let result = of.results[&element][0];
-    let shape = site.module.instructions[result].shape;
-    site.emit(Op::Reshape { inferred_dimension: None }, &[broadcast], shape)
+    let dimensions = (0..=whole.dimensions.len() as i64).filter(|&i| i != d as i64);
+    let broadcast = at.broadcast(row, apart, dimensions);
+    let shape = at.module().shape(of.results[&element][0]).clone();
+    at.insert_shaped(Op::Reshape { inferred_dimension: None }, [broadcast], shape)
 }
 
 /// The elements of the state that are broadcasts of less, of which the loop only reads what kernels read by the element.
@@ -216,11 +212,13 @@ fn carry_what_is_broadcast(module: &mut Module, of: &Loop, element: u32, names: 
     let broadcast = module.instructions[module.instructions[of.init].operands[element as usize]].clone();
     let narrow = broadcast.operands[0];
     module.instructions[of.init].operands[element as usize] = narrow;
-    let shape = module.instructions[narrow].shape;
-    let mut site = Site::new(module, names, of.state);
-    let taken = site.emit(Op::GetTupleElement { index: element }, &[of.state], shape);
+    let shape = module.shape(narrow).clone();
+    // The state gets that shape below.
+    let take = Op::GetTupleElement { index: element };
+    let mut at = Cursor::unlisted(module, names, of.body).with_metadata_of(of.state);
+    let taken = at.insert_shaped(take, [of.state], shape);
     for &wide in of.taken.get(&element).into_iter().flatten() {
-        let wide = &mut site.module.instructions[wide];
+        let wide = &mut module.instructions[wide];
         wide.op = broadcast.op.clone();
         wide.operands = [taken].into_iter().collect();
     }

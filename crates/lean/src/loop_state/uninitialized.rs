@@ -15,12 +15,11 @@
 //! loops whose number of steps is not known. Comes last: what says that two such results started alike is gone. *Changed*
 //! means that a start was replaced; the old one may then be dead.
 
-use memplan_ir::{CustomCall, Module, Names, Op, Users};
+use memplan_ir::{Cursor, Insert, Module, Names, Op, Users};
 use memplan_rewriter::loops::{Loop, loops};
 use memplan_rewriter::{Context, PassError, PassFn};
 
 use super::find::made_row_by_row;
-use super::site::Site;
 
 /// Leaves out what fills arrays that loops overwrite.
 pub const UNINITIALIZED_RESULTS: PassFn = PassFn {
@@ -54,16 +53,12 @@ fn filled_in_vain(module: &Module, users: &Users, of: &Loop) -> Vec<u32> {
 }
 
 fn start_without_contents(module: &mut Module, of: &Loop, elements: &[u32], names: &mut Names) {
-    let mut site = Site::new(module, names, of.id);
     for &element in elements {
-        let start = site.module.instructions[of.init].operands[element as usize];
-        let call = CustomCall { target: "AllocateBuffer".into(), ..CustomCall::default() };
-        let shape = site.module.instructions[start].shape;
-        let storage = site.emit(Op::CustomCall(Box::new(call)), &[], shape);
-        let [from, to] = [start, storage];
-        site.module.instructions[to].metadata = site.module.instructions[from].metadata.clone();
-        site.module.instructions[to].extras = site.module.instructions[from].extras.clone();
-        site.module.instructions[of.init].operands[element as usize] = storage;
+        let start = module.instructions[of.init].operands[element as usize];
+        let shape = module.shape(start).clone();
+        let mut at = Cursor::before(module, names, of.init).with_metadata_of(start);
+        let storage = at.custom_call("AllocateBuffer", [], shape);
+        module.instructions[storage].extras = module.instructions[start].extras.clone();
+        module.instructions[of.init].operands[element as usize] = storage;
     }
-    site.finish(of.init);
 }

@@ -39,7 +39,7 @@ mod tie;
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{CallGraph, frequencies};
-use memplan_ir::{ComputationId, InstructionId, Module, Names, Op, Operands};
+use memplan_ir::{ComputationId, Cursor, Instruction, InstructionId, Module, Names, Op, Operands};
 use memplan_memory::{Bytes, Target};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -399,17 +399,14 @@ fn recompute(
     let mut operands = Vec::new();
     for &user in &instructions[time..] {
         for original in missing_copies(module, user, values, &copies, &position) {
-            let mut copy = module.instructions[original].clone();
+            let Instruction { name, operands: read, .. } = &module.instructions[original];
             // The original may itself be a copy.
-            let stem = copy.name.split(".remat").next().unwrap_or_default();
-            copy.name = names.fresh(&format!("{stem}.remat"));
-            copy.operands
-                .iter_mut()
-                .for_each(|operand| *operand = copies.get(operand).copied().unwrap_or(*operand));
-            let copy = module.instructions.push(copy);
+            let stem = format!("{}.remat", name.split(".remat").next().unwrap_or_default());
+            let read: Operands = read.iter().map(|id| copies.get(id).copied().unwrap_or(*id)).collect();
+            let mut at = Cursor::into_list(module, names, computation, &mut order);
+            let copy = at.named(&stem).copy_of(original, read);
             copies.insert(original, copy);
             all_copies.insert(copy);
-            order.push(copy);
         }
         if module.instructions[user].operands.iter().any(|operand| copies.contains_key(operand)) {
             operands.push((user, module.instructions[user].operands.clone()));

@@ -21,10 +21,9 @@
 //! ```
 
 use memplan_ir::{
-    ArrayShape, BinaryOp, ComparisonDirection, ComputationId, Dimensions, ElementType, Instruction,
+    ArrayShape, BinaryOp, ComparisonDirection, ComputationId, Cursor, Dimensions, ElementType, Insert,
     InstructionId, Module, Names, Op, Shape, SliceDimension,
 };
-use memplan_rewriter::Scalar;
 use memplan_rewriter::cost::{self, CostClass};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -159,12 +158,11 @@ impl Writer<'_> {
         if !elements.contains(&late) {
             elements.push(late);
         }
-        let shape = Shape::Tuple(elements.iter().map(|&id| self.module.shape(id).clone()).collect());
-        let tuple = self.emit("tied", shape.clone(), Op::Tuple, elements, late);
-        let barrier = self.emit("barrier", shape, Op::OptimizationBarrier, vec![tuple], late);
-        for (index, &source) in sources.iter().enumerate() {
-            let op = Op::GetTupleElement { index: index as u32 };
-            self.tie_source(source, op, vec![barrier]);
+        let mut at = self.at(late);
+        let tuple = at.named("tied").tuple(elements);
+        let barrier = at.named("barrier").insert(Op::OptimizationBarrier, [tuple]);
+        for (index, &source) in (0..).zip(sources) {
+            self.tie_source(source, |at| at.get_tuple_element(barrier, index));
         }
     }
 
@@ -173,74 +171,55 @@ impl Writer<'_> {
         let holds = self.always(late);
         for &source in sources {
             let array = self.module.shape(source).as_array().expect("sources are arrays").clone();
-            let zero = Scalar::integer(array.element_type, 0).literal();
-            let zero =
-                self.emit("zero", Shape::array(array.element_type, []), Op::Constant(zero), vec![], late);
-            let zero = self.spread(zero, &array, late);
-            let holds = self.spread(holds, &array, late);
-            self.tie_source(source, Op::Select, vec![holds, source, zero]);
+            let mut at = self.at(late);
+            let zero = at.named("zero").integer(array.element_type, 0);
+            let zero = spread(&mut at, zero, &array);
+            let holds = spread(&mut at, holds, &array);
+            self.tie_source(source, |at| at.select(holds, source, zero));
         }
     }
 
     /// A predicate that is true, and computed from the first element of an array.
     fn always(&mut self, late: InstructionId) -> InstructionId {
         let array = self.module.shape(late).as_array().expect("a late value is an array").clone();
-        let integer = || Shape::array(ElementType::S32, []);
+        let mut at = self.at(late);
         let mut first = late;
         if !array.dimensions.is_empty() {
             let ones = Dimensions::from_elem(1, array.dimensions.len());
             let one = SliceDimension { start: 0, limit: 1, stride: 1 };
             let op = Op::Slice { dimensions: ones.iter().map(|_| one).collect() };
             let corner = ArrayShape { dimensions: ones, ..array.clone() };
-            first = self.emit("late", Shape::Array(corner), op, vec![first], late);
-            let scalar = Shape::array(array.element_type, []);
-            first = self.emit("late", scalar, Op::Reshape { inferred_dimension: None }, vec![first], late);
+            first = at.named("late").insert_shaped(op, [first], corner);
+            first = at.named("late").reshape(first, []);
         }
         if array.element_type != ElementType::S32 {
-            first = self.emit("late", integer(), Op::Convert, vec![first], late);
+            let shape = Shape::scalar(ElementType::S32);
+            first = at.named("late").insert_shaped(Op::Convert, [first], shape);
         }
-        let [distance, two] = [31, 2].map(|value| {
-            let literal = Scalar::integer(ElementType::S32, value).literal();
-            self.emit("bit", integer(), Op::Constant(literal), vec![], late)
-        });
-        let sign =
-            self.emit("bit", integer(), Op::Binary(BinaryOp::ShiftRightLogical), vec![first, distance], late);
-        let op = Op::Compare { direction: ComparisonDirection::Lt, comparison_type: None };
-        self.emit("holds", Shape::array(ElementType::Pred, []), op, vec![sign, two], late)
+        let [distance, two] = [31, 2].map(|value| at.named("bit").integer(ElementType::S32, value));
+        let sign = at.named("bit").binary(BinaryOp::ShiftRightLogical, first, distance);
+        at.named("holds").compare(ComparisonDirection::Lt, sign, two)
     }
 
-    /// A scalar broadcast to the shape of an array.
-    fn spread(&mut self, scalar: InstructionId, like: &ArrayShape, late: InstructionId) -> InstructionId {
-        if like.dimensions.is_empty() {
-            return scalar;
-        }
-        let element_type = self.module.shape(scalar).as_array().expect("scalars are arrays").element_type;
-        let shape = Shape::Array(ArrayShape { element_type, ..like.clone() });
-        self.emit("spread", shape, Op::Broadcast { dimensions: Dimensions::new() }, vec![scalar], late)
-    }
-
-    /// Appends the tied version of a source.
-    fn tie_source(&mut self, source: InstructionId, op: Op, operands: Vec<InstructionId>) {
-        let (name, shape) =
-            (self.module.instructions[source].name.clone(), self.module.shape(source).clone());
-        let tied = self.emit(&format!("{name}.tied"), shape, op, operands, source);
+    /// Appends the tied version of a source, which `make` makes.
+    fn tie_source(&mut self, source: InstructionId, make: impl FnOnce(&mut Cursor<'_>) -> InstructionId) {
+        let stem = format!("{}.tied", self.module.instructions[source].name);
+        let tied = make(self.at(source).named(&stem));
         self.tied.insert(source, tied);
     }
 
-    /// Appends an instruction, with the metadata of another.
-    fn emit(
-        &mut self,
-        stem: &str,
-        shape: Shape,
-        op: Op,
-        operands: Vec<InstructionId>,
-        like: InstructionId,
-    ) -> InstructionId {
-        let shape = self.module.intern(shape);
-        let mut instruction = Instruction::new(self.names.fresh(stem), shape, op, operands, self.computation);
-        instruction.metadata = self.module.instructions[like].metadata.clone();
-        let id = self.module.instructions.push(instruction);
-        self.order.push(id);
-        id
+    /// For new instructions, with the metadata of another.
+    fn at(&mut self, like: InstructionId) -> Cursor<'_> {
+        Cursor::into_list(self.module, self.names, self.computation, &mut self.order).with_metadata_of(like)
     }
+}
+
+/// A scalar broadcast to the shape of an array.
+fn spread(at: &mut Cursor<'_>, scalar: InstructionId, like: &ArrayShape) -> InstructionId {
+    if like.dimensions.is_empty() {
+        return scalar;
+    }
+    let element_type = at.module().shape(scalar).as_array().expect("scalars are arrays").element_type;
+    let shape = ArrayShape { element_type, ..like.clone() };
+    at.named("spread").insert_shaped(Op::Broadcast { dimensions: Dimensions::new() }, [scalar], shape)
 }

@@ -12,10 +12,9 @@
 use std::sync::Arc;
 
 use memplan_ir::{
-    ArrayShape, BinaryOp, ComparisonDirection, ComputationId, Dimensions, ElementType, Instruction,
-    InstructionId, Literal, Metadata, Module, Names, Op, Shape,
+    ArrayShape, BinaryOp, ComparisonDirection, ComputationId, Cursor, Dimensions, ElementType, Insert,
+    Instruction, InstructionId, Metadata, Module, Names, Op, Shape,
 };
-use memplan_rewriter::Scalar;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::region::{Region, Stage, is_inner_edge};
@@ -68,7 +67,7 @@ impl LoopBuilder<'_> {
     ) -> Vec<(InstructionId, InstructionId)> {
         let note = stage.results.first().and_then(|&id| self.module.instructions[id].metadata.clone());
         let inputs = self.region.inputs(self.module, stage);
-        let zero = self.constant(self.computation, Scalar::integer(ElementType::S32, 0), &note);
+        let zero = self.outside(&note).integer(ElementType::S32, 0);
         let mut init = vec![zero];
         init.extend(inputs.iter().map(|id| stands_for.get(id).copied().unwrap_or(*id)));
         let starts: Vec<InstructionId> = stage.results.iter().map(|&result| self.start_of(result)).collect();
@@ -76,15 +75,15 @@ impl LoopBuilder<'_> {
         for (&result, &start) in stage.results.iter().zip(&starts) {
             let (shape, note) =
                 (self.carried_shape(result), self.module.instructions[result].metadata.clone());
-            init.push(self.broadcast(self.computation, start, shape, &note));
+            init.push(broadcast(self.outside(&note), start, shape));
         }
         let elements: Vec<Shape> = init.iter().map(|&id| self.module.shape(id).clone()).collect();
         let state = Shape::tuple(elements);
         let body = self.body(stage, &inputs, &state, &note);
         let condition = self.condition(&state, &note);
-        let init = self.add(self.computation, Op::Tuple, &init, state.clone(), &note);
-        let id = self.add(self.computation, Op::While, &[init], state, &note);
-        self.module.instructions[id].called.extend([body, condition]);
+        let mut at = self.outside(&note);
+        let init = at.tuple(init);
+        let id = at.while_loop(init, condition, body);
         let blocks = self.region.n.to_string().into();
         self.module.instructions[id].extras_mut().frontend_attributes.insert(ATTRIBUTE.into(), blocks);
         let first = 1 + inputs.len();
@@ -103,30 +102,23 @@ impl LoopBuilder<'_> {
                 if given.element_type == shape.element_type {
                     return start;
                 }
-                let scalar = Shape::scalar(shape.element_type);
-                self.add(self.computation, Op::Convert, &[start], scalar, &note)
+                self.outside(&note).convert(start, shape.element_type)
             }
-            _ => self.constant(self.computation, Scalar::integer(shape.element_type, 0), &note),
+            _ => self.outside(&note).integer(shape.element_type, 0),
         }
     }
 
     /// Scalars that are there when arrays are.
     fn after(
         &mut self,
-        mut scalars: Vec<InstructionId>,
+        scalars: Vec<InstructionId>,
         arrays: &[InstructionId],
         note: &Note,
     ) -> Vec<InstructionId> {
-        let all: Vec<InstructionId> = scalars.iter().chain(arrays).copied().collect();
-        let shape = Shape::Tuple(all.iter().map(|&id| self.module.shape(id).clone()).collect());
-        let tuple = self.add(self.computation, Op::Tuple, &all, shape.clone(), note);
-        let barrier = self.add(self.computation, Op::OptimizationBarrier, &[tuple], shape, note);
-        for (index, scalar) in scalars.iter_mut().enumerate() {
-            let (op, shape) =
-                (Op::GetTupleElement { index: index as u32 }, self.module.shape(*scalar).clone());
-            *scalar = self.add(self.computation, op, &[barrier], shape, note);
-        }
-        scalars
+        let mut at = self.outside(note);
+        let tuple = at.tuple(scalars.iter().chain(arrays).copied());
+        let barrier = at.insert(Op::OptimizationBarrier, [tuple]);
+        (0..scalars.len() as u32).map(|index| at.get_tuple_element(barrier, index)).collect()
     }
 
     /// The shape in which a loop carries a result: sums of narrow floating-point numbers are carried in `f32`, so that
@@ -141,27 +133,23 @@ impl LoopBuilder<'_> {
 
     fn result_of(&mut self, id: InstructionId, index: usize, result: InstructionId) -> InstructionId {
         let note = self.module.instructions[result].metadata.clone();
-        let shape = Shape::Array(self.carried_shape(result));
-        let index = Op::GetTupleElement { index: index as u32 };
-        let carried = self.add(self.computation, index, &[id], shape.clone(), &note);
-        match self.module.shape(result) == &shape {
+        let meant = self.module.shape(result).clone();
+        let mut at = self.outside(&note);
+        let carried = at.get_tuple_element(id, index as u32);
+        match *at.module().shape(carried) == meant {
             true => carried,
-            false => {
-                let meant = self.module.shape(result).clone();
-                self.add(self.computation, Op::Convert, &[carried], meant, &note)
-            }
+            false => at.insert_shaped(Op::Convert, [carried], meant),
         }
     }
 
     fn condition(&mut self, state: &Shape, note: &Note) -> ComputationId {
         let condition = self.module.add_computation(self.names.fresh("row_blocks_condition"));
-        let state = self.parameter(condition, state, note);
-        let s32 = || Shape::scalar(ElementType::S32);
-        let counter = self.add(condition, Op::GetTupleElement { index: 0 }, &[state], s32(), note);
-        let n = self.constant(condition, Scalar::integer(ElementType::S32, self.region.n), note);
-        let compare = Op::Compare { direction: ComparisonDirection::Lt, comparison_type: None };
-        let goes_on = Shape::scalar(ElementType::Pred);
-        let root = self.add(condition, compare, &[counter, n], goes_on, note);
+        let n = self.region.n;
+        let mut at = self.at(condition, note);
+        let state = at.parameter(state.clone());
+        let counter = at.get_tuple_element(state, 0);
+        let n = at.integer(ElementType::S32, n);
+        let root = at.compare(ComparisonDirection::Lt, counter, n);
         self.module.computations[condition].root = root;
         condition
     }
@@ -170,11 +158,12 @@ impl LoopBuilder<'_> {
         let computation = self.module.add_computation(self.names.fresh("row_blocks_body"));
         let thread = self.module.computations[self.computation].execution_thread.clone();
         self.module.computations[computation].execution_thread = thread;
-        let parameter = self.parameter(computation, state, note);
-        let s32 = Shape::scalar(ElementType::S32);
-        let counter =
-            self.add(computation, Op::GetTupleElement { index: 0 }, &[parameter], s32.clone(), note);
-        let zero = self.constant(computation, Scalar::integer(ElementType::S32, 0), note);
+        let mut at = self.at(computation, note);
+        let parameter = at.parameter(state.clone());
+        let counter = at.get_tuple_element(parameter, 0);
+        let zero = at.integer(ElementType::S32, 0);
+        let one = at.integer(ElementType::S32, 1);
+        let mut next = vec![at.binary(BinaryOp::Add, counter, one)];
         let mut body = Body {
             computation,
             state: parameter,
@@ -184,12 +173,8 @@ impl LoopBuilder<'_> {
             operands: FxHashMap::default(),
             copies: FxHashMap::default(),
         };
-        let one = self.constant(computation, Scalar::integer(ElementType::S32, 1), note);
-        let mut next = vec![self.add(computation, Op::Binary(BinaryOp::Add), &[counter, one], s32, note)];
-        for (i, &input) in inputs.iter().enumerate() {
-            let op = Op::GetTupleElement { index: 1 + i as u32 };
-            let shape = self.module.shape(input).clone();
-            let element = self.add(computation, op, &[parameter], shape, note);
+        for (index, &input) in (1..).zip(inputs) {
+            let element = self.at(computation, note).get_tuple_element(parameter, index);
             body.operands.insert((input, None), element);
             next.push(element);
         }
@@ -200,7 +185,7 @@ impl LoopBuilder<'_> {
             let element = self.next_result(&mut body, 1 + inputs.len() + i, result);
             next.push(element);
         }
-        let root = self.add(computation, Op::Tuple, &next, state.clone(), note);
+        let root = self.at(computation, note).tuple(next);
         self.module.computations[computation].root = root;
         computation
     }
@@ -208,36 +193,34 @@ impl LoopBuilder<'_> {
     /// Copies an instruction of the region to compute one block of what it computed.
     fn copy(&mut self, body: &mut Body, id: InstructionId) {
         let treatment = &self.region.treatments[&id];
-        let mut copy = self.module.instructions[id].clone();
-        for (number, operand) in copy.operands.iter_mut().enumerate() {
+        let Instruction { op, metadata: note, mut operands, .. } = self.module.instructions[id].clone();
+        for (number, operand) in operands.iter_mut().enumerate() {
             let inner = body.copies.get(operand).copied();
             *operand = match inner {
                 Some(inner) if is_inner_edge(&self.region.treatments, id, number, *operand) => inner,
-                _ => self.operand(body, *operand, treatment.operands[number], &copy.metadata),
+                _ => self.operand(body, *operand, treatment.operands[number], &note),
             };
         }
         let unit = treatment.rows().map_or(0, |rows| rows.unit);
-        copy.op = on_block(&copy.op, treatment, unit);
+        let op = on_block(&op, treatment, unit);
         let shape = match treatment.outcome {
             Outcome::Rows(rows) => block_of(self.module.shape(id), rows),
-            Outcome::Sum(op) => {
-                if let (Op::Reduce { .. }, Some(neutral)) = (&copy.op, neutral(op)) {
+            Outcome::Sum(sum) => {
+                if let (Op::Reduce { .. }, Some(neutral)) = (&op, neutral(sum)) {
                     // What the sum starts with is there before the first block.
-                    let array = self.module.shape(copy.operands[1]).as_array();
+                    let array = self.module.shape(operands[1]).as_array();
                     let element_type = array.expect("a reduction starts with a scalar").element_type;
-                    let value = Scalar::integer(element_type, neutral);
-                    copy.operands[1] = self.constant(body.computation, value, &copy.metadata);
+                    operands[1] = self.at(body.computation, &note).integer(element_type, neutral);
                 }
-                match &copy.op {
+                match &op {
                     Op::Dot(_) => Shape::Array(self.carried_shape(id)),
                     _ => self.module.shape(id).clone(),
                 }
             }
         };
-        copy.name = self.names.fresh(&copy.name);
-        copy.shape = self.module.intern(shape);
-        copy.parent = body.computation;
-        let new = self.module.add_instruction(copy);
+        let new = self.at(body.computation, &note).copy_of(id, operands);
+        self.module.set_shape(new, shape);
+        self.module.instructions[new].op = op;
         let new = match (self.module.instructions[new].op.clone(), treatment.rows()) {
             (Op::Iota { dimension }, Some(rows)) if dimension == rows.dimension as i64 => {
                 self.count_from_block(body, new, rows.unit)
@@ -253,12 +236,10 @@ impl LoopBuilder<'_> {
         let shape = self.module.shape(iota).as_array().expect("an iota is an array").clone();
         let mut start = self.start(body, unit, &note);
         if shape.element_type != ElementType::S32 {
-            let scalar = Shape::scalar(shape.element_type);
-            start = self.add(body.computation, Op::Convert, &[start], scalar, &note);
+            start = self.at(body.computation, &note).convert(start, shape.element_type);
         }
-        let start = self.broadcast(body.computation, start, shape.clone(), &note);
-        let add = Op::Binary(BinaryOp::Add);
-        self.add(body.computation, add, &[iota, start], Shape::Array(shape), &note)
+        let start = broadcast(self.at(body.computation, &note), start, shape);
+        self.at(body.computation, &note).binary(BinaryOp::Add, iota, start)
     }
 
     /// An operand from outside: whole, or the block of it.
@@ -274,10 +255,8 @@ impl LoopBuilder<'_> {
         }
         let new = match rows {
             None => {
-                let mut copy = self.module.instructions[id].clone();
-                copy.name = self.names.fresh(&copy.name);
-                copy.parent = body.computation;
-                self.module.add_instruction(copy)
+                let operands = self.module.instructions[id].operands.clone();
+                self.at(body.computation, note).copy_of(id, operands)
             }
             Some(rows) => {
                 let whole = body.operands[&(id, None)];
@@ -285,7 +264,11 @@ impl LoopBuilder<'_> {
                 let slice_sizes = block.as_array().expect("blocks are cut from arrays").dimensions.clone();
                 let mut operands = vec![whole];
                 operands.extend(self.starts(body, slice_sizes.len(), rows, note));
-                self.add(body.computation, Op::DynamicSlice { slice_sizes }, &operands, block, note)
+                self.at(body.computation, note).insert_shaped(
+                    Op::DynamicSlice { slice_sizes },
+                    operands,
+                    block,
+                )
             }
         };
         body.operands.insert((id, rows), new);
@@ -296,22 +279,20 @@ impl LoopBuilder<'_> {
     fn next_result(&mut self, body: &mut Body, index: usize, result: InstructionId) -> InstructionId {
         let note = self.module.instructions[result].metadata.clone();
         let carried = self.carried_shape(result);
-        let rank = carried.rank();
-        let shape = Shape::Array(carried);
-        let index = Op::GetTupleElement { index: index as u32 };
-        let before = self.add(body.computation, index, &[body.state], shape.clone(), &note);
+        let before = self.at(body.computation, &note).get_tuple_element(body.state, index as u32);
         let mut block = body.copies[&result];
         match self.region.treatments[&result].outcome {
             Outcome::Rows(rows) => {
-                let mut operands = vec![before, block];
-                operands.extend(self.starts(body, rank, rows, &note));
-                self.add(body.computation, Op::DynamicUpdateSlice, &operands, shape, &note)
+                let starts = self.starts(body, carried.rank(), rows, &note);
+                self.at(body.computation, &note).dynamic_update_slice(before, block, starts)
             }
             Outcome::Sum(op) => {
-                if self.module.shape(block) != &shape {
-                    block = self.add(body.computation, Op::Convert, &[block], shape.clone(), &note);
+                let mut at = self.at(body.computation, &note);
+                let carried = Shape::Array(carried);
+                if *at.module().shape(block) != carried {
+                    block = at.insert_shaped(Op::Convert, [block], carried);
                 }
-                self.add(body.computation, Op::Binary(op), &[before, block], shape, &note)
+                at.binary(op, before, block)
             }
         }
     }
@@ -329,54 +310,29 @@ impl LoopBuilder<'_> {
         if let Some(&known) = body.starts.get(&unit) {
             return known;
         }
-        let elements = self.constant(body.computation, Scalar::integer(ElementType::S32, unit), note);
-        let multiply = Op::Binary(BinaryOp::Multiply);
-        let s32 = Shape::scalar(ElementType::S32);
-        let start = self.add(body.computation, multiply, &[body.counter, elements], s32, note);
+        let mut at = self.at(body.computation, note);
+        let elements = at.integer(ElementType::S32, unit);
+        let start = at.binary(BinaryOp::Multiply, body.counter, elements);
         body.starts.insert(unit, start);
         start
     }
 
-    // Single instructions.
+    // Where instructions go.
 
-    fn parameter(&mut self, computation: ComputationId, state: &Shape, note: &Note) -> InstructionId {
-        let parameter = self.add(computation, Op::Parameter { number: 0 }, &[], state.clone(), note);
-        self.module.computations[computation].parameters.push(parameter);
-        parameter
+    fn at(&mut self, computation: ComputationId, note: &Note) -> Cursor<'_> {
+        Cursor::end(self.module, self.names, computation).with_metadata(note.clone())
     }
 
-    fn constant(&mut self, computation: ComputationId, value: Scalar, note: &Note) -> InstructionId {
-        let literal: Literal = value.literal();
-        self.add(computation, Op::Constant(literal), &[], Shape::scalar(value.element_type), note)
+    fn outside(&mut self, note: &Note) -> Cursor<'_> {
+        self.at(self.computation, note)
     }
+}
 
-    fn broadcast(
-        &mut self,
-        computation: ComputationId,
-        scalar: InstructionId,
-        shape: ArrayShape,
-        note: &Note,
-    ) -> InstructionId {
-        if shape.rank() == 0 {
-            return scalar;
-        }
-        let op = Op::Broadcast { dimensions: Dimensions::new() };
-        self.add(computation, op, &[scalar], Shape::Array(shape), note)
-    }
-
-    fn add(
-        &mut self,
-        computation: ComputationId,
-        op: Op,
-        operands: &[InstructionId],
-        shape: Shape,
-        note: &Note,
-    ) -> InstructionId {
-        let name = self.names.fresh(op.opcode().into());
-        let shape = self.module.intern(shape);
-        let mut instruction = Instruction::new(name, shape, op, operands.iter().copied(), computation);
-        instruction.metadata.clone_from(note);
-        self.module.add_instruction(instruction)
+/// An array whose elements are all a scalar.
+fn broadcast(mut at: Cursor<'_>, scalar: InstructionId, shape: ArrayShape) -> InstructionId {
+    match shape.rank() {
+        0 => scalar,
+        _ => at.insert_shaped(Op::Broadcast { dimensions: Dimensions::new() }, [scalar], shape),
     }
 }
 

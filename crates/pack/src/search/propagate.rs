@@ -1,7 +1,10 @@
 //! What follows from a decision, up to the fixed point: each section is a machine, its blocks are tasks.
 
+use alloc::vec::Vec;
+
 use super::skyline::Undo;
 use super::{Search, WAITING};
+use crate::float::sqrt;
 
 impl Search<'_> {
     /// Draws conclusions until there are no more; false where they contradict each other.
@@ -22,7 +25,7 @@ impl Search<'_> {
     fn blame(&mut self, section: u32) {
         let weight = &mut self.weight[section as usize];
         *weight += 1.0;
-        self.per_weight[section as usize] = 1.0 / weight.sqrt();
+        self.per_weight[section as usize] = 1.0 / sqrt(*weight);
     }
 
     /// The rules of one section.
@@ -32,7 +35,7 @@ impl Search<'_> {
             return self.floor[s] <= self.scaled.capacity;
         }
         // Waiting blocks by least offset, where the floor counts.
-        let mut tasks = std::mem::take(&mut self.tasks);
+        let mut tasks = core::mem::take(&mut self.tasks);
         let verdict = self.conclude_tasks(section, &mut tasks);
         tasks.clear();
         self.tasks = tasks;

@@ -54,7 +54,7 @@ impl Search<'_> {
     }
 
     pub(super) fn touch(&mut self, section: u32) {
-        if !std::mem::replace(&mut self.is_dirty[section as usize], true) {
+        if !core::mem::replace(&mut self.is_dirty[section as usize], true) {
             self.dirty.push_back(section);
         }
     }

@@ -1,8 +1,8 @@
 //! Editing: new instructions wait at an old one, and are put into the schedule together at the end.
 
 use memplan_ir::{
-    ArrayShape, ElementType, EntitySet, Instruction, InstructionId, Layout, Module, Names, Op, Shape,
-    ShapeId, ShapeIndex, Use,
+    ArrayShape, Cursor, ElementType, EntitySet, Insert, InstructionId, Layout, Module, Names, Op, Shape,
+    ShapeIndex, Use,
 };
 use memplan_memory::FastMemory;
 use rustc_hash::FxHashMap;
@@ -43,8 +43,7 @@ impl<'m> Edits<'m> {
         index.0.iter().fold(id, |tuple, &index| {
             let part =
                 self.module.shape(tuple).subshape(&[index].into()).expect("positions are parts").clone();
-            let shape = self.module.intern(part);
-            self.push("get-tuple-element", shape, Op::GetTupleElement { index }, tuple, at)
+            self.push("get-tuple-element", part, Op::GetTupleElement { index }, tuple, at)
         })
     }
 
@@ -61,15 +60,13 @@ impl<'m> Edits<'m> {
         };
         let [to, from] = [to, from].map(|space| Shape::Array(in_space(&array, space)));
         let flag = flag(ElementType::U32, self.fast);
-        let shape = self.module.intern(Shape::tuple([to, from, flag]));
-        self.push("copy-start", shape, op, source, at)
+        self.push("copy-start", Shape::tuple([to, from, flag]), op, source, at)
     }
 
     /// Ends a copy: what arrived.
     pub(super) fn done(&mut self, start: InstructionId, at: At) -> InstructionId {
         let to = self.module.shape(start).as_tuple().expect("a transfer has two ends and a flag")[0].clone();
-        let shape = self.module.intern(to);
-        self.push("copy-done", shape, Op::CopyDone, start, at)
+        self.push("copy-done", to, Op::CopyDone, start, at)
     }
 
     /// Replaces an operand by another instruction's result, in the shape that the operand had.
@@ -84,8 +81,7 @@ impl<'m> Edits<'m> {
         let new = if wanted == given {
             by
         } else {
-            let shape = self.module.intern(wanted.into());
-            self.push("bitcast", shape, Op::Bitcast, by, (it.user, Slot::Fetched))
+            self.push("bitcast", wanted.into(), Op::Bitcast, by, (it.user, Slot::Fetched))
         };
         self.module.instructions[it.user].operands[it.operand as usize] = new;
     }
@@ -94,21 +90,18 @@ impl<'m> Edits<'m> {
     pub(super) fn push(
         &mut self,
         name: &str,
-        shape: ShapeId,
+        shape: Shape,
         op: Op,
         operand: InstructionId,
         at: At,
     ) -> InstructionId {
-        let name = self.names.fresh(&format!("{name}.fast"));
-        let parent = self.module.instructions[operand].parent;
-        self.push_instruction(Instruction::new(name, shape, op, [operand], parent), at)
+        self.cursor(at).named(&format!("{name}.fast")).insert_shaped(op, [operand], shape)
     }
 
-    /// Adds an instruction at a place.
-    pub(super) fn push_instruction(&mut self, instruction: Instruction, at: At) -> InstructionId {
-        let id = self.module.instructions.push(instruction);
-        self.slots.entry(at).or_default().push(id);
-        id
+    /// Where instructions are added at a place.
+    pub(super) fn cursor(&mut self, at: At) -> Cursor<'_> {
+        let computation = self.module.instructions[at.0].parent;
+        Cursor::into_list(self.module, &mut self.names, computation, self.slots.entry(at).or_default())
     }
 
     /// Puts the new instructions into the schedule.

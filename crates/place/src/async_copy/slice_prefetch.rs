@@ -2,8 +2,8 @@
 
 use memplan_analysis::{Iteration, ScalarOrigin, ScalarScope, SlicedOperand, TupleLoop};
 use memplan_ir::{
-    ArrayShape, Async, ComputationId, ElementType, Instruction, InstructionId, Module, Names, Op, Operands,
-    Position, Shape, ShapeId, Use, Users,
+    ArrayShape, Async, ComputationId, Cursor, ElementType, Insert, InstructionId, Module, Names, Op,
+    Operands, Position, Shape, ShapeId, Use, Users,
 };
 use memplan_memory::{SlicePrefetch, SliceTiming};
 use rustc_hash::FxHashMap;
@@ -103,10 +103,10 @@ impl<'i, 'a> SlicePrefetcher<'i, 'a> {
         let next = self.copy(slice, sliced, scope, Iteration::Next, next_before, around.root);
         let edits = &mut self.inserter.edits;
         let element = add_to_state(edits.module, &around, first, next);
-        let shape = edits.module.instructions[next].shape;
+        let shape = edits.module.shape(next).clone();
         let at = (kernel, Slot::Fetched);
         let op = Op::GetTupleElement { index: element };
-        let carried = edits.push("get-tuple-element", shape, op, around.states[0], at);
+        let carried = edits.push("get-tuple-element", shape.clone(), op, around.states[0], at);
         if !double_buffered {
             return carried;
         }
@@ -142,7 +142,7 @@ impl<'i, 'a> SlicePrefetcher<'i, 'a> {
         self.inserter.place(Position { instruction: start, index: [1].into() });
         let edits = &mut self.inserter.edits;
         let called = edits.module.instructions[start].called.clone();
-        let shape = edits.module.intern(in_space(&sliced.array, edits.fast.space.0).into());
+        let shape = Shape::Array(in_space(&sliced.array, edits.fast.space.0));
         let done = Op::AsyncDone(Box::default());
         let done = edits.push("slice-done", shape, done, start, (user, Slot::Fetched));
         edits.module.instructions[done].called = called;
@@ -171,15 +171,8 @@ impl<'i, 'a> SlicePrefetcher<'i, 'a> {
         let operands: Operands =
             operands.into_iter().map(|operand| self.scalar(scope, operand, iteration, at)).collect();
         let edits = &mut self.inserter.edits;
-        let original = &edits.module.instructions[id];
-        let made = Instruction {
-            name: edits.names.fresh(&format!("{}.fast", original.name)),
-            operands,
-            parent: edits.module.instructions[at.0].parent,
-            control_predecessors: Vec::new(),
-            ..original.clone()
-        };
-        let made = edits.push_instruction(made, at);
+        let stem = format!("{}.fast", edits.module.instructions[id].name);
+        let made = edits.cursor(at).named(&stem).copy_of(id, operands);
         self.scalars.insert(key, made);
         made
     }
@@ -187,8 +180,8 @@ impl<'i, 'a> SlicePrefetcher<'i, 'a> {
 
 /// An array in the shape in which an operand shows it.
 fn seen_as(edits: &mut Edits<'_>, source: InstructionId, shown: InstructionId, at: At) -> InstructionId {
-    let shape = edits.module.instructions[shown].shape;
-    if edits.module.instructions[source].shape == shape {
+    let shape = edits.module.shape(shown).clone();
+    if *edits.module.shape(source) == shape {
         return source;
     }
     edits.push("bitcast", shape, Op::Bitcast, source, at)
@@ -205,26 +198,22 @@ fn start_slice(
     let fast = edits.fast;
     let module = &mut *edits.module;
     let result = Shape::Array(in_space(array, fast.space.0));
+    let sources: Vec<Shape> = operands.iter().map(|&operand| module.shape(operand).clone()).collect();
     let wrapped = module.add_computation("async_wrapped");
-    let parameter = |(number, &operand): (usize, &InstructionId)| {
-        let op = Op::Parameter { number: number as u32 };
-        let name = if number == 0 { "async_param".into() } else { format!("async_param.{number}") };
-        module.add_instruction(Instruction::new(name, module.instructions[operand].shape, op, [], wrapped))
-    };
-    let parameters: Vec<InstructionId> = operands.iter().enumerate().map(parameter).collect();
-    let shape = module.intern(result.clone());
+    let mut inside = Cursor::end(module, &mut edits.names, wrapped);
+    let parameters: Operands = (sources.iter().enumerate())
+        .map(|(number, shape)| {
+            let name = if number == 0 { "async_param".into() } else { format!("async_param.{number}") };
+            inside.named_exactly(name).parameter(shape.clone())
+        })
+        .collect();
     let name: &'static str = op.opcode().into();
-    let inner = Instruction::new(name, shape, op, parameters.iter().copied(), wrapped);
-    module.computations[wrapped].root = module.add_instruction(inner);
-    module.computations[wrapped].parameters = parameters;
-    let sources = operands.iter().map(|&operand| module.shape(operand).clone()).collect();
-    let flag = flag(ElementType::S32, fast);
-    let shape = module.intern(Shape::tuple([Shape::Tuple(sources), result, flag]));
-    let parent = module.instructions[at.0].parent;
-    let name = edits.names.fresh("slice-start.fast");
-    let mut start = Instruction::new(name, shape, Op::AsyncStart(Box::<Async>::default()), operands, parent);
-    start.called = smallvec![wrapped];
-    let start = edits.push_instruction(start, at);
+    let root = inside.named_exactly(name).insert_shaped(op, parameters, result.clone());
+    module.computations[wrapped].root = root;
+    let shape = Shape::tuple([Shape::tuple(sources), result, flag(ElementType::S32, fast)]);
+    let start = Op::AsyncStart(Box::<Async>::default());
+    let mut outside = edits.cursor(at);
+    let start = outside.named("slice-start.fast").insert_instruction(start, operands, [wrapped], Some(shape));
     edits.slice_starts.insert(start);
     start
 }

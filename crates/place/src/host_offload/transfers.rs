@@ -2,8 +2,8 @@
 
 use memplan_analysis::{CallGraph, Dataflow, InPlace, ValueId};
 use memplan_ir::{
-    ArrayShape, ComputationId, ElementType, EntitySet, InstructionId, Layout, Module, Names, Op, Shape,
-    ShapeIndex, Users,
+    ArrayShape, ComputationId, Cursor, ElementType, EntitySet, Insert, InstructionId, Layout, Module, Names,
+    Op, Shape, ShapeIndex, Users,
 };
 
 use super::{HOST, Placement, is_on_host, placement, spread::updates_fed_by};
@@ -207,18 +207,14 @@ fn transfer(
 ) -> InstructionId {
     let original = module.instructions[source].clone();
     let there = in_space(array, if to_host { HOST } else { 0 });
-    let mut emit = |module: &mut Module, shape: Shape, op: Op, operand: InstructionId| {
-        let shape = module.intern(shape);
-        module.add_beside(source, names.fresh(op.opcode().into()), shape, op, [operand])
-    };
+    let mut at = Cursor::beside(module, names, source);
     if matches!(original.op, Op::Broadcast { .. }) {
-        return emit(module, Shape::Array(there), original.op, original.operands[0]);
+        return at.insert_shaped(original.op, [original.operands[0]], there);
     }
     let flag = Shape::array(ElementType::U32, []);
-    let ends = vec![Shape::Array(there.clone()), Shape::Array(array.clone()), flag];
-    let start = Op::CopyStart { cross_program_prefetch_index: None };
-    let start = emit(module, Shape::tuple(ends), start, source);
-    emit(module, Shape::Array(there), Op::CopyDone, start)
+    let ends = Shape::tuple([there.into(), array.clone().into(), flag]);
+    let start = at.insert_shaped(Op::CopyStart { cross_program_prefetch_index: None }, [source], ends);
+    at.insert(Op::CopyDone, [start])
 }
 
 fn in_space(array: &ArrayShape, space: i64) -> ArrayShape {

@@ -9,7 +9,7 @@
 //! Dimensions along which pieces are put become outermost; where they are already, nothing changes. A parameter with another
 //! layout is copied at the beginning, a result at the end.
 
-use memplan_ir::{ArrayShape, Dimensions, InstructionId, Layout, Module, Names, Op, Users};
+use memplan_ir::{ArrayShape, Cursor, Dimensions, Insert, InstructionId, Layout, Module, Names, Op, Users};
 use memplan_rewriter::cost;
 use rustc_hash::FxHashMap;
 
@@ -112,8 +112,7 @@ pub(super) fn copy_parameters(module: &mut Module, parameters: &[InstructionId],
     module.edit_in_order(entry, |module, id| {
         module.list(id);
         if parameters.contains(&id) {
-            let shape = module.instructions[id].shape;
-            copies.insert(id, module.add_beside(id, names.fresh("copy"), shape, Op::Copy, [id]));
+            copies.insert(id, Cursor::beside(module, names, id).insert(Op::Copy, [id]));
         }
     });
     for &parameter in parameters {

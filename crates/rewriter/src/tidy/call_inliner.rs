@@ -75,7 +75,6 @@ pub fn inline(
         Op::Fusion(_) => Default::default(),
         _ => metadata.map(|metadata| metadata.op_name.clone()).unwrap_or_default(),
     };
-    let parent = r.get(site).parent;
     r.unpin(site);
     let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
     for id in r.live_instructions_of(callee) {
@@ -83,23 +82,19 @@ pub fn inline(
             copies.insert(id, arguments[number as usize]);
             continue;
         }
-        let mut copy = r.get(id).clone();
-        copy.parent = parent;
-        copy.name = r.fresh_name(base_name(&copy.name));
-        copy.metadata = match copy.metadata {
-            Some(metadata) => {
-                Some(with_lines(r.get(site).metadata.as_deref(), with_prefix(&prefix, metadata)))
+        let stem: Box<str> = base_name(&r.get(id).name).into();
+        let name = r.fresh_name(&stem);
+        let of_site = r.get(site).metadata.clone();
+        let new = r.copy(id, |copy| {
+            copy.name = name;
+            copy.metadata = match copy.metadata.take() {
+                Some(metadata) => Some(with_lines(of_site.as_deref(), with_prefix(&prefix, metadata))),
+                None => of_site,
+            };
+            for operand in copy.operands.iter_mut().chain(&mut copy.control_predecessors) {
+                *operand = copies[operand];
             }
-            None => r.get(site).metadata.clone(),
-        };
-        for operand in copy.operands.iter_mut().chain(&mut copy.control_predecessors) {
-            *operand = copies[operand];
-        }
-        let has_control = !copy.control_predecessors.is_empty();
-        let new = r.insert(copy);
-        if has_control {
-            r.pin_with_control_predecessors(new);
-        }
+        });
         copies.insert(id, new);
     }
     copies[&r.root_of(callee)]

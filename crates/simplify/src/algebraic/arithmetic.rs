@@ -1,7 +1,7 @@
 //! Identities of arithmetic: neutral and absorbing elements, inverses, small powers.
 
-use memplan_ir::{BinaryOp, InstructionId, Op, UnaryOp};
-use memplan_rewriter::{Rewriter, Scalar};
+use memplan_ir::{BinaryOp, InstructionId, Op, Scalar, UnaryOp};
+use memplan_rewriter::Rewriter;
 
 /// Unary operations that undo each other, or that do nothing to this type.
 pub(super) fn unary(r: &mut Rewriter<'_>, id: InstructionId, op: UnaryOp) -> Option<InstructionId> {

@@ -1,8 +1,8 @@
 //! Dots: transposes folded into dimension numbers, and products that sum over nothing.
 
 use memplan_ir::indexing::{Source, operands_read};
-use memplan_ir::{BinaryOp, Dimensions, Dot, DotOperand, ElementType, InstructionId, Op, Shape};
-use memplan_rewriter::{Rewriter, Scalar};
+use memplan_ir::{BinaryOp, Dimensions, Dot, DotOperand, ElementType, InstructionId, Op, Scalar, Shape};
+use memplan_rewriter::Rewriter;
 
 use super::factors::is_increasing;
 

@@ -1,10 +1,10 @@
 //! Slices, updates, gathers and scatters at indices that are known, or that do not matter.
 
 use memplan_ir::{
-    Dimensions, ElementType, GatherDimensions, InstructionId, Literal, Op, PaddingDimension, Shape,
+    Dimensions, ElementType, GatherDimensions, InstructionId, Literal, Op, PaddingDimension, Scalar, Shape,
     SliceDimension,
 };
-use memplan_rewriter::{Rewriter, Scalar};
+use memplan_rewriter::Rewriter;
 use smallvec::SmallVec;
 
 /// A dynamic slice of everything, at a known place, of a place that was just written, or of another dynamic slice.

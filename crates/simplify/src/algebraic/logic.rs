@@ -1,7 +1,9 @@
 //! Comparisons, selections and clamps whose outcome is known.
 
-use memplan_ir::{BinaryOp, ComparisonDirection, ComparisonType, ElementType, InstructionId, Op, UnaryOp};
-use memplan_rewriter::{Rewriter, Scalar};
+use memplan_ir::{
+    BinaryOp, ComparisonDirection, ComparisonType, ElementType, InstructionId, Op, Scalar, UnaryOp,
+};
+use memplan_rewriter::Rewriter;
 
 /// A comparison that has the same outcome for every element.
 pub(super) fn compare(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {

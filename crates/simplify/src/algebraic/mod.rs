@@ -33,8 +33,8 @@ mod movement;
 mod reduction;
 mod slicing;
 
-use memplan_ir::{InstructionId, Module, Op};
-use memplan_rewriter::{Context, PassError, PassFn, Rewriter, Scalar};
+use memplan_ir::{InstructionId, Module, Op, Scalar};
+use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
 
 /// Replaces instructions by simpler ones.
 pub const ALGEBRAIC_SIMPLIFIER: PassFn = PassFn {

@@ -3,8 +3,8 @@
 //! In what these rules leave, a broadcast has no operand dimension of extent one, nothing is moved twice in a row,
 //! and what only renames dimensions is a reshape.
 
-use memplan_ir::{ArrayLiteral, Dimensions, InstructionId, Literal, Op, Shape};
-use memplan_rewriter::{Rewriter, Scalar};
+use memplan_ir::{ArrayLiteral, Dimensions, InstructionId, Literal, Op, Scalar, Shape};
+use memplan_rewriter::Rewriter;
 
 use super::factors::{extended, groups, inverse, is_increasing, same_but_for_ones, without_ones};
 

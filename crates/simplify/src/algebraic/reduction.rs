@@ -1,10 +1,10 @@
 //! Reductions of what is moved, repeated or reduced already.
 
 use memplan_ir::{
-    BinaryOp, ComputationId, Dimensions, InstructionId, Op, PaddingDimension, Shape, SliceDimension, Window,
-    WindowDimension,
+    BinaryOp, ComputationId, Dimensions, InstructionId, Op, PaddingDimension, Scalar, Shape, SliceDimension,
+    Window, WindowDimension,
 };
-use memplan_rewriter::{Rewriter, Scalar};
+use memplan_rewriter::Rewriter;
 
 use super::factors::{groups, is_increasing};
 

@@ -2,7 +2,7 @@
 //! data says so.
 
 use memplan_ir::ElementType::{F32, S32};
-use memplan_ir::{ArrayShape, BuildError, Collective, InstructionId, Op, ReplicaGroups, Shape};
+use memplan_ir::{ArrayShape, BuildError, Collective, Insert, InstructionId, Op, ReplicaGroups, Shape};
 
 use super::{Body, shape};
 
@@ -23,10 +23,10 @@ impl Body<'_, '_> {
             3 => self.reduce_scatter(x),
             4 => {
                 let collective = Collective { use_global_device_ids: false, ..along_first(everybody(3)) };
-                self.computation.op(Op::AllToAll(Box::new(collective)), [x])
+                self.computation.insert(Op::AllToAll(Box::new(collective)), [x])
             }
-            5 => self.computation.op(Op::CollectivePermute(Box::new(permutation(true))), [x]),
-            _ => self.computation.op(Op::CollectivePermute(Box::new(permutation(false))), [x]),
+            5 => self.computation.insert(Op::CollectivePermute(Box::new(permutation(true))), [x]),
+            _ => self.computation.insert(Op::CollectivePermute(Box::new(permutation(false))), [x]),
         }
         .map(Some)
     }
@@ -40,17 +40,18 @@ impl Body<'_, '_> {
 
     fn all_reduce(&mut self, x: InstructionId) -> Result<InstructionId, BuildError> {
         let sum = self.sum(x);
-        let all = self.computation.op_calling(Op::AllReduce(Box::new(everybody(1))), [x], [sum])?;
+        let all = self.computation.insert_calling(Op::AllReduce(Box::new(everybody(1))), [x], [sum])?;
         self.moderate(all)
     }
 
     fn all_reduce_later(&mut self, x: InstructionId) -> Result<InstructionId, BuildError> {
         let sum = self.sum(x);
-        let start = self.computation.op_calling(Op::AllReduceStart(Box::new(everybody(1))), [x], [sum])?;
+        let start =
+            self.computation.insert_calling(Op::AllReduceStart(Box::new(everybody(1))), [x], [sum])?;
         for _ in 0..self.random.below(3) {
             self.step()?;
         }
-        let done = self.computation.op(Op::AllReduceDone(Box::default()), [start])?;
+        let done = self.computation.insert(Op::AllReduceDone(Box::default()), [start])?;
         self.moderate(done)
     }
 
@@ -58,7 +59,7 @@ impl Body<'_, '_> {
         let (element_type, mut extents) = self.kind(x);
         extents[0] *= PARTITIONS as i64;
         let result: Shape = shape(&(element_type, extents));
-        self.computation.op_shaped(Op::AllGather(Box::new(along_first(everybody(2)))), [x], [], result)
+        self.computation.insert_shaped(Op::AllGather(Box::new(along_first(everybody(2)))), [x], result)
     }
 
     fn reduce_scatter(&mut self, x: InstructionId) -> Result<InstructionId, BuildError> {
@@ -67,7 +68,7 @@ impl Body<'_, '_> {
         extents[0] /= PARTITIONS as i64;
         let result: Shape = shape(&(element_type, extents));
         let op = Op::ReduceScatter(Box::new(along_first(everybody(4))));
-        let sum = self.computation.op_shaped(op, [x], [sum], result)?;
+        let sum = self.computation.insert_instruction(op, [x], [sum], Some(result))?;
         self.moderate(sum)
     }
 

@@ -2,7 +2,7 @@
 
 use memplan_ir::ElementType::{Pred, S32};
 use memplan_ir::{
-    BinaryOp, BuildError, ComparisonDirection, ComputationId, FusionKind, InstructionId, Literal,
+    BinaryOp, BuildError, ComparisonDirection, ComputationId, FusionKind, Insert, InstructionId, Literal,
     ModuleBuilder, Shape,
 };
 

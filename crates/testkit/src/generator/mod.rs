@@ -21,8 +21,8 @@ pub use rare::{OVERWRITES, overwrite};
 
 use memplan_ir::ElementType::{F32, Pred, S32};
 use memplan_ir::{
-    ArrayShape, BuildError, ComputationBuilder, ComputationId, ElementType, InstructionId, Literal, Module,
-    ModuleBuilder, Shape,
+    ArrayShape, BuildError, ComputationBuilder, ComputationId, ElementType, Insert, InstructionId, Literal,
+    Module, ModuleBuilder, Shape,
 };
 
 use crate::Random;

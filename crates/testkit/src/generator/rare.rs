@@ -3,8 +3,8 @@
 
 use memplan_ir::ElementType::S32;
 use memplan_ir::{
-    ArrayShape, BinaryOp, BuildError, ComparisonDirection, ComputationId, CustomCall, InstructionId, Literal,
-    ModuleBuilder, Op, OutputOperandAlias, Shape, ShapeIndex, UnaryOp,
+    ArrayShape, BinaryOp, BuildError, ComparisonDirection, ComputationId, CustomCall, Insert, InstructionId,
+    Literal, ModuleBuilder, Op, OutputOperandAlias, Shape, ShapeIndex, UnaryOp,
 };
 
 use crate::Random;
@@ -92,7 +92,7 @@ impl Body<'_, '_> {
             output_operand_aliasing: vec![alias],
             ..CustomCall::default()
         };
-        self.computation.op_shaped(Op::CustomCall(Box::new(call)), [operand], [], result)
+        self.computation.insert_shaped(Op::CustomCall(Box::new(call)), [operand], result)
     }
 
     fn pin(&mut self, x: InstructionId) -> Result<InstructionId, BuildError> {
@@ -105,7 +105,7 @@ impl Body<'_, '_> {
     }
 
     fn cut(&mut self, x: InstructionId, size: InstructionId) -> Result<InstructionId, BuildError> {
-        self.computation.op(Op::SetDimensionSize { dimension: 0 }, [x, size])
+        self.computation.insert(Op::SetDimensionSize { dimension: 0 }, [x, size])
     }
 
     /// A step, which hands on the reference as it is, overwritten, or another one.
@@ -150,7 +150,7 @@ impl Body<'_, '_> {
             0 => dynamic,
             // No larger than it is, since nobody has said what is beyond its extent.
             1 => {
-                let extent = self.computation.op(Op::GetDimensionSize { dimension: 0 }, [dynamic])?;
+                let extent = self.computation.insert(Op::GetDimensionSize { dimension: 0 }, [dynamic])?;
                 let size = self.computation.binary(BinaryOp::Minimum, extent, next_count)?;
                 self.cut(dynamic, size)?
             }

@@ -11,8 +11,8 @@
 
 use memplan_ir::ElementType::{F32, S32};
 use memplan_ir::{
-    BinaryOp, BuildError, ComparisonDirection, ComputationId, InstructionId, Literal, ModuleBuilder, Shape,
-    UnaryOp,
+    BinaryOp, BuildError, ComparisonDirection, ComputationId, Insert, InstructionId, Literal, ModuleBuilder,
+    Shape, UnaryOp,
 };
 
 use crate::Random;

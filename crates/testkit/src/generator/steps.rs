@@ -2,7 +2,7 @@
 
 use memplan_ir::ElementType::{F32, Pred, S32};
 use memplan_ir::{
-    Async, BinaryOp, BuildError, ComparisonDirection, DotDimensions, InstructionId, Literal, Op,
+    Async, BinaryOp, BuildError, ComparisonDirection, DotDimensions, Insert, InstructionId, Literal, Op,
     OutputOperandAlias, PaddingDimension, ScatterDimensions, ShapeIndex, SliceDimension, UnaryOp,
 };
 
@@ -119,7 +119,7 @@ impl Body<'_, '_> {
         let (rank, extents) = (array.rank() as i64, array.dimensions.to_vec());
         match self.random.below(3) {
             0 => self.computation.reshape(x, [extents.iter().product::<i64>()]),
-            1 => self.computation.op(Op::Reverse { dimensions: [0].into_iter().collect() }, [x]),
+            1 => self.computation.insert(Op::Reverse { dimensions: [0].into_iter().collect() }, [x]),
             _ => self.computation.transpose(x, (0..rank).rev()),
         }
         .map(Some)
@@ -198,7 +198,7 @@ impl Body<'_, '_> {
     fn sort(&mut self) -> Result<Option<InstructionId>, BuildError> {
         let Some(x) = self.any_where(|x| x.rank() == 1 && x.element_type == S32) else { return Ok(None) };
         let op = Op::Sort { dimension: 0, is_stable: true };
-        self.computation.op_calling(op, [x], [self.combiners.less_s32]).map(Some)
+        self.computation.insert_calling(op, [x], [self.combiners.less_s32]).map(Some)
     }
 
     /// Adds rows to an array at computed places.
@@ -216,21 +216,21 @@ impl Body<'_, '_> {
             ..ScatterDimensions::default()
         };
         let op = Op::Scatter(Box::new(dimensions));
-        self.computation.op_calling(op, [x, indices, updates], [self.combiners.sum_f32]).map(Some)
+        self.computation.insert_calling(op, [x, indices, updates], [self.combiners.sum_f32]).map(Some)
     }
 
     /// A copy, at once or started here and done a few steps later.
     fn copy(&mut self) -> Result<Option<InstructionId>, BuildError> {
         let x = self.any();
         if !self.asynchronous || self.random.one_in(2) {
-            return self.computation.op(Op::Copy, [x]).map(Some);
+            return self.computation.insert(Op::Copy, [x]).map(Some);
         }
-        let start = self.computation.op(Op::CopyStart { cross_program_prefetch_index: None }, [x])?;
+        let start = self.computation.insert(Op::CopyStart { cross_program_prefetch_index: None }, [x])?;
         for _ in 0..self.random.below(3) {
             let added = self.binary()?;
             self.pool.extend(added);
         }
-        self.computation.op(Op::CopyDone, [start]).map(Some)
+        self.computation.insert(Op::CopyDone, [start]).map(Some)
     }
 
     /// A call that is started here and done a few steps later. It may be one that overwrites its first operand.
@@ -249,11 +249,11 @@ impl Body<'_, '_> {
                 operand_index,
             });
         }
-        let start = self.computation.op_calling(Op::AsyncStart(start), arguments, [callee])?;
+        let start = self.computation.insert_calling(Op::AsyncStart(start), arguments, [callee])?;
         for _ in 0..self.random.below(3) {
             let added = self.binary()?;
             self.pool.extend(added);
         }
-        self.computation.op_calling(Op::AsyncDone(Box::<Async>::default()), [start], [callee])
+        self.computation.insert_calling(Op::AsyncDone(Box::<Async>::default()), [start], [callee])
     }
 }

@@ -3,7 +3,7 @@
 
 use memplan_ir::ElementType::{F32, S32};
 use memplan_ir::{
-    BinaryOp, BuildError, Fusion, FusionKind, InstructionId, Literal, ModuleBuilder, Op, Shape,
+    BinaryOp, BuildError, Fusion, FusionKind, Insert, InstructionId, Literal, ModuleBuilder, Op, Shape,
     SliceDimension, UnaryOp,
 };
 
@@ -68,7 +68,7 @@ impl Body<'_, '_> {
         kind: FusionKind,
     ) -> Result<InstructionId, BuildError> {
         let op = Op::Fusion(Box::new(Fusion { kind, output_operand_aliasing: Vec::new() }));
-        self.computation.op_calling(op, arguments, [computation])
+        self.computation.insert_calling(op, arguments, [computation])
     }
 
     pub(super) fn unusual(&mut self) -> Result<Option<InstructionId>, BuildError> {
@@ -95,7 +95,7 @@ impl Body<'_, '_> {
                 self.computation.tuple([a, b])?
             }
         };
-        let copy = self.computation.op(Op::Copy, [tuple])?;
+        let copy = self.computation.insert(Op::Copy, [tuple])?;
         self.tuples.push(copy);
         self.take(copy)
     }
@@ -106,13 +106,13 @@ impl Body<'_, '_> {
         let extent = self.array(x).dimensions[0];
         let rank = self.array(x).rank() as i64;
         let limit = self.computation.constant(Literal::s32(1 + self.random.below(extent as usize) as i32));
-        let mut bounded = self.computation.op(Op::SetDimensionSize { dimension: 0 }, [x, limit])?;
+        let mut bounded = self.computation.insert(Op::SetDimensionSize { dimension: 0 }, [x, limit])?;
         if self.random.one_in(2) {
             bounded = self.computation.unary(UnaryOp::Negate, bounded)?;
         }
         if self.random.one_in(3) {
             let other = self.computation.constant(Literal::s32(1));
-            bounded = self.computation.op(Op::SetDimensionSize { dimension: 0 }, [bounded, other])?;
+            bounded = self.computation.insert(Op::SetDimensionSize { dimension: 0 }, [bounded, other])?;
         }
         let zero = self.computation.constant(Literal::s32(0));
         self.computation.reduce(bounded, zero, 0..rank, self.combiners.sum_s32).map(Some)

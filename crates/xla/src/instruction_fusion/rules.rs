@@ -1,7 +1,6 @@
 //! Whether one instruction may be computed in the kernel of another.
 
-use memplan_ir::{ElementType, InstructionId, Module, Op, Opcode};
-use memplan_rewriter::Scalar;
+use memplan_ir::{ElementType, InstructionId, Module, Op, Opcode, Scalar};
 use memplan_rewriter::cost::{self, CostClass, Hero};
 
 use super::{Fuser, Kernel};

@@ -16,7 +16,7 @@
 
 use std::collections::BTreeSet;
 
-use memplan_ir::{InstructionId, Op};
+use memplan_ir::InstructionId;
 use memplan_memory::Bytes;
 use memplan_rewriter::cost::{self, CostClass, Hero};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -126,7 +126,7 @@ impl Grouper<'_> {
     /// Whether something is in memory when a kernel computes `stored`, so that reading it then keeps it no longer.
     fn is_there_for(&self, id: InstructionId, stored: InstructionId) -> bool {
         id == stored
-            || matches!(self.module.instructions[id].op, Op::Parameter { .. } | Op::Constant(_))
+            || self.module.instructions[id].op.is_input()
             || self.positions[id] < self.positions[stored]
     }
 

@@ -8,18 +8,18 @@ use memplan_ir::{ArrayShape, Dimensions, RareLayout, Tile};
 /// What decides at which byte an element lies, beside the extents: arrays of equal extents that lie in equal ways have
 /// every element at the same byte.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct WayToLie {
+pub(crate) struct EffectiveLayout {
     bits: i64,
     order: Dimensions,
     tiles: Vec<Tile>,
     rare: Option<Box<RareLayout>>,
 }
 
-impl WayToLie {
-    pub(crate) fn of(array: &ArrayShape) -> WayToLie {
+impl EffectiveLayout {
+    pub(crate) fn of(array: &ArrayShape) -> EffectiveLayout {
         let tiles = tiles(array).to_vec();
         let rare = array.layout.as_ref().and_then(|layout| layout.rare.clone());
-        WayToLie { bits: bits(array), order: order(array), tiles, rare }
+        EffectiveLayout { bits: bits(array), order: order(array), tiles, rare }
     }
 }
 

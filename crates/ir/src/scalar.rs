@@ -1,6 +1,6 @@
 //! Single elements of any type: the constants that rewrites compare with and create.
 
-use memplan_ir::{ArrayLiteral, ElementType, Literal, LiteralData};
+use crate::{ArrayLiteral, ElementType, Literal, LiteralData};
 
 /// One element of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

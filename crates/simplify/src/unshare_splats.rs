@@ -15,8 +15,8 @@ use memplan_rewriter::{Context, PassError, PassFn};
 use rustc_hash::FxHashSet;
 
 /// The pass.
-pub const TELL_APART: PassFn = PassFn {
-    name: "tell-apart",
+pub const UNSHARE_SPLATS: PassFn = PassFn {
+    name: "unshare-splats",
     description: "Give every instruction its own splat, iota and constant, so that dimensions belong together only where values do",
     run,
 };

@@ -10,7 +10,7 @@ const MAX_WALK: usize = 4096;
 
 /// The memory that an element of a loop's state begins in, and that nobody needs after the loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Home {
+pub(crate) enum Backing {
     /// A parameter that the caller gives up.
     Parameter(u32, ShapeIndex),
     /// An element of the state of the loop around, whose body ends with this tuple.
@@ -20,24 +20,24 @@ pub(crate) enum Home {
 }
 
 /// The loops of a module, to be found by what stands at either end of their bodies.
-pub(crate) struct Homes<'a> {
+pub(crate) struct Backings<'a> {
     module: &'a Module,
     users: &'a Users,
     by_id: FxHashMap<InstructionId, &'a Loop>,
     by_state: FxHashMap<InstructionId, &'a Loop>,
 }
 
-impl<'a> Homes<'a> {
-    pub(crate) fn new(module: &'a Module, users: &'a Users, loops: &'a [Loop]) -> Homes<'a> {
+impl<'a> Backings<'a> {
+    pub(crate) fn new(module: &'a Module, users: &'a Users, loops: &'a [Loop]) -> Backings<'a> {
         let by_id = loops.iter().map(|of| (of.id, of)).collect();
         let by_state = loops.iter().map(|of| (of.state, of)).collect();
-        Homes { module, users, by_id, by_state }
+        Backings { module, users, by_id, by_state }
     }
 
     /// Where a value lives that is given to a loop or a conditional, which are the holders, with tuples on the way.
     /// The last holder is the loop or the conditional, or what it is given. `None` when the value is needed otherwise, other
     /// than by what the last holder is computed from, or is not the program's to write.
-    pub(crate) fn of(&self, value: InstructionId, holders: &[InstructionId]) -> Option<Home> {
+    pub(crate) fn of(&self, value: InstructionId, holders: &[InstructionId]) -> Option<Backing> {
         let (mut holder, mut id) = (None, value);
         loop {
             let is_held = |user: &InstructionId| match holder {
@@ -55,12 +55,12 @@ impl<'a> Homes<'a> {
             match instruction.op {
                 Op::Reshape { .. } | Op::Bitcast => (holder, id) = (Some(id), instruction.operands[0]),
                 Op::GetTupleElement { index } => match self.element(instruction.operands[0], index, id)? {
-                    Element::Is(home) => return Some(home),
+                    Element::Is(backing) => return Some(backing),
                     Element::From(tuple) => (holder, id) = (Some(tuple), self.operand(tuple, index)),
                 },
                 Op::Parameter { number } => return self.parameter(id, number, ShapeIndex::root()),
                 Op::Constant(_) | Op::OptimizationBarrier => return None,
-                _ => return Some(Home::Temporary),
+                _ => return Some(Backing::Temporary),
             }
         }
     }
@@ -113,33 +113,33 @@ impl<'a> Homes<'a> {
         match self.module.instructions[tuple].op {
             Op::Tuple => Some(Element::From(tuple)),
             Op::Parameter { number } => match self.by_state.get(&tuple) {
-                Some(around) => Some(Element::Is(Home::State(around.next, index))),
+                Some(around) => Some(Element::Is(Backing::State(around.next, index))),
                 None => {
                     self.parameter(tuple, number, ShapeIndex([index].into_iter().collect())).map(Element::Is)
                 }
             },
             Op::While => match self.by_id.get(&tuple)? {
                 before if before.passes_on(self.module, index) => Some(Element::From(before.init)),
-                _ => Some(Element::Is(Home::Temporary)),
+                _ => Some(Element::Is(Backing::Temporary)),
             },
             Op::OptimizationBarrier => None,
-            _ => Some(Element::Is(Home::Temporary)),
+            _ => Some(Element::Is(Backing::Temporary)),
         }
     }
 
-    fn parameter(&self, id: InstructionId, number: u32, index: ShapeIndex) -> Option<Home> {
+    fn parameter(&self, id: InstructionId, number: u32, index: ShapeIndex) -> Option<Backing> {
         let is_given_up = self.module.config.given_up().any(|(of, at)| (of, at) == (number, &index));
         let is_of_caller = self.module.instructions[id].parent == self.module.entry;
-        (is_of_caller && is_given_up).then_some(Home::Parameter(number, index))
+        (is_of_caller && is_given_up).then_some(Backing::Parameter(number, index))
     }
 
     /// Whether a result goes where something lives; `None` when it must be in another place.
-    pub(crate) fn goes_to(&self, results: &[InstructionId], home: &Home) -> Option<bool> {
+    pub(crate) fn goes_to(&self, results: &[InstructionId], backing: &Backing) -> Option<bool> {
         let mut open = results.to_vec();
         let mut goes_there = false;
         while let Some(id) = open.pop() {
             if id == self.module.entry_computation().root {
-                goes_there |= self.is_output(home, &ShapeIndex::root())?;
+                goes_there |= self.is_output(backing, &ShapeIndex::root())?;
             }
             for &user in self.users.of(id) {
                 match self.module.instructions[user].op {
@@ -149,7 +149,7 @@ impl<'a> Homes<'a> {
                         let at =
                             (0u32..).zip(operands).filter(|&(_, &operand)| operand == id).map(|(i, _)| i);
                         for i in at {
-                            goes_there |= self.is_place(home, user, i)?;
+                            goes_there |= self.is_place(backing, user, i)?;
                         }
                     }
                     _ => {}
@@ -159,26 +159,26 @@ impl<'a> Homes<'a> {
         Some(goes_there)
     }
 
-    /// As [`Homes::goes_to`], for an operand of a tuple.
-    fn is_place(&self, home: &Home, tuple: InstructionId, index: u32) -> Option<bool> {
+    /// As [`Backings::goes_to`], for an operand of a tuple.
+    fn is_place(&self, backing: &Backing, tuple: InstructionId, index: u32) -> Option<bool> {
         let is_result = tuple == self.module.entry_computation().root;
-        match home {
-            _ if is_result => self.is_output(home, &ShapeIndex([index].into_iter().collect())),
-            Home::State(next, element) if *next == tuple => (*element == index).then_some(true),
+        match backing {
+            _ if is_result => self.is_output(backing, &ShapeIndex([index].into_iter().collect())),
+            Backing::State(next, element) if *next == tuple => (*element == index).then_some(true),
             _ => Some(false),
         }
     }
 
-    /// As [`Homes::goes_to`], for a result of the program.
-    pub(crate) fn is_output(&self, home: &Home, output: &ShapeIndex) -> Option<bool> {
+    /// As [`Backings::goes_to`], for a result of the program.
+    pub(crate) fn is_output(&self, backing: &Backing, output: &ShapeIndex) -> Option<bool> {
         let mut aliases = self.module.config.input_output_alias.iter();
         let alias = aliases.find(|alias| alias.output_index == *output);
-        match (home, alias) {
-            (Home::Parameter(number, index), Some(alias)) => {
+        match (backing, alias) {
+            (Backing::Parameter(number, index), Some(alias)) => {
                 (alias.parameter == *number && alias.parameter_index == *index).then_some(true)
             }
             // The donor may be any result that no other parameter is meant for.
-            (Home::Parameter(number, index), None) => {
+            (Backing::Parameter(number, index), None) => {
                 let config = &self.module.config;
                 let is_it = |alias: &memplan_ir::InputOutputAlias| {
                     alias.parameter == *number && alias.parameter_index == *index
@@ -196,7 +196,7 @@ impl<'a> Homes<'a> {
 
 /// What an element of a tuple is.
 enum Element {
-    Is(Home),
+    Is(Backing),
     /// The operand of this tuple.
     From(InstructionId),
 }
