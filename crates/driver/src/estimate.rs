@@ -8,7 +8,7 @@ use memplan_analysis::{CallGraph, RunEstimate};
 use memplan_fast_memory::{FastMemoryOptions, Selection};
 use memplan_ir as ir;
 use memplan_ir::{Module, Op, Role};
-use memplan_memory::{Bytes, Compiler, Scheduler, Target, Totals};
+use memplan_memory::{Bytes, Compiler, CompilerError, Scheduler, Target, Totals};
 use memplan_pack as pack;
 use memplan_passes as passes;
 use memplan_passes::{Context, CopyReport, InsertedCopy, PassError, Pipeline, RunOptions};
@@ -44,14 +44,9 @@ pub enum EstimateError {
     /// The module is not valid.
     #[error("the module is not valid")]
     Invalid(#[source] ir::VerifyErrors),
-    /// The compiler's file names a pass that there is not.
-    #[error("compiler `{compiler}` has a pass `{pass}`, which memplan does not know")]
-    UnknownPass {
-        /// The compiler.
-        compiler: String,
-        /// The pass.
-        pass: String,
-    },
+    /// The compiler's file names a pass that there is not, or options that a pass does not have.
+    #[error(transparent)]
+    Compiler(#[from] CompilerError),
     /// A pass gave up.
     #[error(transparent)]
     Pass(#[from] PassError),
@@ -120,11 +115,8 @@ impl Expected {
 
 /// What a compiler does to a program before it orders it, and what makes the result legal if it has not.
 fn passes_of(compiler: &Compiler) -> Result<Pipeline, EstimateError> {
-    let unknown =
-        |pass: &String| EstimateError::UnknownPass { compiler: compiler.name.clone(), pass: pass.clone() };
-    let own = compiler.passes.iter();
-    let own = own.map(|name| passes::of_compiler(name, compiler).ok_or_else(|| unknown(name)));
-    let list = own.chain([Ok(passes::LEGALIZE.into())]).collect::<Result<Vec<_>, _>>()?;
+    let own = passes::of_compiler(compiler)?.into_iter();
+    let list = own.chain([passes::LEGALIZE.into()]);
     Ok(Pipeline::new("estimate", "what the compiler does before it orders a program", list))
 }
 

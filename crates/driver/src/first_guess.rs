@@ -24,8 +24,8 @@ pub enum FirstGuess {
 }
 
 impl FirstGuess {
-    /// Puts a module into the order. `None` where values that must share storage interfere, so that there is no order
-    /// yet: copies come later.
+    /// A module in the order. `None` where values that must share storage interfere, so that there is no order yet: copies
+    /// come later.
     pub(crate) fn order(
         self,
         module: &Module,
@@ -33,12 +33,12 @@ impl FirstGuess {
         schedule: &ScheduleOptions,
         fusion: Option<&Fusion>,
     ) -> Result<Option<Module>, PassError> {
-        let mut guess = module.clone();
         let budget = match self {
-            FirstGuess::Text => return Ok(Some(guess)),
+            FirstGuess::Text => return Ok(Some(module.clone())),
             FirstGuess::OnePass | FirstGuess::Fused => 0,
             FirstGuess::Searched => schedule.budget,
         };
+        let mut guess = module.clone();
         run(&mut guess, target, &passes::FLATTEN_CALL_GRAPH)?;
         let options = ScheduleOptions { budget, ..schedule.clone() };
         let schedule = match self {

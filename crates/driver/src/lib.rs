@@ -21,14 +21,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod candidates;
 mod compile;
 mod effort;
 mod estimate;
 mod fast_memory;
 mod first_guess;
 mod frontier;
+mod known;
+mod memo;
 mod objective;
 mod parallel;
+mod planned;
 mod program;
 mod report;
 mod rewrite;
@@ -45,11 +49,12 @@ pub use estimate::{Estimate, EstimateError, estimate};
 pub use fast_memory::assign_fast_memory;
 pub use first_guess::FirstGuess;
 pub use frontier::{Point, frontier};
-pub use objective::{Objective, Price, undominated};
+pub use known::Known;
+pub use memo::{Memo, SettingId};
+pub use objective::{Excess, Objective, Price, exceeded, undominated};
 pub use parallel::map as in_parallel;
 pub use report::{Stage, StageReport, TriedGuess, TriedProgram, TriedPrograms, TriedSchedule};
 pub use rewrite::{Rewrite, RewriteError, RewriteOptions, Rewritten, Situation, Step, rewrite};
-pub use search::{Excess, exceeded};
 pub use spread::price;
 pub use stages::Stages;
 pub use trace::trace_of_plan;

@@ -1,15 +1,13 @@
 //! Ways to compile: the stages of `compile` with techniques left out, or driven further. Each is a row of data.
 
 use memplan_analysis::Machine;
-use memplan_ir::Module;
 use memplan_memory::{FusionGoal, MemorySpaceId, Target};
 use memplan_passes::{
-    AnyPass, Fusion, FusionOptions, LOOP_RESIDUALS, LoopResiduals, OneIn, Pass, Pipeline, Products, REMAT,
-    ROW_BLOCKS, Remat, RowBlocks,
+    AnyPass, Fusion, FusionOptions, LOOP_RESIDUALS, LoopResiduals, OneIn, Pass, Products, REMAT, ROW_BLOCKS,
+    Remat, RowBlocks,
 };
 
 use crate::Stages;
-use crate::compile::CompileOptions;
 
 /// A way to compile beside the usual one.
 #[derive(Clone, Debug)]
@@ -71,6 +69,18 @@ fn in_one_round(remat: Remat) -> Remat {
 }
 
 impl Variant {
+    /// The usual way.
+    pub(crate) fn usual() -> Variant {
+        variant("usual", "every technique, as far as it costs little", [])
+    }
+
+    /// The stages of this variant on a machine, made from those of the usual way.
+    pub(crate) fn stages(&self, usual: &Stages, target: &Target) -> Stages {
+        let mut stages = usual.clone();
+        self.changes.iter().for_each(|change| change.apply(&mut stages, target));
+        stages
+    }
+
     /// The variants that may be faster: what saves bytes for time is left out.
     pub fn faster() -> Vec<Variant> {
         use Change::{Fuse, Recompute, Without};
@@ -133,68 +143,7 @@ impl Variant {
 /// Arrays that alone are a good part of the peak, such as logits.
 const LARGEST_IN_BLOCKS: RowBlocks = RowBlocks { min_share: OneIn(10), max_rounds: 1, ..ROW_BLOCKS };
 
-/// The ways to compile a program.
-pub(crate) struct Ways {
-    pub(crate) usual: Way,
-    pub(crate) faster: Vec<Way>,
-    pub(crate) smaller: Vec<Way>,
-}
-
-/// A way to compile.
-#[derive(Clone, Debug)]
-pub(crate) struct Way {
-    pub(crate) name: &'static str,
-    pub(crate) description: &'static str,
-    pub(crate) stages: Stages,
-    /// How many stages of the front are those of the usual way.
-    pub(crate) shared: usize,
-}
-
-impl Ways {
-    /// As many as there is effort for, for a program of the size of a module.
-    pub(crate) fn new(options: &CompileOptions, module: &Module, target: &Target) -> Ways {
-        let stages = options.stages.clone();
-        let shared = stages.front.len();
-        let most = options.max_varied / module.instructions.len().max(1);
-        let varied = |variants: &[Variant]| {
-            variants.iter().take(most).map(|variant| Way::varied(variant, &options.stages, target)).collect()
-        };
-        let description = "every technique, as far as it costs little";
-        Ways {
-            usual: Way { name: "usual", description, stages, shared },
-            faster: varied(&options.faster),
-            smaller: varied(&options.smaller),
-        }
-    }
-
-    /// Whether some way is the usual one for just so many stages.
-    pub(crate) fn branch_after(&self, n: usize) -> bool {
-        let mut ways = self.faster.iter().chain(&self.smaller);
-        n < self.usual.stages.front.len() && ways.any(|way| way.shared == n)
-    }
-}
-
-impl Way {
-    fn varied(variant: &Variant, usual: &Stages, target: &Target) -> Way {
-        let &Variant { name, description, ref changes } = variant;
-        let is_usual = |stage: &&Pipeline| !changes.iter().any(|change| change.is_about(stage));
-        let shared = usual.front.iter().take_while(is_usual).count();
-        let mut stages = usual.clone();
-        changes.iter().for_each(|change| change.apply(&mut stages, target));
-        Way { name, description, stages, shared }
-    }
-}
-
 impl Change {
-    fn is_about(&self, stage: &Pipeline) -> bool {
-        match self {
-            Change::Without(name) | Change::After(name, _) => stage.contains(name),
-            Change::Price { .. } => stage.contains(LOOP_RESIDUALS.name()) || stage.contains(REMAT.name()),
-            Change::Recompute(_) => stage.contains(REMAT.name()),
-            Change::Fuse(_) => false,
-        }
-    }
-
     fn apply(&self, stages: &mut Stages, target: &Target) {
         let Stages { front, recompute, before_fusion, fusions, legalize } = stages;
         let each = front.iter_mut().chain([recompute, before_fusion, legalize]);

@@ -40,12 +40,13 @@ pub use memplan_lean::{
     FusionOptions, FusionReport, KeepWithinLoops, LOOP_RESIDUALS, LOOP_STATE_IN_PLACE, LoopResiduals,
     LoopStateInPlace, LoweredPeak, Products, REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, ROW_BLOCKS,
     Recomputed, Remat, RematReport, ResidualPair, ResidualsReport, RowBlocks, RowTileOptions, SiblingOptions,
-    Tie, UNINITIALIZED_RESULTS, Verdict, checkpoint,
+    Tie, UNINITIALIZED_RESULTS, Verdict, checkpoint, kept_for_backward, narrow_arguments, narrow_values,
 };
 pub use memplan_place::{
     Because, COPY_INSERTION, Conflict, CopyInsertion, CopyReport, DEFAULT_LAYOUTS, DONATION, DYNAMIC_MARKS,
-    FLATTEN_CALL_GRAPH, HOST_OFFLOAD, InsertedCopy, LAYOUT_ASSIGNMENT, LayoutAssignment, MustShare, Placed,
-    Unsupported, insert_async_copies, order_for_async_copies, results_in_donors, strip_fast_memory,
+    FLATTEN_CALL_GRAPH, HOST_MEMORY, HOST_OFFLOAD, InsertedCopy, LAYOUT_ASSIGNMENT, LayoutAssignment,
+    MustShare, Placed, Unsupported, donate, donations, insert_async_copies, keep_on_host,
+    order_for_async_copies, results_in_donors, strip_fast_memory,
 };
 pub use memplan_rewriter::{
     AnyPass, CALL_INLINER, CSE, Context, Cse, DCE, MAX_INLINED_PER_INSTRUCTION, OneIn, Outcome, Pass,

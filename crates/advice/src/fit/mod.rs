@@ -7,9 +7,7 @@
 //! micro-batches, transfers over links) says so where it is made.
 
 mod as_it_is;
-mod known;
 mod lever;
-mod narrow;
 mod policy;
 mod program;
 mod search;
@@ -17,8 +15,10 @@ mod shard;
 
 use std::sync::Arc;
 
-use memplan_driver::{CompileError, CompileOptions, Effort, EstimateError, Price, compile, in_parallel};
-use memplan_ir::Module;
+use memplan_driver::{
+    CompileError, CompileOptions, Effort, EstimateError, Known, Price, compile, in_parallel,
+};
+use memplan_ir::{Module, ProgramShape, fingerprint};
 use memplan_memory::{Bytes, Compiler, Target};
 use memplan_passes::PassError;
 use memplan_planner::ProgramCost;
@@ -26,7 +26,6 @@ use memplan_pool::process::{Placement, Settings};
 
 use as_it_is::AsItIs;
 pub use as_it_is::{Padded, PaddingRemedy, Replicated};
-use known::{Known, ModuleKey};
 use lever::Edit;
 pub use lever::Lever;
 use program::Program;
@@ -130,6 +129,23 @@ pub enum FitError {
     /// The dimension that was named as the batch is none.
     #[error("parameter {0} has no dimension {1} of more than one element")]
     NoBatch(usize, usize),
+}
+
+/// What tells the modules apart that levers make of one: all but notes, which levers leave as they are, and with the
+/// memories that arguments and results are in.
+#[derive(PartialEq)]
+struct ModuleKey {
+    fingerprint: u64,
+    interface: Option<ProgramShape>,
+}
+
+impl ModuleKey {
+    fn new(module: &Module) -> ModuleKey {
+        ModuleKey {
+            fingerprint: fingerprint(module),
+            interface: module.config.entry_computation_layout.clone(),
+        }
+    }
 }
 
 /// What a program is fitted for, and what was found out so far.

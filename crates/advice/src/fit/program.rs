@@ -9,8 +9,7 @@ use memplan_memory::Bytes;
 use memplan_passes as passes;
 use memplan_passes::{Context, PassError, RunOptions};
 
-use super::known::ModuleKey;
-use super::{FitError, Setting};
+use super::{FitError, ModuleKey, Setting};
 
 /// A program that levers are tried on.
 #[derive(Clone)]

@@ -1,4 +1,4 @@
-//! Narrower numbers: of arguments and the results that live in them, and of what the forward half keeps for the backward
+//! Programs with narrower numbers: of arguments and the results that live in them, and of what the forward half keeps for the backward
 //! half.
 //!
 //! ```text
@@ -14,18 +14,22 @@
 //! The barrier is there since compilers that may compute more exactly than asked, as XLA, leave out what narrows and widens
 //! again.
 
-use memplan_analysis::Phase;
+use memplan_analysis::{Phase, Phases};
 use memplan_ir::{
     Access, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Role, Shape, ShapeId,
 };
+use memplan_rewriter::interface::{results_in, set_interface};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::lever::{SMALL, results_of, set_interface};
-use super::program::Program;
+/// Arrays of fewer elements are not worth narrowing.
+const SMALL: u64 = 1 << 10;
 
-/// Lets the caller hand over parameters in another type, and get those results back that live in them.
-pub(super) fn arguments(module: &mut Module, numbers: &[usize], element_type: ElementType) {
-    let results = results_of(module, numbers);
+/// Lets the caller hand over parameters, given by number, in another type, and get those results back that live in them.
+///
+/// # Panics
+/// One of them is no array.
+pub fn narrow_arguments(module: &mut Module, numbers: &[usize], element_type: ElementType) {
+    let results = results_in(module, numbers);
     let mut names = Names::new(module);
     let entry = module.entry;
     let parameters: Vec<InstructionId> =
@@ -60,8 +64,7 @@ pub(super) fn arguments(module: &mut Module, numbers: &[usize], element_type: El
 
 /// What is kept in 32 bits for the backward half: what that reads of the forward half, or what kernels make that from anew,
 /// element by element. Only what the entry computation itself computes: what loops keep is state of theirs. Close to linear.
-pub(super) fn kept(program: &Program) -> Vec<InstructionId> {
-    let (module, phases) = (&program.module, program.phases());
+pub fn kept_for_backward(module: &Module, phases: &Phases) -> Vec<InstructionId> {
     let entry = module.entry_computation();
     let readers = entry.instructions.iter().filter(|&&id| phases.of(id) == Phase::Backward);
     let mut open: Vec<InstructionId> =
@@ -112,7 +115,10 @@ fn is_kept(module: &Module, id: InstructionId) -> bool {
 
 /// Keeps values of the entry computation in another type: all that reads one reads what was kept. Results of the program
 /// stay as they are.
-pub(super) fn values(module: &mut Module, kept: &[InstructionId], element_type: ElementType) {
+///
+/// # Panics
+/// One of the values is no array.
+pub fn narrow_values(module: &mut Module, kept: &[InstructionId], element_type: ElementType) {
     let kept: FxHashSet<InstructionId> = kept.iter().copied().collect();
     let mut names = Names::new(module);
     let (entry, root) = (module.entry, module.entry_computation().root);
