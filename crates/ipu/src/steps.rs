@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use indexmap::IndexMap;
 use memplan_analysis::{Facts, Time};
-use memplan_ir::{ArrayShape, InstructionId, Module, Op, Opcode, Role};
+use memplan_ir::{ArrayShape, InstructionId, Module, Op, Opcode};
 use memplan_memory::{Bytes, Target, Tiles};
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use smallvec::SmallVec;
@@ -137,19 +137,7 @@ struct Build<'a> {
 
 impl<'a> Build<'a> {
     fn parts(&mut self, id: InstructionId) -> SmallVec<[Part; 2]> {
-        let instruction = &self.module.instructions[id];
-        let needs_nothing = match instruction.op.traits().role {
-            Role::Computes | Role::Queries => instruction.op.only_names_memory(),
-            Role::Starts => instruction.op.runs_callees(),
-            Role::Provides
-            | Role::PassesOn
-            | Role::Regroups
-            | Role::Orders
-            | Role::Calls
-            | Role::Continues
-            | Role::Ends => true,
-        };
-        if needs_nothing {
+        if !self.module.instructions[id].op.does_work() {
             return SmallVec::new();
         }
         let alignment = self.alignments.of(id);
