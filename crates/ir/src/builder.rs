@@ -451,12 +451,7 @@ impl ComputationBuilder<'_> {
     /// The matrix product: contracts the last dimension of `lhs` with the first of `rhs`.
     pub fn matmul(&mut self, lhs: InstructionId, rhs: InstructionId) -> Result<InstructionId, BuildError> {
         let last = self.array(lhs).rank() as i64 - 1;
-        let dimensions = DotDimensions {
-            lhs_contracting: [last].into_iter().collect(),
-            rhs_contracting: [0].into_iter().collect(),
-            ..DotDimensions::default()
-        };
-        self.dot(lhs, rhs, dimensions)
+        self.dot(lhs, rhs, DotDimensions::new([last], [0]))
     }
 
     /// Folds some dimensions of an array into a scalar each, starting from `initial`.
