@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use memplan_analysis::ValueClass;
 use memplan_driver::{RewriteOptions, rewrite};
-use memplan_ir::{AliasKind, ElementType, InputOutputAlias, Layout, Module, ProgramShape, Shape, ShapeIndex};
+use memplan_ir::{ElementType, InputOutputAlias, Layout, Module, ProgramShape, Shape, ShapeIndex};
 use memplan_memory::MemorySpaceId;
 use memplan_passes as passes;
 
@@ -213,7 +213,9 @@ impl Program {
         match edit {
             Edit::Donate(pairs) => {
                 let mut module = self.module.clone();
-                donate(&mut module, pairs);
+                for (parameter, result) in pairs {
+                    module.config.alias(result.clone(), *parameter as u32, ShapeIndex::root());
+                }
                 Ok(self.with_module(module))
             }
             Edit::Checkpoint(policy) => policy.carry_out(self),
@@ -321,16 +323,6 @@ fn donations(module: &Module) -> Vec<(usize, ShapeIndex)> {
         }
     }
     pairs
-}
-
-fn donate(module: &mut Module, pairs: &[(usize, ShapeIndex)]) {
-    let alias = |(parameter, index): &(usize, ShapeIndex)| InputOutputAlias {
-        output_index: index.clone(),
-        parameter: *parameter as u32,
-        parameter_index: ShapeIndex::root(),
-        kind: AliasKind::MayAlias,
-    };
-    module.config.input_output_alias.extend(pairs.iter().map(alias));
 }
 
 /// Results that live in parameters, by number.
