@@ -66,7 +66,7 @@ pub(crate) trait Text: Sized {
     fn write<W: Write>(&self, name: Attribute, out: &mut W) -> fmt::Result;
 }
 
-/// Implements [`Text`] for types that are what stands in the text, and gives the words for those that are named by one.
+/// Implements [`Text`] for types of which the text has the whole value.
 macro_rules! texts {
     ($($type:ty: $variant:ident($value:ident) => $read:expr, $out:ident => $write:expr;)*) => {
         $(impl Text for $type {
