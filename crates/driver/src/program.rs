@@ -20,13 +20,14 @@ use memplan_planner::{AssignOptions, PlaceOptions, PlanError, PlanOptions, Progr
 #[derive(Clone)]
 pub(crate) struct Program {
     pub(crate) module: Module,
-    came_to: CameTo,
+    /// Shared by the programs between which nothing changed.
+    comes_to: Arc<CameTo>,
     glance: OnceLock<Price>,
     seconds: OnceLock<f64>,
 }
 
 /// Total bytes and seconds of a program that is planned as it stands, once that is measured.
-type CameTo = Arc<OnceLock<(Bytes, f64)>>;
+type CameTo = OnceLock<(Bytes, f64)>;
 
 /// A step on the way.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,12 +48,13 @@ pub(crate) struct Done {
     pub(crate) order: Option<FirstGuess>,
     /// The fingerprint of a program that was fused.
     pub(crate) fused: Option<u64>,
+    /// What the program came to, where this very step was measured.
     came_to: CameTo,
 }
 
 impl Program {
     pub(crate) fn new(module: Module) -> Program {
-        Program { module, came_to: CameTo::default(), glance: OnceLock::new(), seconds: OnceLock::new() }
+        Program { module, comes_to: Arc::default(), glance: OnceLock::new(), seconds: OnceLock::new() }
     }
 }
 
@@ -95,8 +97,7 @@ impl Request<'_> {
                     Some(module) if module != program.module => Program::new(module),
                     _ => Arc::unwrap_or_clone(program),
                 };
-                let came_to = program.came_to.clone();
-                Ok((program, Done { stage: None, order, fused: None, came_to }))
+                Ok((program, Done { stage: None, order, fused: None, came_to: CameTo::new() }))
             }
             Step::Stage(stage) | Step::Fuse(stage) => {
                 let start = Instant::now();
@@ -108,8 +109,7 @@ impl Request<'_> {
                 }
                 let stage = self.stage(stage.name, start.elapsed(), None, StageReport::Passes(runs));
                 let fused = matches!(step, Step::Fuse(_)).then(|| fingerprint(&program.module));
-                let came_to = program.came_to.clone();
-                Ok((program, Done { stage: Some(stage), order: None, fused, came_to }))
+                Ok((program, Done { stage: Some(stage), order: None, fused, came_to: CameTo::new() }))
             }
         }
     }
@@ -144,10 +144,8 @@ impl Request<'_> {
         }
         let stages = done.iter().rev().filter(|done| done.stage.is_some());
         let measured: Vec<_> = stages.take(if is_legal { 2 } else { 1 }).collect();
-        let came_to = match measured.iter().find_map(|done| done.came_to.get()) {
-            Some(&known) => known,
-            None => self.come_to(program.module.clone(), is_legal)?,
-        };
+        let came_to =
+            known_or(&program.comes_to, || self.plan_as_it_stands(program.module.clone(), is_legal))?;
         for done in &measured {
             done.came_to.get_or_init(|| came_to);
         }
@@ -155,7 +153,7 @@ impl Request<'_> {
         Ok(())
     }
 
-    fn come_to(&self, mut module: Module, is_legal: bool) -> Result<(Bytes, f64), CompileError> {
+    fn plan_as_it_stands(&self, mut module: Module, is_legal: bool) -> Result<(Bytes, f64), CompileError> {
         if !is_legal {
             let context = Context { target: self.target };
             let legalize = &self.options.stages.legalize;

@@ -5,15 +5,17 @@ use std::io::{Cursor, Write};
 use std::sync::LazyLock;
 
 use memplan::check::check;
+use memplan::hlo;
 use memplan::interp::{self, npz};
 use memplan::ipu::{IpuError, IpuOptions, Placement, plan_tiles};
 use memplan::ir::{Literal, Module, fingerprint};
 use memplan::memory::{Bytes, PlanFile, Target, TargetError};
+use memplan::passes::LEGALIZE;
 use memplan::plan::{PlanOptions, Planned, plan};
 use memplan::pool::bfc::{Bfc, Options};
 use memplan::pool::replay::{Outcome, Platform, replay};
 use memplan::pool::trace::{Event, Trace};
-use memplan::{LEGALIZE, hlo};
+
 use memplan_testkit::random_inputs;
 
 use crate::{evaluate, plan_to_run, run_passes};

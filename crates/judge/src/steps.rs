@@ -3,9 +3,9 @@
 use memplan::interp::{self, Devices, Options};
 use memplan::ir::{self, Literal, Module};
 use memplan::memory::Target;
-use memplan::passes::{self, Context, Pass, RunOptions};
+use memplan::passes::{self, Context, LEGALIZE, Pass, RunOptions};
 use memplan::plan::{AssignOptions, PlanOptions, Planned, plan};
-use memplan::{LEGALIZE, check, hlo};
+use memplan::{check, hlo};
 use memplan_testkit::{OVERWRITES, overwrite, random_inputs};
 
 /// Runs passes, each followed by the verifier.

@@ -70,7 +70,7 @@ pub use memplan_xla::{
     partition,
 };
 pub use of_compiler::of_compiler;
-pub use pipeline::{FOLLOWABLE, KEEP_WITHIN_LOOPS, LEGALIZE, SIMPLIFY, TAKE_APART};
+pub use pipeline::{FOLLOWABLE, KEEP_WITHIN_LOOPS, LEGALIZE, SIMPLIFY, TAKE_APART, legalize};
 pub use resize::{ResizeError, Resized, resize};
 
 /// Every pass by name, in alphabetical order.

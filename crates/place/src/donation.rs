@@ -109,11 +109,7 @@ pub fn donations(module: &Module) -> Vec<(usize, ShapeIndex)> {
 
 /// Lets results live in parameters that the caller gives up for them.
 pub fn donate(module: &mut Module, pairs: &[(usize, ShapeIndex)]) {
-    let alias = |(parameter, index): &(usize, ShapeIndex)| InputOutputAlias {
-        output_index: index.clone(),
-        parameter: *parameter as u32,
-        parameter_index: ShapeIndex::root(),
-        kind: AliasKind::MayAlias,
-    };
-    module.config.input_output_alias.extend(pairs.iter().map(alias));
+    for (parameter, result) in pairs {
+        module.config.alias(result.clone(), *parameter as u32, ShapeIndex::root());
+    }
 }

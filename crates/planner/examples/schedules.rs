@@ -25,12 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn row(file: &str, target: &Target) -> Result<(), Box<dyn Error>> {
     let mut module = memplan_hlo::parse(&std::fs::read_to_string(file)?)?;
     if !module.is_scheduled {
-        memplan_passes::run(
-            &mut module,
-            &[&memplan_passes::LEGALIZE],
-            &memplan_passes::Context { target },
-            Default::default(),
-        )?;
+        memplan_passes::legalize(&mut module, target)?;
     }
     module.is_scheduled = true;
     let before = plan(&module, target, &Default::default())?;

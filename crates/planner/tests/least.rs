@@ -53,10 +53,8 @@ fn random_module(seed: u64) -> String {
 
 fn planned(text: &str, target: &Target) -> (Module, Planned) {
     let mut module = memplan_hlo::parse(text).expect("the module parses");
-    let context = memplan_passes::Context { target };
     if !module.is_scheduled {
-        memplan_passes::run(&mut module, &[&memplan_passes::LEGALIZE], &context, Default::default())
-            .expect("the passes leave valid modules");
+        memplan_passes::legalize(&mut module, target).expect("the passes leave valid modules");
     }
     let planned = plan(&module, target, &Default::default()).expect("there is a plan");
     check(&module, &planned.schedule, target, &planned.plan).expect("the plan is right");

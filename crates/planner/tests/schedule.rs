@@ -18,13 +18,7 @@ fn workspace() -> PathBuf {
 fn prepared(text: &str, target: &Target) -> Module {
     let mut module = memplan_hlo::parse(text).expect("the module parses");
     if !module.is_scheduled {
-        memplan_passes::run(
-            &mut module,
-            &[&memplan_passes::LEGALIZE],
-            &memplan_passes::Context { target },
-            Default::default(),
-        )
-        .expect("the passes leave valid modules");
+        memplan_passes::legalize(&mut module, target).expect("the passes leave valid modules");
     }
     module
 }

@@ -298,8 +298,7 @@ impl<'a> Library<'a> {
 
 /// Whether an array is in row-major order, with no more dimensions than the library has.
 fn is_plain(array: &ArrayShape, max_rank: usize) -> bool {
-    let is_row_major = array.minor_to_major().iter().rev().enumerate().all(|(i, &d)| i as i64 == d);
-    array.dimensions.len() <= max_rank && is_row_major && !array.is_dynamic() && array.memory_space() == 0
+    array.rank() <= max_rank && array.is_row_major() && !array.is_dynamic() && array.memory_space() == 0
 }
 
 fn is_element(element_type: ElementType) -> bool {

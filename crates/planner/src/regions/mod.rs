@@ -301,5 +301,5 @@ impl Nodes {
 
 /// Instructions that move no bytes and read none.
 fn passes_on(op: &Op) -> bool {
-    matches!(op.traits().role, Role::Provides | Role::PassesOn | Role::Regroups | Role::Orders)
+    op.is_free() || op.traits().role == Role::Orders
 }

@@ -22,7 +22,7 @@ use memplan_rewriter::cost::{self, CostClass, Hero};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
-use super::super::report::Verdict;
+use super::super::report::{FusionEdge, Verdict};
 use super::{Grouper, Kernel, KernelId, Usage};
 
 /// Members of one kernel that another one can compute.
@@ -56,7 +56,7 @@ impl Grouper<'_> {
                 self.move_epilogue(&epilogue, reader, writer, kernel);
             }
         }
-        for (producer, _, verdict) in &mut self.grouping.decisions {
+        for FusionEdge { producer, verdict, .. } in &mut self.grouping.decisions {
             *verdict = verdicts.get(producer).copied().unwrap_or(*verdict);
         }
     }
