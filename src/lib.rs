@@ -59,7 +59,7 @@ pub use memplan_memory as memory;
 pub use memplan_pack as pack;
 pub use memplan_passes as passes;
 pub use memplan_passes::legalize;
-pub use memplan_planner as plan;
+pub use memplan_plan_hlo as plan;
 pub use memplan_pool as pool;
 pub use memplan_program as program;
 pub use memplan_rewriter as rewriter;

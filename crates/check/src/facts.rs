@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::bytes::Holder;
 use crate::effective_layout::EffectiveLayout;
-use crate::{Found, Place, Violation, Violations};
+use crate::{Contents, Place, Violation, Violations};
 
 /// Violations beyond this many are only counted: a wrong plan is often wrong in thousands of places.
 const MOST_VIOLATIONS: usize = 64;
@@ -209,13 +209,13 @@ impl<'a> Facts<'a> {
     }
 
     /// What a holder is called in reports.
-    pub(crate) fn found(&self, holder: Holder) -> Found {
+    pub(crate) fn found(&self, holder: Holder) -> Contents {
         match holder {
-            Holder::Nothing | Holder::Embedded(_) => Found::Nothing,
-            Holder::Value(position) => Found::Value(self.place(position)),
-            Holder::Table(_) => Found::Table,
-            Holder::Scratch(instruction) => Found::Scratch(self.place_of(instruction)),
-            Holder::LeftBy(computation) => Found::LeftBy(self.computation_name(computation)),
+            Holder::Nothing | Holder::Embedded(_) => Contents::Nothing,
+            Holder::Value(position) => Contents::Value(self.place(position)),
+            Holder::Table(_) => Contents::Table,
+            Holder::Scratch(instruction) => Contents::Scratch(self.place_of(instruction)),
+            Holder::LeftBy(computation) => Contents::LeftBy(self.computation_name(computation)),
         }
     }
 

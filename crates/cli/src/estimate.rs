@@ -7,7 +7,7 @@ use memplan::memory::{Bytes, Compiler, Target, Totals};
 use memplan::passes::{Context, partition};
 use serde::Serialize;
 
-use crate::emit::Program;
+use crate::emit::PlannedModule;
 use crate::failure::Failure;
 use crate::holders::PeakOptions;
 use crate::input::{Form, read_module, target};
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
     let (module, devices) = of_one.map_or((module, None), |(module, devices)| (module, Some(devices)));
     let per_device = report::per_device(&module, &target);
     let found = estimate(&module, compiler, &target).map_err(|error| Failure::input(&error))?;
-    args.result.emit.write(&Program::new(&found.module, &target, &found.planned))?;
+    args.result.emit.write(&PlannedModule::new(&found.module, &target, &found.planned))?;
     let text = match args.result.format {
         Format::Json => {
             let file = EstimateFile {

@@ -10,7 +10,7 @@ use memplan::{check, legalize};
 
 use crate::as_written::as_written;
 use crate::check::{list, proof_line};
-use crate::emit::Program;
+use crate::emit::PlannedModule;
 use crate::failure::Failure;
 use crate::holders::PeakOptions;
 use crate::input::{Form, find, note_choice, target};
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
         Format::Text => as_written(&module, &target, Expected::new(&module, &target).as_ref()),
     };
     let (planned, proof) = plan_module(&mut module, &target, keep_schedule, &options)?;
-    let mut program = Program::new(&module, &target, &planned);
+    let mut program = PlannedModule::new(&module, &target, &planned);
     program.resident = resident.as_ref();
     args.result.emit.write(&program)?;
     let placement = args.pool.placement(&target, &planned.plan);

@@ -3,7 +3,7 @@
 use crate::compile::CompileOptions;
 use crate::memo::{Memo, SettingId};
 use crate::objective::Objective;
-use crate::program::{Done, Program, Request, Step};
+use crate::priced_module::{Done, PricedModule, Request, Step};
 use crate::{FirstGuess, Price, Stages, Variant};
 use memplan_ir::Module;
 use memplan_passes::{Fusion, Pass, Pipeline};
@@ -73,7 +73,7 @@ impl Until {
 pub(crate) fn candidates(
     module: &Module,
     request: Request<'_>,
-    memo: &mut Memo<Step, Program, Done>,
+    memo: &mut Memo<Step, PricedModule, Done>,
     first: SettingId,
 ) -> Vec<Candidate> {
     let Request { target, options } = request;

@@ -4,7 +4,7 @@ use crate::FirstGuess;
 use crate::candidates::Purpose;
 use crate::objective::Objective;
 use crate::parallel;
-use crate::program::Request;
+use crate::priced_module::Request;
 use crate::report::{Stage, StageReport};
 use crate::search::Search;
 use crate::stages::Stages;
@@ -17,7 +17,7 @@ use memplan_ir as ir;
 use memplan_ir::Module;
 use memplan_memory::{Bytes, Target};
 use memplan_passes::{FusionReport, OneIn, PassError, Report};
-use memplan_planner::{AssignOptions, PlanError, Planned, ScheduleOptions};
+use memplan_plan_hlo::{AssignOptions, PlanError, Planned, ScheduleOptions};
 
 /// How to compile.
 #[derive(Clone, Debug)]

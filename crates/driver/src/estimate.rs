@@ -12,8 +12,8 @@ use memplan_memory::{Bytes, Compiler, CompilerError, Scheduler, Target, Totals};
 use memplan_pack as pack;
 use memplan_passes as passes;
 use memplan_passes::{Context, CopyReport, InsertedCopy, PassError, Pipeline, RunOptions};
-use memplan_planner as plan;
-use memplan_planner::{
+use memplan_plan_hlo as plan;
+use memplan_plan_hlo::{
     AsXla, AssignOptions, PeakReport, PlaceOptions, PlanError, PlanOptions, Planned, ProgramCost,
     ScheduleOptions, Sharing, TakeOver,
 };

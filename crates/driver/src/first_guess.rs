@@ -7,8 +7,8 @@ use memplan_ir::{ComputationId, EntityRef, Instruction, InstructionId, Module, O
 use memplan_memory::Target;
 use memplan_passes as passes;
 use memplan_passes::{Context, Fusion, Pass, PassError, RunOptions};
-use memplan_planner as plan;
-use memplan_planner::ScheduleOptions;
+use memplan_plan_hlo as plan;
+use memplan_plan_hlo::ScheduleOptions;
 
 /// A first guess of the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,12 +3,12 @@
 use memplan_check as check;
 use memplan_ir::Module;
 use memplan_memory::Target;
-use memplan_planner::Planned;
+use memplan_plan_hlo::Planned;
 
 use crate::candidates::Purpose;
 use crate::compile::{CompileError, CompileOptions, affordable, checked};
 use crate::objective::{Price, undominated};
-use crate::program::Request;
+use crate::priced_module::Request;
 use crate::search::Search;
 
 /// One program of a frontier.

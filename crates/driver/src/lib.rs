@@ -33,7 +33,7 @@ mod memo;
 mod objective;
 mod parallel;
 mod planned;
-mod program;
+mod priced_module;
 mod report;
 mod rewrite;
 mod search;
@@ -58,5 +58,5 @@ pub use rewrite::{Rewrite, RewriteError, RewriteOptions, Rewritten, Situation, S
 pub use spread::price;
 pub use stages::Stages;
 pub use trace::trace_of_plan;
-pub use variants::{Change, Variant};
+pub use variants::{StageChange, Variant};
 pub use watch::Watch;

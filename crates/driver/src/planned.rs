@@ -5,15 +5,15 @@ use std::time::Instant;
 use crate::compile::CompileError;
 use crate::fast_memory::assign_fast_memory;
 use crate::objective::Price;
-use crate::program::{Program, Request};
+use crate::priced_module::{PricedModule, Request};
 use crate::report::{Stage, StageReport, TriedSchedule};
 use memplan_analysis::Aliasing;
 use memplan_check as check;
 use memplan_fast_memory::FastMemoryOptions;
 use memplan_ir as ir;
 use memplan_ir::Module;
-use memplan_planner as plan;
-use memplan_planner::{PlanError, PlanOptions, Planned, ProgramCost, Results, ScheduleOptions};
+use memplan_plan_hlo as plan;
+use memplan_plan_hlo::{PlanError, PlanOptions, Planned, ProgramCost, Results, ScheduleOptions};
 
 /// How much of a search scheduling is.
 #[derive(Clone, Copy)]
@@ -25,7 +25,7 @@ pub(crate) enum Depth {
 
 /// A program that was carried through to a plan.
 #[derive(Clone)]
-pub(crate) struct Found {
+pub(crate) struct Solution {
     /// In the order of its schedule.
     pub(crate) module: Module,
     pub(crate) planned: Planned,
@@ -37,7 +37,7 @@ pub(crate) struct Found {
 
 impl Request<'_> {
     /// Schedules and assigns a legal program.
-    pub(crate) fn plan(&self, program: &Program, depth: Depth) -> Result<Found, CompileError> {
+    pub(crate) fn plan(&self, program: &PricedModule, depth: Depth) -> Result<Solution, CompileError> {
         let start = Instant::now();
         let mut module = program.module.clone();
         let (target, options) = (self.target, &self.options.schedule);
@@ -74,22 +74,22 @@ impl Request<'_> {
     }
 
     /// A program that was planned last: its last stage takes as long as it does, if stages are measured.
-    fn found(&self, module: Module, planned: Planned, mut stages: Vec<Stage>) -> Found {
+    fn found(&self, module: Module, planned: Planned, mut stages: Vec<Stage>) -> Solution {
         let run = ProgramCost::new(&module, &planned.facts, self.target).run;
         let operations = run.matrix_operations + run.vector_operations;
         let price = Price { total: planned.plan.totals.total, seconds: run.seconds, operations };
         if self.options.measure_stages {
             stages.last_mut().expect("planning is a stage").seconds = Some(price.seconds);
         }
-        Found { module, planned, price, stages }
+        Solution { module, planned, price, stages }
     }
 
     /// Keeps values near the cores, on targets that have memory there, and plans what is left for main memory.
     pub(crate) fn with_fast_memory(
         &self,
-        found: Found,
+        found: Solution,
         options: Option<&FastMemoryOptions>,
-    ) -> Result<Found, CompileError> {
+    ) -> Result<Solution, CompileError> {
         let (Some(fast), Some(options)) = (self.target.fast_memory, options) else { return Ok(found) };
         let start = Instant::now();
         let mut module = found.module.clone();
@@ -109,9 +109,9 @@ impl Request<'_> {
     }
 
     /// Proves a plan, without anything that made it.
-    pub(crate) fn check(&self, found: &mut Found) -> Result<check::Proof, CompileError> {
+    pub(crate) fn check(&self, found: &mut Solution) -> Result<check::Proof, CompileError> {
         let start = Instant::now();
-        let Found { module, planned, stages, .. } = found;
+        let Solution { module, planned, stages, .. } = found;
         ir::verify(module).map_err(|source| CompileError::Invalid { when: "after the passes", source })?;
         let proof = check::check(module, &planned.schedule, self.target, &planned.plan)
             .map_err(CompileError::Refuted)?;

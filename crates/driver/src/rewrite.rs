@@ -16,7 +16,7 @@ use memplan_ir::Module;
 use memplan_memory::{Bytes, Compiler, Target};
 use memplan_passes as passes;
 use memplan_passes::{AnyPass, Context, Pass, PassError, Products, Report, RunOptions};
-use memplan_planner::ScheduleOptions;
+use memplan_plan_hlo::ScheduleOptions;
 
 pub use list::{Rewrite, Situation};
 
@@ -139,8 +139,8 @@ pub fn rewrite(
     let search = Search { compiler, machine: &machine, options, spread, decided: Known::default() };
     ir::verify(&module).map_err(EstimateError::Invalid)?;
     let before = search.price(module.clone())?;
-    let flat = Found { module: Arc::new(search.flatten(&module)?), price: before, steps: Vec::new() };
-    let mut best: Option<Found> = None;
+    let flat = Attempt { module: Arc::new(search.flatten(&module)?), price: before, steps: Vec::new() };
+    let mut best: Option<Attempt> = None;
     for &products in &options.products {
         let found = search.keep_what_pays(flat.clone(), products)?;
         let fits = search.fits(found.price);
@@ -183,7 +183,7 @@ struct Search<'a> {
 
 /// What came of trying some of the rewrites.
 #[derive(Clone)]
-struct Found {
+struct Attempt {
     module: Arc<Module>,
     price: Price,
     steps: Vec<Step>,
@@ -219,7 +219,7 @@ impl Search<'_> {
     }
 
     /// Tries one rewrite after the other.
-    fn keep_what_pays(&self, mut found: Found, products: Products) -> Result<Found, RewriteError> {
+    fn keep_what_pays(&self, mut found: Attempt, products: Products) -> Result<Attempt, RewriteError> {
         let situation =
             Situation { products, compiler: self.compiler, is_partitioned: self.spread.is_some() };
         for (i, rewrite) in self.options.rewrites.iter().enumerate() {
@@ -238,7 +238,7 @@ impl Search<'_> {
     /// Tries a rewrite; `None` where it finds nothing.
     fn decide(
         &self,
-        found: &Found,
+        found: &Attempt,
         rewrite: &Rewrite,
         ways: &[AnyPass],
     ) -> Result<Option<Decided>, RewriteError> {
@@ -253,7 +253,7 @@ impl Search<'_> {
     /// ways that come as close to it as estimates are right, the last, which is the one to be preferred.
     fn best_way(
         &self,
-        Found { module, price: now, .. }: &Found,
+        Attempt { module, price: now, .. }: &Attempt,
         rewrite: &Rewrite,
         ways: &[AnyPass],
     ) -> Result<Option<(Candidate, Price)>, RewriteError> {

@@ -16,15 +16,15 @@ use crate::candidates::{Candidate, Purpose, Until, candidates};
 use crate::compile::CompileError;
 use crate::memo::{Memo, SettingId};
 use crate::objective::{Objective, Price, undominated};
-use crate::planned::{Depth, Found};
-use crate::program::{Done, Program, Request, Step};
+use crate::planned::{Depth, Solution};
+use crate::priced_module::{Done, PricedModule, Request, Step};
 use crate::report::{Stage, StageReport, TriedGuess, TriedProgram, TriedPrograms};
 use crate::{FirstGuess, parallel};
 
 /// A search for programs.
 pub(crate) struct Search<'a> {
     request: Request<'a>,
-    memo: Memo<Step, Program, Done>,
+    memo: Memo<Step, PricedModule, Done>,
     /// What may still be tried.
     open: Vec<Candidate>,
     /// What can be planned. No two were fused to the same; those of the usual way come first.
@@ -34,12 +34,12 @@ pub(crate) struct Search<'a> {
 }
 
 /// A program that is planned in full, and the number of its candidate among the legal ones.
-pub(crate) type Finished = (usize, Found);
+pub(crate) type Finished = (usize, Solution);
 
 impl<'a> Search<'a> {
     /// Every candidate, at the program as it came.
     pub(crate) fn new(module: Module, request: Request<'a>) -> Search<'a> {
-        let program = Arc::new(Program::new(module));
+        let program = Arc::new(PricedModule::new(module));
         let (mut memo, first) = Memo::new(program.clone());
         let open = candidates(&program.module, request, &mut memo, first);
         memo.forget(first);
@@ -68,7 +68,7 @@ impl<'a> Search<'a> {
         self.keep(|candidate| guesses.contains(&candidate.guess));
         self.reach(&first, self.n_steps(Until::Recomputed))?;
         let measured = first.iter().filter(|_| self.request.options.measure_stages);
-        let recomputed: Vec<Arc<Program>> =
+        let recomputed: Vec<Arc<PricedModule>> =
             measured.map(|&setting| self.memo.program(setting).clone()).collect();
         let totals = match first.len() {
             1 => vec![None],
@@ -117,7 +117,7 @@ impl<'a> Search<'a> {
     }
 
     /// The best of some programs among those that fit, or the smallest where none does.
-    pub(crate) fn choose(self, mut finished: Vec<Finished>, objective: Objective) -> Found {
+    pub(crate) fn choose(self, mut finished: Vec<Finished>, objective: Objective) -> Solution {
         let fits = |(_, found): &Finished| self.request.fits(&found.planned.plan);
         let objective = if finished.iter().any(fits) { objective } else { Objective::Memory };
         if finished.iter().any(fits) {
@@ -216,7 +216,7 @@ impl<'a> Search<'a> {
         Ok(finished)
     }
 
-    fn plan(&self, number: usize) -> Result<Found, CompileError> {
+    fn plan(&self, number: usize) -> Result<Solution, CompileError> {
         let setting = self.legal[number].setting;
         let program = self.memo.program(setting);
         self.measure(program, setting, self.n_steps(Until::Legal))?;
@@ -308,7 +308,12 @@ impl<'a> Search<'a> {
     }
 
     /// Measures what a program came to that some steps of a setting lead to.
-    fn measure(&self, program: &Program, setting: SettingId, n_steps: usize) -> Result<(), CompileError> {
+    fn measure(
+        &self,
+        program: &PricedModule,
+        setting: SettingId,
+        n_steps: usize,
+    ) -> Result<(), CompileError> {
         let is_legal = n_steps == self.n_steps(Until::Legal);
         self.request.measure(program, &self.memo.done(setting)[..n_steps], is_legal)
     }
@@ -323,7 +328,7 @@ impl<'a> Search<'a> {
     }
 
     /// The stage that tells what a program was chosen from.
-    fn others(&self, number: usize, found: &Found) -> Stage {
+    fn others(&self, number: usize, found: &Solution) -> Stage {
         let tried = self.legal.iter().enumerate().map(|(i, candidate)| {
             let &Candidate { variant, setting, fusion, price, .. } = candidate;
             let guess = self.order(setting).unwrap_or(FirstGuess::Text);

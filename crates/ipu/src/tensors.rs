@@ -5,7 +5,7 @@ use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl, packed_option::Pac
 use memplan_analysis::{Costs, Facts, LiveRange, Time, ValueId, ValueKind, union_of_ranges};
 use memplan_ir::{ArrayShape, Module, Shape};
 use memplan_memory::{Bytes, Target};
-use memplan_planner::{PlanError, Storage, StorageId, StorageKind, Storages, TakeOver, storages};
+use memplan_plan_hlo::{PlanError, Storage, StorageId, StorageKind, Storages, TakeOver, storages};
 
 /// A tensor: values that share storage.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

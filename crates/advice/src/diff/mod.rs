@@ -16,7 +16,7 @@ use serde::Serialize;
 pub use causes::{Cause, CauseKind, signed};
 use matching::{Part, pairs};
 use moved::Elsewhere;
-pub use moved::{Moved, Place, Program};
+pub use moved::{Moved, Place, PlannedModule};
 pub use partners::partners;
 
 /// The difference of two plans.
@@ -47,7 +47,7 @@ pub struct MemoryDiff {
     pub causes: Vec<Cause>,
     /// Holders of the peak that differ, the largest change first. Where the peak moved, holders of one place of both programs:
     /// of that of the larger peak.
-    pub changes: Vec<Change>,
+    pub changes: Vec<ValueChange>,
     /// Where the peak was and where it is, if that explains more than if it were one place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub moved: Option<Moved>,
@@ -91,7 +91,7 @@ pub enum Matched {
 
 /// Values of one kind that hold another number of bytes than before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Change {
+pub struct ValueChange {
     /// Where they come from, after the change where they are there.
     pub operation: String,
     /// The operation before, where it is another one.
@@ -127,7 +127,7 @@ pub fn diff(before: &PlanFile, after: &PlanFile) -> Diff {
 
 /// The same of plans whose programs are there, so that it can be seen whether the peak is at another place now. Takes time
 /// n log n in the values of both.
-pub fn diff_programs(before: (&PlanFile, Program<'_>), after: (&PlanFile, Program<'_>)) -> Diff {
+pub fn diff_programs(before: (&PlanFile, PlannedModule<'_>), after: (&PlanFile, PlannedModule<'_>)) -> Diff {
     difference_with(before.0, after.0, Some(Elsewhere::new(before.1, after.1)))
 }
 
@@ -158,7 +158,7 @@ fn difference_with(before: &PlanFile, after: &PlanFile, elsewhere: Option<Elsewh
 
 /// What changed at one place of both programs, where the peak moved.
 struct ByPlace {
-    changes: Vec<Change>,
+    changes: Vec<ValueChange>,
     moved: Moved,
     cause: Cause,
 }
@@ -170,7 +170,7 @@ impl ByPlace {
         before: &PlanFile,
         after: &PlanFile,
         elsewhere: Elsewhere,
-        at_peaks: &[Change],
+        at_peaks: &[ValueChange],
     ) -> Option<ByPlace> {
         let main = MemorySpaceId::MAIN;
         let at_old = changes(holders(before, main), &elsewhere.after.holders);
@@ -188,7 +188,7 @@ impl ByPlace {
 }
 
 /// Bytes of values that one side alone has.
-fn alone(changes: &[Change]) -> u128 {
+fn alone(changes: &[ValueChange]) -> u128 {
     let alone = changes.iter().filter(|change| change.matched == Matched::Alone);
     alone.map(|change| change.bytes().unsigned_abs()).sum()
 }
@@ -212,8 +212,8 @@ impl MemoryDiff {
     fn new(
         space: MemorySpaceId,
         totals: Vec<Figure>,
-        changes: Vec<Change>,
-        arguments: &[Change],
+        changes: Vec<ValueChange>,
+        arguments: &[ValueChange],
         plans: [&PlanFile; 2],
     ) -> MemoryDiff {
         let named = plans.into_iter().find_map(|plan| totals_of(plan, space));
@@ -245,12 +245,12 @@ impl Side {
     }
 }
 
-impl Change {
-    fn new(before: Option<Part<'_>>, after: Option<Part<'_>>, matched: Matched) -> Change {
+impl ValueChange {
+    fn new(before: Option<Part<'_>>, after: Option<Part<'_>>, matched: Matched) -> ValueChange {
         let one = after.or(before).expect("a change has a side").holder;
         let was = before.and_then(|before| before.holder.operation.clone());
         let operation = one.operation.clone().unwrap_or_default();
-        Change {
+        ValueChange {
             operation_before: was.filter(|was| after.is_some() && *was != operation),
             operation,
             source: one.source.clone(),
@@ -281,10 +281,10 @@ impl Held {
 }
 
 /// Holders that differ, the largest change first.
-fn changes(before: &[HolderEntry], after: &[HolderEntry]) -> Vec<Change> {
-    let mut changes: Vec<Change> = pairs(before, after)
+fn changes(before: &[HolderEntry], after: &[HolderEntry]) -> Vec<ValueChange> {
+    let mut changes: Vec<ValueChange> = pairs(before, after)
         .into_iter()
-        .map(|(a, b, matched)| Change::new(a, b, matched))
+        .map(|(a, b, matched)| ValueChange::new(a, b, matched))
         .filter(|change| change.before != change.after)
         .collect();
     changes.sort_by_key(|change| std::cmp::Reverse(change.bytes().unsigned_abs()));

@@ -9,7 +9,7 @@ use memplan_analysis::{ValueId, ValueKind, operation};
 use memplan_ir::{InstructionId, Op, PositionId, Shape};
 use memplan_memory::Bytes;
 use memplan_passes::{Conflict, InsertedCopy, MustShare};
-use memplan_planner::ProgramCost;
+use memplan_plan_hlo::ProgramCost;
 use serde::Serialize;
 use strum::IntoStaticStr;
 

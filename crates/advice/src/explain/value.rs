@@ -3,7 +3,7 @@
 use memplan_analysis::{Phase, Time, ValueClass, ValueId, ValueKind, operation};
 use memplan_ir::{InstructionId, Op};
 use memplan_memory::{AllocationKind, Bytes, MemorySpaceId};
-use memplan_planner::{KeptBy, kept_by, peak_report_in};
+use memplan_plan_hlo::{KeptBy, kept_by, peak_report_in};
 use serde::Serialize;
 
 use super::{ArgumentNote, Donation, Subject, donation};

@@ -9,8 +9,8 @@ use memplan_memory::{MemorySpaceId, Transfer};
 use memplan_passes as passes;
 use memplan_passes::HOST_MEMORY;
 
+use super::candidate::Candidate;
 use super::policy::{self, Policy};
-use super::program::Program;
 use super::shard::{self, Along};
 use super::{ModuleKey, Setting};
 
@@ -70,7 +70,7 @@ pub(super) struct Edits {
 }
 
 /// Every change that may help a program.
-pub(super) fn all(program: &Program, setting: &Setting<'_>) -> Edits {
+pub(super) fn all(program: &Candidate, setting: &Setting<'_>) -> Edits {
     let (mut list, mut refused) = (Vec::new(), Vec::new());
     let donations = passes::donations(&program.module);
     if !donations.is_empty() {
@@ -138,7 +138,7 @@ impl Edit {
     }
 
     /// What is changed, for people.
-    pub(super) fn what(&self, program: &Program) -> String {
+    pub(super) fn what(&self, program: &Candidate) -> String {
         let examples = program.examples().unwrap_or(0);
         match self {
             Edit::Donate(pairs) => {
@@ -162,7 +162,7 @@ impl Edit {
     }
 
     /// How it is written.
-    pub(super) fn apply(&self, program: &Program, setting: &Setting<'_>) -> String {
+    pub(super) fn apply(&self, program: &Candidate, setting: &Setting<'_>) -> String {
         let examples = program.examples().unwrap_or(0);
         let quoted =
             |names: Vec<String>| names.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
@@ -204,9 +204,9 @@ impl Edit {
     }
 }
 
-impl Program {
+impl Candidate {
     /// The program with a change, or why it cannot be changed so.
-    pub(super) fn with(&self, edit: &Edit, setting: &Setting<'_>) -> Result<Program, String> {
+    pub(super) fn with(&self, edit: &Edit, setting: &Setting<'_>) -> Result<Candidate, String> {
         match edit {
             Edit::Donate(pairs) => {
                 let mut module = self.module.clone();
@@ -265,7 +265,7 @@ impl Program {
     }
 
     /// The program for another number of examples.
-    pub(super) fn resized(&self, examples: i64) -> Result<Program, String> {
+    pub(super) fn resized(&self, examples: i64) -> Result<Candidate, String> {
         let batch = self.batch().ok_or("there is no batch")?;
         let (whole, factor) = (batch.extent(self.dimensions()), self.dimensions().extent(batch.factor));
         let extent = examples.checked_mul(factor).filter(|n| n % whole == 0).map(|n| n / whole);
@@ -278,14 +278,14 @@ impl Program {
         &self,
         factor: memplan_analysis::FactorId,
         extent: i64,
-    ) -> Result<Program, String> {
+    ) -> Result<Candidate, String> {
         let resized = passes::resize(&self.module, self.dimensions(), factor, extent);
         Ok(self.with_module(resized.map_err(|error| error.to_string())?.module))
     }
 }
 
 /// What the forward half keeps for the backward half in 32 bits.
-fn kept(program: &Program) -> Vec<InstructionId> {
+fn kept(program: &Candidate) -> Vec<InstructionId> {
     passes::kept_for_backward(&program.module, program.phases())
 }
 

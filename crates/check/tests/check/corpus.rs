@@ -4,7 +4,7 @@ use memplan_hlo::parse;
 use memplan_ir::{Module, fingerprint};
 use memplan_memory::Target;
 use memplan_passes as passes;
-use memplan_planner::{PlanOptions, Planned, plan};
+use memplan_plan_hlo::{PlanOptions, Planned, plan};
 use memplan_testkit::corpus;
 
 use crate::support::Case;

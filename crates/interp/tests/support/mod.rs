@@ -4,7 +4,7 @@ use memplan_interp::{scratch, with_meaningful_layouts};
 use memplan_ir::Module;
 use memplan_memory::Target;
 use memplan_passes::{Context, LAYOUT_ASSIGNMENT, RunOptions, legalize, run};
-use memplan_planner::{AssignOptions, PlanOptions, Planned, plan};
+use memplan_plan_hlo::{AssignOptions, PlanOptions, Planned, plan};
 
 /// A module as it can be planned, and its plan for a target.
 pub(crate) fn planned(module: &Module, target: &str) -> Result<(Module, Planned), String> {

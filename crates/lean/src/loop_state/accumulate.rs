@@ -71,7 +71,8 @@ fn accumulation(
         let is_other = |&&operand: &&InstructionId| operand != id && !is_constant(module, operand);
         if let Some(&onto) = operation.operands.iter().find(is_other) {
             let is_alike = module.instructions[onto].shape == operation.shape;
-            let backing = backings.of(onto, &[user]).filter(|_| is_alike && is_given(module, onto))?;
+            let backing =
+                backings.of(onto, &[user]).filter(|_| is_alike && is_there_from_the_start(module, onto))?;
             let goes_there = backings.goes_to(&[user], &backing)?;
             return goes_there.then_some(Accumulation { element, operations, onto });
         }
@@ -81,7 +82,7 @@ fn accumulation(
 }
 
 /// Whether a value is there from the beginning of its computation.
-fn is_given(module: &Module, id: InstructionId) -> bool {
+fn is_there_from_the_start(module: &Module, id: InstructionId) -> bool {
     let is_parameter = |id: InstructionId| matches!(module.instructions[id].op, Op::Parameter { .. });
     match module.instructions[id].op {
         Op::GetTupleElement { .. } => is_parameter(module.instructions[id].operands[0]),

@@ -13,7 +13,7 @@ use super::{FitError, ModuleKey, Setting};
 
 /// A program that levers are tried on.
 #[derive(Clone)]
-pub(super) struct Program {
+pub(super) struct Candidate {
     pub(super) module: Module,
     /// What is asked of few of the programs that levers make.
     followed: OnceLock<Followed>,
@@ -39,9 +39,9 @@ struct Followed {
     batch: Option<Batch>,
 }
 
-impl Program {
+impl Candidate {
     /// The program as it is, with dimensions that can be followed.
-    pub(super) fn new(module: &Module, setting: &Setting<'_>) -> Result<Program, FitError> {
+    pub(super) fn new(module: &Module, setting: &Setting<'_>) -> Result<Candidate, FitError> {
         let mut module = module.clone();
         module.is_scheduled = false;
         let context = Context { target: setting.target };
@@ -61,7 +61,7 @@ impl Program {
                 Some(named.ok_or(FitError::NoBatch(parameter, dimension))?)
             }
         };
-        Ok(Program {
+        Ok(Candidate {
             classes: module.entry_computation().parameters.iter().map(class).collect(),
             batch_at: batch.as_ref().map(|batch| batch.at),
             followed: OnceLock::from(Followed { dimensions, batch }),
@@ -75,8 +75,8 @@ impl Program {
     }
 
     /// The same program with another module, whose parameters mean the same.
-    pub(super) fn with_module(&self, module: Module) -> Program {
-        Program {
+    pub(super) fn with_module(&self, module: Module) -> Candidate {
+        Candidate {
             module,
             followed: OnceLock::new(),
             phases: OnceLock::new(),

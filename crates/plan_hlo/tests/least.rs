@@ -6,7 +6,7 @@ use memplan_ir::{Module, Op};
 use memplan_memory::{
     Alignment, Allocation, AllocationId, AllocationKind, Bytes, MemoryPlan, MemorySpaceId, Target,
 };
-use memplan_planner::{Planned, plan};
+use memplan_plan_hlo::{Planned, plan};
 
 /// Modules with more plans are left out.
 const MOST_PLANS: u64 = 3_000;

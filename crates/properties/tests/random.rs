@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use memplan_judge::programs::{TARGETS, judge, of_seed};
+use memplan_properties::programs::{TARGETS, check_all, of_seed};
 use memplan_testkit::{Features, features};
 
 /// Two thousand modules in every run of the tests, fewer on a machine that is slow. `examples/random_modules.rs` runs as
@@ -15,7 +15,7 @@ fn random_modules() {
 /// What a loop stacks five times is multiplied by five when it is rewritten, and rounded otherwise than the sum.
 #[test]
 fn sum_of_equal_rows() {
-    assert_eq!(judge(&of_seed(30931), &[]), Ok(()));
+    assert_eq!(check_all(&of_seed(30931), &[]), Ok(()));
 }
 
 #[track_caller]
@@ -26,7 +26,7 @@ fn run(seeds: std::ops::Range<u64>, limit: Duration, targets: fn(u64) -> Vec<&'s
     for seed in seeds.take_while(|_| start.elapsed() < limit) {
         let source = of_seed(seed);
         // A panic is a failure like others, and the seed is what is needed to find it again.
-        let outcome = std::panic::catch_unwind(|| judge(&source, &targets(seed)));
+        let outcome = std::panic::catch_unwind(|| check_all(&source, &targets(seed)));
         if let Err(failure) = outcome.unwrap_or_else(|panic| Err(message(&*panic))) {
             eprintln!("seed {seed}: {failure}");
             failures.push(format!("seed {seed}: {failure}"));

@@ -13,7 +13,7 @@ use super::view::view;
 use crate::ipu_report::{Chips, summary};
 
 /// A planned module, and what it can be written as.
-pub(crate) struct Program<'a> {
+pub(crate) struct PlannedModule<'a> {
     pub(crate) module: &'a Module,
     pub(crate) target: &'a Target,
     pub(crate) planned: &'a Planned,
@@ -34,9 +34,9 @@ pub(crate) struct Before<'a> {
     pub(crate) planned: &'a Planned,
 }
 
-impl<'a> Program<'a> {
-    pub(crate) fn new(module: &'a Module, target: &'a Target, planned: &'a Planned) -> Program<'a> {
-        Program {
+impl<'a> PlannedModule<'a> {
+    pub(crate) fn new(module: &'a Module, target: &'a Target, planned: &'a Planned) -> PlannedModule<'a> {
+        PlannedModule {
             module,
             target,
             planned,

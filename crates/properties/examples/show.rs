@@ -4,7 +4,7 @@
 #![allow(clippy::print_stdout, reason = "this is what it is for")]
 
 use memplan::hlo;
-use memplan_judge::programs::{decided, of_seed};
+use memplan_properties::programs::{decided, of_seed};
 
 fn main() {
     let argument = std::env::args().nth(1).expect("usage: show SEED | show FILE");

@@ -27,7 +27,7 @@ const MOST_INSTRUCTIONS: usize = 500;
 pub fn generated(bytes: &[u8]) {
     let source = decided(bytes);
     let target = TARGETS[bytes.len() % TARGETS.len()];
-    if let Err(failure) = judge(&source, &[target]) {
+    if let Err(failure) = check_all(&source, &[target]) {
         panic!("{failure}\n{}", hlo::print(&source));
     }
 }
@@ -82,7 +82,7 @@ pub fn broken_plan(bytes: &[u8]) {
 ///
 /// # Errors
 /// What does not hold.
-pub fn judge(source: &Module, targets: &[&str]) -> Result<(), String> {
+pub fn check_all(source: &Module, targets: &[&str]) -> Result<(), String> {
     let text = hlo::print(source);
     let parsed = hlo::parse(&text).map_err(|error| format!("does not parse: {error}"))?;
     if hlo::print(&parsed) != text || ir::fingerprint(&parsed) != ir::fingerprint(source) {

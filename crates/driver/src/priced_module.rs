@@ -13,12 +13,12 @@ use memplan_ir::{Module, fingerprint};
 use memplan_memory::{Bytes, MemoryPlan, Target};
 use memplan_passes as passes;
 use memplan_passes::{Context, Pipeline, RunOptions};
-use memplan_planner as plan;
-use memplan_planner::{AssignOptions, PlaceOptions, PlanError, PlanOptions, ProgramCost};
+use memplan_plan_hlo as plan;
+use memplan_plan_hlo::{AssignOptions, PlaceOptions, PlanError, PlanOptions, ProgramCost};
 
 /// A module on its way, and what is known of it. Two are equal if their modules are.
 #[derive(Clone)]
-pub(crate) struct Program {
+pub(crate) struct PricedModule {
     pub(crate) module: Module,
     /// Shared by the programs between which nothing changed.
     comes_to: Arc<CameTo>,
@@ -52,14 +52,14 @@ pub(crate) struct Done {
     came_to: CameTo,
 }
 
-impl Program {
-    pub(crate) fn new(module: Module) -> Program {
-        Program { module, comes_to: Arc::default(), glance: OnceLock::new(), seconds: OnceLock::new() }
+impl PricedModule {
+    pub(crate) fn new(module: Module) -> PricedModule {
+        PricedModule { module, comes_to: Arc::default(), glance: OnceLock::new(), seconds: OnceLock::new() }
     }
 }
 
-impl PartialEq for Program {
-    fn eq(&self, other: &Program) -> bool {
+impl PartialEq for PricedModule {
+    fn eq(&self, other: &PricedModule) -> bool {
         self.module == other.module
     }
 }
@@ -86,7 +86,11 @@ impl Request<'_> {
     }
 
     /// What a step makes of a program.
-    pub(crate) fn take(&self, program: Arc<Program>, step: &Step) -> Result<(Program, Done), CompileError> {
+    pub(crate) fn take(
+        &self,
+        program: Arc<PricedModule>,
+        step: &Step,
+    ) -> Result<(PricedModule, Done), CompileError> {
         let (target, options) = (self.target, self.options);
         match step {
             Step::Order(guess) => {
@@ -94,7 +98,7 @@ impl Request<'_> {
                 let ordered = guess.order(&program.module, target, &options.schedule, fusion)?;
                 let order = ordered.is_some().then_some(*guess);
                 let program = match ordered {
-                    Some(module) if module != program.module => Program::new(module),
+                    Some(module) if module != program.module => PricedModule::new(module),
                     _ => Arc::unwrap_or_clone(program),
                 };
                 Ok((program, Done { stage: None, order, fused: None, came_to: CameTo::new() }))
@@ -105,7 +109,7 @@ impl Request<'_> {
                 let run_options = RunOptions { stop_after: None, verify: options.verify_each_pass };
                 let runs = passes::run(&mut program.module, &[stage], &Context { target }, run_options)?;
                 if runs.iter().any(|run| run.changed) {
-                    program = Program::new(program.module);
+                    program = PricedModule::new(program.module);
                 }
                 let stage = self.stage(stage.name, start.elapsed(), None, StageReport::Passes(runs));
                 let fused = matches!(step, Step::Fuse(_)).then(|| fingerprint(&program.module));
@@ -135,7 +139,7 @@ impl Request<'_> {
     /// came to. Stages before copies are inserted are measured with these, and inserting them comes to the same.
     pub(crate) fn measure(
         &self,
-        program: &Program,
+        program: &PricedModule,
         done: &[Arc<Done>],
         is_legal: bool,
     ) -> Result<(), CompileError> {
@@ -174,7 +178,7 @@ impl Request<'_> {
     }
 
     /// Seconds of one run of a legal program, but for what fast memory saves.
-    pub(crate) fn seconds(&self, program: &Program) -> Result<f64, CompileError> {
+    pub(crate) fn seconds(&self, program: &PricedModule) -> Result<f64, CompileError> {
         known_or(&program.seconds, || {
             let module = &program.module;
             let graph = CallGraph::new(module).map_err(PlanError::from)?;
@@ -184,7 +188,7 @@ impl Request<'_> {
     }
 
     /// What a legal program comes to at a glance.
-    pub(crate) fn glance(&self, program: &Program) -> Result<Price, CompileError> {
+    pub(crate) fn glance(&self, program: &PricedModule) -> Result<Price, CompileError> {
         known_or(&program.glance, || Ok(self.plan(program, Depth::Glance)?.price))
     }
 }

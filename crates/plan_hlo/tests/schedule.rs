@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use memplan_analysis::Facts;
 use memplan_ir::{Module, SecondaryMap};
 use memplan_memory::Target;
-use memplan_planner::{
+use memplan_plan_hlo::{
     HloProgram, Method, PlaceOptions, ScheduleOptions, ScheduleReport, place, plan, schedule,
 };
-use memplan_testkit::{Program, corpus};
+use memplan_testkit::{CorpusProgram, corpus};
 
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -85,7 +85,7 @@ fn cases_have_the_peaks_they_state() {
 fn corpus_programs_get_legal_orders_no_worse_than_the_text() {
     let target = Target::find("gpu-h100").expect("built in");
     // The larger programs take seconds without optimization; `examples/schedules.rs` covers them.
-    for program in corpus().into_iter().filter(Program::is_small) {
+    for program in corpus().into_iter().filter(CorpusProgram::is_small) {
         for form in ["before", "cpu", "gpu"] {
             let mut module = prepared(&program.text(form), &target);
             let (scheduled, report) = check(module.clone(), &target);

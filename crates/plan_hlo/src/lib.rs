@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use memplan_memory::{Bytes, Target};
-//! use memplan_planner::{PlanOptions, plan};
+//! use memplan_plan_hlo::{PlanOptions, plan};
 //!
 //! let module = memplan_hlo::parse(
 //!     "HloModule m, is_scheduled=true

@@ -2,7 +2,7 @@
 
 use memplan_ir::Module;
 use memplan_memory::Target;
-use memplan_planner::{
+use memplan_plan_hlo::{
     BREADTH_FIRST_AS_XLA, DEPTH_FIRST_AS_XLA, LIST_AS_XLA, Method, POST_ORDER_AS_XLA, ScheduleOptions,
     schedule,
 };

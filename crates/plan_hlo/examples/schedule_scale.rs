@@ -1,5 +1,5 @@
 //! Times scheduling on generated programs, a chain and a wide graph:
-//! `cargo run --release -p memplan-planner --example schedule_scale -- N...`
+//! `cargo run --release -p memplan-plan-hlo --example schedule_scale -- N...`
 #![allow(clippy::print_stdout, reason = "a table for people")]
 
 use std::error::Error;
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use memplan_ir::{BinaryOp, ElementType, Instruction, Module, Op, Shape, UnaryOp};
 use memplan_memory::Target;
-use memplan_planner::{ScheduleOptions, schedule};
+use memplan_plan_hlo::{ScheduleOptions, schedule};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let target = Target::find("gpu-h100")?;

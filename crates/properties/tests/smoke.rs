@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use memplan::{hlo, pack};
-use memplan_judge::{files, programs};
+use memplan_properties::{files, programs};
 use memplan_testkit::Random;
 
 /// How often each seed is changed.

@@ -16,7 +16,7 @@ fn main() {
     let mut module = hlo::parse(source).expect("it is HLO");
     write("parse_proto/program", &hlo::proto::write_module(&module).expect("it is valid"));
     let toy = Target::find("toy").expect("the target is built in");
-    let planned = memplan_judge::plan_to_run(&mut module, &toy).expect("it has a plan");
+    let planned = memplan_properties::plan_to_run(&mut module, &toy).expect("it has a plan");
     let file = PlanFile::new(&module, &planned.schedule, &planned.plan);
     write("plan_file/program", &serde_json::to_vec(&file).expect("keys are strings"));
     write("parse_proto/scheduled", &hlo::proto::write_module(&module).expect("it is valid"));

@@ -1,4 +1,4 @@
-//! Sends random modules through everything (`programs::judge`), for hours, and can be stopped and resumed at any time.
+//! Sends random modules through everything (`programs::check_all`), for hours, and can be stopped and resumed at any time.
 //!
 //! ```text
 //! usage: random_modules RECORD.tsv [--until-clean N] [--first SEED]
@@ -16,7 +16,7 @@ use std::io::Write;
 use std::panic;
 use std::sync::Mutex;
 
-use memplan_judge::programs::{TARGETS, judge, of_seed};
+use memplan_properties::programs::{TARGETS, check_all, of_seed};
 
 const MODULES_PER_LINE: u64 = 1000;
 
@@ -82,7 +82,7 @@ fn resumed(record: &str, first: u64) -> (u64, u64) {
 }
 
 fn finding(seed: u64) -> Option<String> {
-    let outcome = panic::catch_unwind(|| judge(&of_seed(seed), &TARGETS));
+    let outcome = panic::catch_unwind(|| check_all(&of_seed(seed), &TARGETS));
     outcome.unwrap_or_else(|_| Err(LAST_PANIC.lock().expect("no panic while it is held").clone())).err()
 }
 

@@ -1,12 +1,12 @@
 //! Prints, for each module, the peak under every order tried, and what planning makes of the best:
-//! `cargo run --release -p memplan-planner --example schedules -- TARGET FILE...`
+//! `cargo run --release -p memplan-plan-hlo --example schedules -- TARGET FILE...`
 #![allow(clippy::print_stdout, reason = "a table for people")]
 
 use std::error::Error;
 use std::time::Instant;
 
 use memplan_memory::Target;
-use memplan_planner::{Planned, ScheduleOptions, plan, schedule};
+use memplan_plan_hlo::{Planned, ScheduleOptions, plan, schedule};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
