@@ -5,20 +5,26 @@
 
 use std::collections::BTreeMap;
 
+use rustc_hash::FxHashSet;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny, IntoDeserializer};
-use toml::de::{DeTable, DeValue};
+use toml::Spanned;
+use toml::de::DeValue;
 
 use crate::closest::did_you_mean;
-use crate::target_spans::{line_and_column, span_of};
+use crate::compiler_file::{self, BUILT_IN};
+use crate::target_spans::span_of;
 use crate::{Bytes, Family, FusionRules, Target};
 
 /// A compiler whose memory can be estimated.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compiler {
-    /// The name on the command line.
+    /// The name on the command line, without a version.
     pub name: String,
+    /// The version of jaxlib that it came with, major and minor: `0.12`. Empty for compilers without versions.
+    #[serde(default)]
+    pub version: String,
     /// One line for people: whose it is, and which version was looked at.
     pub description: String,
     /// The machine that it is asked about where nobody names one.
@@ -121,48 +127,83 @@ pub enum CompilerError {
     },
 }
 
-/// The compilers, each a TOML file in this crate.
-const BUILT_IN: &[(&str, &str)] = &[
-    ("xla-gpu.toml", include_str!("../compilers/xla-gpu.toml")),
-    ("xla-cpu.toml", include_str!("../compilers/xla-cpu.toml")),
-    ("xla-tpu.toml", include_str!("../compilers/xla-tpu.toml")),
-];
-
 impl Compiler {
-    /// All compilers.
+    /// The newest version of each compiler.
     pub fn built_in() -> Vec<Compiler> {
+        let mut all = Compiler::versions();
+        let mut seen = FxHashSet::default();
+        all.retain(|compiler| seen.insert(compiler.name.clone()));
+        all
+    }
+
+    /// All versions of all compilers, the newest of each first.
+    pub fn versions() -> Vec<Compiler> {
         let parse =
             |&(path, text): &_| Compiler::parse(text, path).expect("built-in compiler files are valid");
         BUILT_IN.iter().map(parse).collect()
     }
 
-    /// The built-in compiler with a name, or the one in a file whose name ends in `.toml`.
+    /// The built-in compiler with a name, the newest version where the name ends in none (`xla-gpu`, `xla-gpu@0.10`), or the
+    /// one in a file whose name ends in `.toml`.
     ///
     /// # Errors
-    /// No compiler has the name, or the file is none.
+    /// No compiler has the name and version, or the file is none.
     pub fn find(name: &str) -> Result<Compiler, CompilerError> {
         if name.ends_with(".toml") {
             let text = std::fs::read_to_string(name)
                 .map_err(|source| CompilerError::Read { path: name.to_string(), source })?;
             return Compiler::parse(&text, name);
         }
-        let mut all = Compiler::built_in();
-        match all.iter().position(|compiler| compiler.name == name) {
+        let mut all = Compiler::versions();
+        let is_named = |compiler: &Compiler| compiler.name == name || compiler.name_with_version() == name;
+        match all.iter().position(is_named) {
             Some(i) => Ok(all.swap_remove(i)),
             None => {
-                let known: Vec<&str> = all.iter().map(|compiler| compiler.name.as_str()).collect();
-                let meant = did_you_mean(name, known.iter().copied());
+                let known: Vec<String> = all.iter().map(Compiler::name_with_version).collect();
+                let names = all.iter().map(|compiler| compiler.name.as_str());
+                let meant = did_you_mean(name, names.chain(known.iter().map(String::as_str)));
                 Err(CompilerError::Unknown { name: name.to_string(), meant, known: known.join(", ") })
             }
         }
     }
 
-    /// Reads a compiler from the text of a TOML file; `path` is for errors alone.
+    /// The version of a compiler that is nearest to a version of jaxlib (`0.11.3`): the newest that is not newer, or else
+    /// the oldest.
+    ///
+    /// # Errors
+    /// No compiler has the name.
+    pub fn nearest(name: &str, jaxlib: &str) -> Result<Compiler, CompilerError> {
+        let newest = Compiler::find(name)?;
+        let of_name = Compiler::versions().into_iter().filter(|compiler| compiler.name == newest.name);
+        let mut nearest = None;
+        for compiler in of_name {
+            let is_newer = numbers(&compiler.version) > numbers(jaxlib);
+            nearest = Some(compiler);
+            if !is_newer {
+                break;
+            }
+        }
+        Ok(nearest.unwrap_or(newest))
+    }
+
+    /// `xla-gpu@0.12`; the name alone where there are no versions.
+    pub fn name_with_version(&self) -> String {
+        match self.version.as_str() {
+            "" => self.name.clone(),
+            version => format!("{}@{version}", self.name),
+        }
+    }
+
+    /// Reads a compiler from the text of a TOML file; `path` is for errors alone. A file that is `based_on` a built-in
+    /// compiler says only what differs: tables are merged, all else is replaced.
     ///
     /// # Errors
     /// The text is no TOML or describes no compiler. What it says of the options of passes is not looked at.
     pub fn parse(text: &str, path: &str) -> Result<Compiler, CompilerError> {
-        let compiler = toml::from_str(text).map_err(|error| error_at(path, text, &error))?;
+        let document = compiler_file::document(text, path)?;
+        let document = Spanned::new(0..text.len(), DeValue::Table(document));
+        let compiler = Compiler::deserialize(document.into_deserializer());
+        let compiler = compiler.map_err(|error| compiler_file::error_at(path, text, &error))?;
         Ok(Compiler { file: (path.to_string(), text.to_string()), ..compiler })
     }
 
@@ -179,12 +220,12 @@ impl Compiler {
     pub fn options_of<T: DeserializeOwned>(&self, pass: &str) -> Result<Option<T>, CompilerError> {
         let (path, text) = &self.file;
         let of_pass = || {
-            let mut document = DeTable::parse(text).ok()?.into_inner();
+            let mut document = compiler_file::document(text, path).ok()?;
             let DeValue::Table(mut options) = document.remove("options")?.into_inner() else { return None };
             options.remove(pass)
         };
         let options = of_pass().map(|options| T::deserialize(options.into_deserializer()));
-        options.transpose().map_err(|error| error_at(path, text, &error))
+        options.transpose().map_err(|error| compiler_file::error_at(path, text, &error))
     }
 
     /// The error that something is wrong with a field of its file, named by keys and list indices between dots:
@@ -192,7 +233,7 @@ impl Compiler {
     pub fn wrong(&self, field: &str, message: impl Into<String>) -> CompilerError {
         let (path, text) = &self.file;
         let offset = span_of(text, field).map_or(0, |span| span.start);
-        file_error(path, text, offset, message.into())
+        compiler_file::error(path, text, offset, message.into())
     }
 
     /// Whether this compiler makes code for a machine: for those of the family of its usual one, and for machines of no
@@ -214,13 +255,10 @@ impl Compiler {
     }
 }
 
-fn error_at(path: &str, text: &str, error: &toml::de::Error) -> CompilerError {
-    file_error(path, text, error.span().map_or(0, |span| span.start), error.message().to_string())
-}
-
-fn file_error(path: &str, text: &str, offset: usize, message: String) -> CompilerError {
-    let (line, column) = line_and_column(text, offset);
-    CompilerError::File { path: path.to_string(), line, column, message }
+/// The numbers of a version.
+fn numbers(version: &str) -> [u64; 2] {
+    let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
+    [(); 2].map(|()| parts.next().unwrap_or(0))
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ mod addressing;
 mod by_name;
 mod closest;
 mod compiler;
+mod compiler_file;
 mod fast_memory;
 mod fusion_rules;
 mod kernel_scratch;

@@ -39,7 +39,7 @@ pub use convolution_padding::CONVOLUTION_PADDING_LEGALIZATION;
 pub use copy_fusion::COPY_FUSION;
 pub use divisor_reciprocal::DIVISOR_RECIPROCAL;
 pub use dot_decomposer::{DOT_DECOMPOSER, TRANSPOSE_FOLDING};
-pub use float_normalization::FLOAT_NORMALIZATION;
+pub use float_normalization::{FLOAT_NORMALIZATION, FloatNormalization};
 pub use fully_shard::{FullySharded, fully_shard};
 pub use gemm_workspace::{GEMM_WORKSPACE, GemmWorkspace, GemmWorkspaceRules};
 pub use instruction_fusion::{INSTRUCTION_FUSION, InstructionFusion, InstructionFusionRules};

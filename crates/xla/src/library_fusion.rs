@@ -73,6 +73,13 @@ impl Pass for LibraryFusion {
     }
 }
 
+/// Which operations the library has.
+#[derive(Clone, Copy)]
+pub(super) struct LibraryOperations<'a> {
+    pub(super) module: &'a Module,
+    pub(super) rules: &'a LibraryRules,
+}
+
 /// The kernels of one computation, by the instruction at which each began.
 struct Library<'a> {
     module: &'a Module,
@@ -211,8 +218,14 @@ impl<'a> Library<'a> {
         }
     }
 
-    /// Whether the library has an operation, for these arrays.
     fn is_supported(&self, id: InstructionId) -> bool {
+        LibraryOperations { module: self.module, rules: self.rules }.has(id)
+    }
+}
+
+impl LibraryOperations<'_> {
+    /// Whether the library has an operation, for these arrays.
+    pub(super) fn has(&self, id: InstructionId) -> bool {
         let instruction = &self.module.instructions[id];
         let operands: Option<SmallVec<[&ArrayShape; 4]>> =
             instruction.operands.iter().map(|&operand| self.module.shape(operand).as_array()).collect();
@@ -341,7 +354,7 @@ fn has_elementwise(op: &Op) -> bool {
     )
 }
 
-impl Library<'_> {
+impl LibraryOperations<'_> {
     /// Products of matrices, not of vectors, with the left one as it is multiplied.
     fn has_dot(
         &self,
@@ -357,7 +370,7 @@ impl Library<'_> {
             return false;
         };
         let is_leading = |batch: &[i64]| batch.iter().enumerate().all(|(i, &d)| i as i64 == d);
-        if !matches!(types, (F64, F64, F64) | (F32, F32, F32) | (Bf16, Bf16, F32) | (S8 | U8, S8, S32))
+        if !matches!(types, (F64, F64, F64) | (F32, F32, F32) | (Bf16, Bf16, F32 | Bf16) | (S8 | U8, S8, S32))
             || !is_leading(&dimensions.lhs_batch)
             || !is_leading(&dimensions.rhs_batch)
             || [lhs, rhs, result].iter().any(|array| array.dimensions.len() != n_batch + 2)
