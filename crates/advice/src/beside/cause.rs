@@ -2,12 +2,11 @@
 
 use memplan_analysis::{Time, ValueId, folded_operation, operation};
 use memplan_ir::{ArrayShape, ElementType, InstructionId, Opcode, Shape};
-use rustc_hash::FxHashMap;
 use serde::Serialize;
 use strum::IntoStaticStr;
 
 use super::origin::Move;
-use super::side::{Made, Side, Stored};
+use super::side::{Made, Operations, Side, Stored};
 use crate::explain::why_copied;
 
 /// What two compilers, or a compiler and what is expected of it, may decide otherwise.
@@ -73,7 +72,7 @@ pub(super) struct At<'c> {
     pub(super) sides: &'c [Side<'c>; 2],
     pub(super) times: [Time; 2],
     /// What the operations of the program are.
-    pub(super) program: &'c FxHashMap<String, Vec<Made>>,
+    pub(super) program: &'c Operations,
 }
 
 impl At<'_> {
@@ -108,9 +107,11 @@ impl At<'_> {
         }
         let name = &described.origin.name;
         let elements = array.and_then(ArrayShape::element_count);
-        let within = there.made(name).iter().filter(|made| Some(made.elements) == elements);
+        let made_by = described.origin.stacked_by.as_ref().unwrap_or(name);
+        let within = there.made.of(made_by).iter().filter(|made| Some(made.elements) == elements);
         let within: Vec<&Made> = within.filter(|made| made.kernel.is_some()).collect();
-        if described.origin.prefix().is_empty() && n_here > alike.len() && within.len() > alike.len() {
+        let is_made = described.origin.stacked_by.is_some() || described.origin.prefix().is_empty();
+        if is_made && n_here > alike.len() && within.len() > alike.len() {
             let kernel = within.last().and_then(|made| made.kernel).map_or("", |kernel| there.name(kernel));
             return Reason::new(CauseKind::Fusion, format!("{it} computes it within `{kernel}`"));
         }
@@ -127,26 +128,20 @@ impl At<'_> {
         }
         let computes = &here.subject.module.instructions[described.origin.computes].op;
         if is_product(computes.opcode())
-            && let Some(other) = there.made(name).iter().find(|made| is_product(made.opcode))
+            && let Some(other) = there.made.of(name).iter().find(|made| is_product(made.opcode))
         {
-            let what = match elements > Some(other.elements) {
-                true => "products are one here, or one has padding",
-                false => "a product is in parts here",
-            };
-            return Reason::new(
-                CauseKind::Products,
-                format!("{what}: {it} has {} elements each", other.elements),
-            );
+            let what = "products are merged, cut in parts or padded";
+            return Reason::new(CauseKind::Products, format!("{what}: {it} has {} elements each", other.elements));
         }
-        if described.origin.is_stack {
+        if described.origin.stacked_by.is_some() {
             return Reason::new(CauseKind::Unexplained, format!("{it} keeps no such stack"));
         }
         // What a compiler has put there is part of what it is for.
         let of = if described.origin.is_named { name } else { &reader };
-        let given = self.program.get(of).map_or(&[][..], |given| given);
-        let is_same = |made: &&Made| Some(made.elements) == elements && made.opcode == computes.opcode();
+        let given = self.program.of_any(of);
+        let is_same = |made: &Made| Some(made.elements) == elements && made.opcode == computes.opcode();
         match given.first() {
-            _ if given.iter().any(|made| is_same(&made)) => {
+            _ if given.iter().any(is_same) => {
                 Reason::new(CauseKind::Algebra, format!("{it} does without this {}", computes.opcode()))
             }
             Some(first) => {

@@ -29,7 +29,7 @@ pub use assigned::as_assigned;
 pub use cause::CauseKind;
 use cause::{At, NAMES};
 use causes::Differences;
-use side::{Side, Stored, made};
+use side::{Operations, Side, Stored};
 
 use crate::diff::Figure;
 
@@ -151,7 +151,7 @@ pub fn beside(
     };
     let aligned = [peaks, there].map(|times| Aligned::new(&sides, times, &of_a));
     let best = aligned.iter().min_by_key(|aligned| aligned.cost(&sides)).expect("there are two");
-    let program = made(given);
+    let program = Operations::new(given);
     let at = At { sides: &sides, times: best.times, program: &program };
     let mut parts: Vec<(Part, Time)> = best.parts(&at);
     let mut differences = Differences::default();
@@ -186,11 +186,12 @@ pub fn beside(
     let is_much = |bytes: i128| {
         bytes.signum() == difference.signum() && bytes.unsigned_abs() * MATTERS >= difference.unsigned_abs()
     };
-    // What the other side has for the same reason may outweigh it.
+    // Peaks may be as high, and only places be other ones; and what the other side has for the same reason may outweigh it.
+    let is_at_peak = is_much(i128::from(b.bytes_at(peaks[1]).0) - i128::from(a.bytes_at(peaks[0]).0));
     let matters = |part: &Part| {
         let sum = causes.iter().find(|cause| cause.kind == part.kind).map_or(0, |cause| cause.bytes);
         let bytes = i128::from(part.bytes.0);
-        is_much(sum) && is_much(if part.is_compilers { bytes } else { -bytes })
+        is_at_peak && is_much(sum) && is_much(if part.is_compilers { bytes } else { -bytes })
     };
     let first = parts.iter().filter(|(part, _)| matters(part));
     // An order follows from what there is to order.

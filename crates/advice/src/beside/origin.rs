@@ -26,8 +26,8 @@ pub(super) struct Origin {
     pub(super) moved: Option<(Move, InstructionId)>,
     /// Whether elements are put around those that are computed.
     pub(super) is_padded: bool,
-    /// Whether it is a stack that what is computed is put into.
-    pub(super) is_stack: bool,
+    /// The operation that puts what is computed into a stack, if it is one.
+    pub(super) stacked_by: Option<String>,
 }
 
 /// What becomes of a value that is only moved; the last of several is the most.
@@ -53,7 +53,8 @@ impl Origin {
         let (mut id, mut index) = place(flow, written(words, value));
         let mut kernels: Vec<InstructionId> = Vec::new();
         let (mut moved, mut from) = (Move::Copied, None);
-        let (mut is_stack, mut is_padded, mut is_state) = (false, false, false);
+        let (mut is_padded, mut is_state) = (false, false);
+        let mut stacked_by = None;
         let mut name = "";
         for _ in 0..MOST_STEPS {
             let Instruction { op, operands, called, .. } = instruction(id);
@@ -98,7 +99,7 @@ impl Origin {
                 },
                 // What is put into a stack says what the stack is.
                 Op::DynamicUpdateSlice => {
-                    is_stack |= from.is_none();
+                    stacked_by = stacked_by.or(Some(folded_operation(named)).filter(|_| from.is_none()));
                     operands.get(1).copied()
                 }
                 Op::Pad { .. } => {
@@ -123,16 +124,16 @@ impl Origin {
             computes: id,
             name: name.map_or_else(|| instruction(id).op.opcode().to_string(), folded_operation),
             is_named: !operation(module, id).is_empty(),
-            moved: from.filter(|_| !is_stack).map(|from| (moved, from)),
+            moved: from.filter(|_| stacked_by.is_none()).map(|from| (moved, from)),
             is_padded,
-            is_stack,
+            stacked_by,
         }
     }
 
     /// How it is not what is computed, as a prefix of what it is called; empty where it is.
     pub(super) fn prefix(&self) -> &'static str {
         match self.moved {
-            _ if self.is_stack => "stack of ",
+            _ if self.stacked_by.is_some() => "stack of ",
             _ if self.is_padded => "padded ",
             Some((Move::Copied, _)) => "copy of ",
             Some((Move::Turned, _)) => "transposed ",

@@ -25,8 +25,7 @@ pub(super) struct Side<'a> {
     stored: FxHashMap<Kind, Vec<Stored>>,
     /// Values of each kind in other memories.
     elsewhere: FxHashMap<Kind, Vec<ValueId>>,
-    /// What each operation has become.
-    made: FxHashMap<String, Vec<Made>>,
+    pub(super) made: Operations,
     /// Bytes that are live at each instant.
     curve: Vec<u64>,
 }
@@ -90,7 +89,7 @@ impl<'a> Side<'a> {
                 elsewhere.entry(kind(&describe(words, found, value).holder)).or_default().push(value);
             }
         }
-        let made = made(&found.module);
+        let made = Operations::new(&found.module);
         let mut side =
             Side { subject, found, values, within, described, stored, elsewhere, made, curve: Vec::new() };
         side.curve = side.load();
@@ -180,11 +179,6 @@ impl<'a> Side<'a> {
     /// The kinds of all values that are in a lifetime, one after the other.
     pub(super) fn kinds(&self, lifetime: usize) -> impl Iterator<Item = Kind> {
         self.within[lifetime].iter().map(|value| kind(&self.described[value].holder))
-    }
-
-    /// What an operation has become.
-    pub(super) fn made(&self, name: &str) -> &[Made] {
-        self.made.get(name).map_or(&[], |made| made)
     }
 
     /// The name of an instruction.
@@ -343,25 +337,55 @@ fn values_within(found: &Estimate, lifetimes: &[Lifetime]) -> Vec<Vec<ValueId>> 
     within
 }
 
-/// What is computed under each name.
-pub(super) fn made(module: &Module) -> FxHashMap<String, Vec<Made>> {
-    let fusions = module.instructions.iter().filter(|(_, it)| it.op.opcode() == Opcode::Fusion);
-    let kernels: FxHashMap<_, _> = fusions.map(|(id, fusion)| (fusion.called[0], id)).collect();
-    let mut made: FxHashMap<String, Vec<Made>> = FxHashMap::default();
-    for (computation, listed) in &module.computations {
-        for &id in &listed.instructions {
-            let op = &module.instructions[id].op;
-            let (name, array) = (operation(module, id), module.shape(id).as_array());
-            let Some(array) = array.filter(|_| !name.is_empty()) else { continue };
-            if op.opcode() == Opcode::Fusion || op.only_passes_on() {
-                continue;
+/// What each operation of a module has become, by name.
+pub(super) struct Operations {
+    of: FxHashMap<String, Vec<Made>>,
+    /// The same by the last part of the name alone: calls put the names of callers before those of callees.
+    of_last: FxHashMap<String, Vec<Made>>,
+}
+
+impl Operations {
+    /// Linear in the module.
+    pub(super) fn new(module: &Module) -> Operations {
+        let fusions = module.instructions.iter().filter(|(_, it)| it.op.opcode() == Opcode::Fusion);
+        let kernels: FxHashMap<_, _> = fusions.map(|(id, fusion)| (fusion.called[0], id)).collect();
+        let (mut of, mut of_last) = (FxHashMap::default(), FxHashMap::default());
+        let add = |map: &mut FxHashMap<String, Vec<Made>>, name: String, made: Made| {
+            map.entry(name).or_default().push(made);
+        };
+        for (computation, listed) in &module.computations {
+            for &id in &listed.instructions {
+                let op = &module.instructions[id].op;
+                let (name, array) = (operation(module, id), module.shape(id).as_array());
+                let Some(array) = array.filter(|_| !name.is_empty()) else { continue };
+                if op.opcode() == Opcode::Fusion || op.only_passes_on() {
+                    continue;
+                }
+                let made = Made {
+                    opcode: op.opcode(),
+                    elements: array.element_count().unwrap_or(0),
+                    kernel: kernels.get(&computation).copied(),
+                };
+                let name = folded_operation(name);
+                add(&mut of_last, last_part(&name).to_string(), made);
+                add(&mut of, name, made);
             }
-            made.entry(folded_operation(name)).or_default().push(Made {
-                opcode: op.opcode(),
-                elements: array.element_count().unwrap_or(0),
-                kernel: kernels.get(&computation).copied(),
-            });
         }
+        Operations { of, of_last }
     }
-    made
+
+    /// What an operation has become.
+    pub(super) fn of(&self, name: &str) -> &[Made] {
+        self.of.get(name).map_or(&[], |made| made)
+    }
+
+    /// What an operation has become, or if there is none, what others have whose names end alike.
+    pub(super) fn of_any(&self, name: &str) -> &[Made] {
+        let of_last = || self.of_last.get(last_part(name)).map_or(&[][..], |made| made);
+        self.of.get(name).map_or_else(of_last, |made| made)
+    }
+}
+
+fn last_part(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or(name)
 }
