@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use memplan::memory::Target;
 use memplan::plan::{PlanOptions, plan};
-use memplan::{LEGALIZE, check, hlo, ir, passes};
+use memplan::{check, hlo, ir, legalize};
 use memplan_testkit::{GROWTH_SHAPES, corpus};
 
 fn main() {
@@ -53,9 +53,7 @@ fn measure(name: &str, text: &str) {
         lap();
         ir::verify(&module).expect("the program is valid");
         lap();
-        let context = passes::Context { target: &target };
-        passes::run(&mut module, &[&LEGALIZE], &context, passes::RunOptions::default())
-            .expect("it can be made legal");
+        legalize(&mut module, &target).expect("it can be made legal");
         let mut planned = plan(&module, &target, &PlanOptions::default()).expect("it can be planned");
         planned.apply(&mut module);
         lap();

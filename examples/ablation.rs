@@ -35,10 +35,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// A program by its name.
-pub(crate) type Program = (String, Module);
+pub(crate) type NamedModule = (String, Module);
 
 /// The programs of a folder, in the order of their names.
-pub(crate) fn programs(corpus: &Path) -> Result<Vec<Program>, Box<dyn Error>> {
+pub(crate) fn programs(corpus: &Path) -> Result<Vec<NamedModule>, Box<dyn Error>> {
     let mut programs = Vec::new();
     for entry in corpus.read_dir()? {
         let entry = entry?;
@@ -50,7 +50,7 @@ pub(crate) fn programs(corpus: &Path) -> Result<Vec<Program>, Box<dyn Error>> {
 }
 
 /// The whole document.
-pub(crate) fn document(corpus: &str, programs: &[Program]) -> Result<String, Box<dyn Error>> {
+pub(crate) fn document(corpus: &str, programs: &[NamedModule]) -> Result<String, Box<dyn Error>> {
     let mut text = format!(
         "# What each technique is worth\n\n\
          Written by `cargo run --release --example ablation -- {corpus}`; do not edit.\n\n\
@@ -163,7 +163,7 @@ type Bytes<'a, Options> = dyn Fn(&Options, &Module) -> Result<u64, Box<dyn Error
 
 /// A row for each way to work, after one for the default.
 fn table<Options: Default>(
-    programs: &[Program],
+    programs: &[NamedModule],
     of: &Bytes<'_, Options>,
     ways: impl Iterator<Item = (&'static str, Options)>,
 ) -> String {

@@ -15,6 +15,7 @@ use memplan::rewriter::Rewriter;
 use memplan::{CompileError, CompileOptions, compile, hlo};
 
 /// The pass. Its option is a field.
+#[derive(PartialEq)]
 struct WithoutPower {
     /// The largest exponent that is written out: each more is one more product.
     max_exponent: u32,

@@ -7,9 +7,8 @@
 
 use memplan::ir::{BinaryOp, ElementType::F32, Insert, ModuleBuilder, Position, Shape, ShapeIndex, UnaryOp};
 use memplan::memory::{AllocationKind, Bytes, Target};
-use memplan::passes::{self, Context, RunOptions};
 use memplan::plan::{PlanOptions, plan};
-use memplan::{LEGALIZE, check};
+use memplan::{check, legalize};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // tanh(x w) + x, the result in the memory of x, which the caller gives up.
@@ -26,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Copies where aliasing needs them (here: nowhere), then a schedule and a place for everything.
     let target = Target::find("gpu-h100")?;
-    passes::run(&mut module, &[&LEGALIZE], &Context { target: &target }, RunOptions::default())?;
+    legalize(&mut module, &target)?;
     let planned = plan(&module, &target, &PlanOptions::default())?;
     check::check(&module, &planned.schedule, &target, &planned.plan)?;
 

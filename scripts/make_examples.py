@@ -1,4 +1,4 @@
-"""Write small real programs to examples/*.hlo.txt, as JAX hands them to XLA.
+"""Write real programs to examples/*.hlo.txt, as JAX hands them to XLA: small ones, and a training step of GPT-2.
 
     pip install "jax[cpu]"
     python scripts/make_examples.py [OUTDIR]
@@ -6,6 +6,7 @@
 The files are in the repository, so that nothing here needs JAX. They change with JAX's version only.
 """
 
+import gzip
 import os
 import re
 import sys
@@ -157,7 +158,53 @@ def branches():
     return run, (shape(16, 16), shape(16, 16), shape(dtype=jnp.bool_), shape(dtype=S32)), {}
 
 
+def gpt_training_step():
+    """GPT-2 small: twelve layers in a scan, eight sequences of 1,024 tokens, Adam; weights and moments are donated."""
+    layers, width, heads, vocabulary, tokens = 12, 768, 12, 50_257, (8, 1024)
+
+    def norm(x, scale):
+        x = x - jnp.mean(x, axis=-1, keepdims=True)
+        return x * lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-5) * scale
+
+    def attend(x, weights):
+        q, k, v = jnp.split(x @ weights["qkv"], 3, axis=-1)
+        q, k, v = (a.reshape(*a.shape[:2], heads, width // heads) for a in (q, k, v))
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / (width // heads) ** 0.5
+        mask = jnp.tril(jnp.ones(scores.shape[2:], bool))
+        attention = jax.nn.softmax(jnp.where(mask, scores, -1e9))
+        return jnp.einsum("bhqk,bkhd->bqhd", attention, v).reshape(x.shape) @ weights["out"]
+
+    def block(x, weights):
+        x = x + attend(norm(x, weights["norm1"]), weights)
+        return x + jax.nn.gelu(norm(x, weights["norm2"]) @ weights["up"]) @ weights["down"], None
+
+    def loss(params, inputs, targets):
+        x = params["embedding"][inputs] + params["positions"]
+        x, _ = lax.scan(block, x, params["layers"])
+        logits = norm(x, params["norm"]) @ params["embedding"].T
+        return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], axis=-1))
+
+    def adam(p, g, m, v):
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        return p - 1e-4 * m / (jnp.sqrt(v) + 1e-8), m, v
+
+    def step(state, inputs, targets):
+        params, m, v = state
+        value, gradients = jax.value_and_grad(loss)(params, inputs, targets)
+        updated = jax.tree.map(adam, params, gradients, m, v)
+        return jax.tree.transpose(jax.tree.structure(params), jax.tree.structure((0, 0, 0)), updated), value
+
+    matrices = {"qkv": (width, 3 * width), "out": (width, width), "up": (width, 4 * width), "down": (4 * width, width)}
+    stacked = {name: shape(layers, *extents) for name, extents in matrices.items()}
+    stacked |= {"norm1": shape(layers, width), "norm2": shape(layers, width)}
+    params = {"embedding": shape(vocabulary, width), "positions": shape(tokens[1], width), "norm": shape(width)}
+    params["layers"] = stacked
+    ids = shape(*tokens, dtype=S32)
+    return step, ((params, params, params), ids, ids), {"donate_argnums": 0}
+
+
 PROGRAMS = [
+    gpt_training_step,
     mlp_training_step,
     convolutions,
     attention,
@@ -175,12 +222,20 @@ def main():
     out = sys.argv[1] if len(sys.argv) > 1 else default
     for program in PROGRAMS:
         function, arguments, options = program()
-        text = jax.jit(function, **options).lower(*arguments).as_text(dialect="hlo")
+        # The large one has source lines, and is compressed.
+        is_large = program is gpt_training_step
+        text = jax.jit(function, **options).lower(*arguments).as_text(dialect="hlo", debug_info=is_large)
         # The module is named after the function, which is called the same in most programs.
         text = re.sub(r"^HloModule \S+?,", f"HloModule {program.__name__},", text, count=1)
-        assert os.path.expanduser("~") not in text and len(text) < 60_000, program.__name__
-        with open(os.path.join(out, f"{program.__name__}.hlo.txt"), "w") as file:
-            file.write(text)
+        assert os.path.expanduser("~") not in text, program.__name__
+        path = os.path.join(out, f"{program.__name__}.hlo.txt")
+        if is_large:
+            with open(path + ".gz", "wb") as file:
+                file.write(gzip.compress(text.encode(), mtime=0))
+        else:
+            assert len(text) < 60_000, program.__name__
+            with open(path, "w") as file:
+                file.write(text)
 
 
 if __name__ == "__main__":

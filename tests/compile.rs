@@ -70,7 +70,7 @@ fn compile_filetests() {
 fn plan_without_compiling(source: &memplan::ir::Module, target: &Target) -> memplan::memory::Bytes {
     let mut module = source.clone();
     crate::support::run_passes(&mut module, &[&memplan::passes::LAYOUT_ASSIGNMENT], target).unwrap();
-    crate::support::run_passes(&mut module, &[&memplan::LEGALIZE], target).unwrap();
+    crate::support::run_passes(&mut module, &[&memplan::passes::LEGALIZE], target).unwrap();
     let planned = memplan::plan::plan(&module, target, &PlanOptions::default()).unwrap();
     planned.plan.totals.total
 }

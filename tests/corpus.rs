@@ -7,7 +7,7 @@ use memplan::interp::npz;
 use memplan::ir::Module;
 use memplan::memory::{Target, Totals};
 use memplan::{CompileOptions, Objective, compile, hlo};
-use memplan_testkit::{Program, corpus, first_difference, numerics};
+use memplan_testkit::{CorpusProgram, corpus, first_difference, numerics};
 
 use crate::support::{explain, plan_and_prove, plan_to_run, prove, run_in_arena, snapshot};
 
@@ -74,13 +74,13 @@ fn compiled_programs_compute_what_jax_computes() {
 }
 
 /// The programs of which the plans are in snapshots.
-fn ours() -> impl Iterator<Item = Program> {
+fn ours() -> impl Iterator<Item = CorpusProgram> {
     corpus().into_iter().filter(|program| program.is_ours)
 }
 
 /// What a program becomes, verified after each pass, and the totals of its plan, which is proved. The text of what it
 /// becomes is a program like any other: it is read, verified and planned once more.
-fn compiled(program: &Program, target: &Target) -> (Module, Totals) {
+fn compiled(program: &CorpusProgram, target: &Target) -> (Module, Totals) {
     let mut module = hlo::parse(&program.text("before")).unwrap();
     let options =
         CompileOptions { objective: Objective::Memory, verify_each_pass: true, ..CompileOptions::default() };
@@ -99,7 +99,7 @@ fn requested(totals: &Totals) -> u64 {
 }
 
 /// Bytes of arguments, results that are no arguments, and temp, as XLA's compiler says.
-fn xla_total(program: &Program, compiler: &str) -> u64 {
+fn xla_total(program: &CorpusProgram, compiler: &str) -> u64 {
     let text = std::fs::read_to_string(program.folder.join(format!("{compiler}.json"))).unwrap();
     let statistics: serde_json::Value = serde_json::from_str(&text).unwrap();
     let bytes = |what: &str| statistics[format!("{what}_size_in_bytes")].as_u64().unwrap();

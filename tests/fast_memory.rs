@@ -9,8 +9,8 @@ use memplan::fast_memory::{FastMemoryOptions, FastMemoryReport, Objective};
 use memplan::hlo;
 use memplan::ir::{Literal, Module};
 use memplan::memory::{Bytes, FastMemory, MemorySpace, MemorySpaceId, Target, Transfer};
-use memplan::passes::strip_fast_memory;
-use memplan::{LEGALIZE, assign_fast_memory, plan};
+use memplan::passes::{LEGALIZE, strip_fast_memory};
+use memplan::{assign_fast_memory, plan};
 use memplan_testkit::{Fixture, GenerateOptions, Random, corpus, first_difference, generate, random_inputs};
 
 use crate::support::{evaluate, explain, plan_to_run, run_in_arena, run_passes};

@@ -11,8 +11,9 @@ use memplan::codegen::{c_header, write_constants};
 use memplan::hlo;
 use memplan::ir::{Module, ShapeIndex};
 use memplan::memory::{KindName, PlanFile, Target};
+use memplan::passes::LEGALIZE;
 use memplan::plan::{PlanOptions, Planned, plan};
-use memplan::{CompileOptions, LEGALIZE, compile};
+use memplan::{CompileOptions, compile};
 use memplan_testkit::{Fixture, GenerateOptions, corpus, generate, shared};
 
 use crate::support::{explain, plan_and_prove, run_passes};

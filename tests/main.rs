@@ -12,6 +12,7 @@ mod fast_memory;
 mod ipu;
 mod ipu_document;
 mod layout;
+mod manifests;
 mod mutations;
 mod objective;
 mod options;

@@ -7,7 +7,7 @@ use memplan::plan::Planned;
 use memplan::{CompileOptions, compile, hlo};
 use memplan_testkit::first_difference;
 
-use memplan_judge::{evaluate_on_devices, inputs_of_devices, run_in_arena_on_devices};
+use memplan_properties::{evaluate_on_devices, inputs_of_devices, run_in_arena_on_devices};
 
 use crate::support::{explain, plan_and_prove, plan_to_run, prove};
 

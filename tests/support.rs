@@ -1,7 +1,7 @@
-//! What these tests share: the steps of [`memplan_judge`], and how they name places.
+//! What these tests share: the steps of [`memplan_properties`], and how they name places.
 
 use memplan::memory::{AllocationKind, MemoryPlan, Slice, Target};
-pub(crate) use memplan_judge::{
+pub(crate) use memplan_properties::{
     evaluate, explain, plan_and_prove, plan_to_run, prove, run_in_arena, run_passes,
 };
 

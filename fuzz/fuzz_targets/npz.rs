@@ -2,4 +2,4 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| memplan_judge::files::npz(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| memplan_properties::files::npz(bytes));

@@ -2,4 +2,4 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| memplan_judge::files::plan_file(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| memplan_properties::files::plan_file(bytes));

@@ -2,4 +2,4 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| memplan_judge::programs::text(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| memplan_properties::programs::text(bytes));

@@ -5,7 +5,7 @@ use indexmap::IndexMap;
 use memplan_analysis::{Time, ValueClass, ValueId, folded_operation, operation};
 use memplan_ir::{ArrayShape, Module, Position, Shape};
 use memplan_memory::{Bytes, HeldEntry, HolderEntry, MemorySpaceId, PeakEntry, PlanFile};
-use memplan_planner::{PeakBuffer, PeakReport, Planned, peak_report_in, report_at};
+use memplan_plan_hlo::{PeakBuffer, PeakReport, Planned, peak_report_in, report_at};
 use strum::{EnumString, IntoStaticStr};
 
 use crate::Words;

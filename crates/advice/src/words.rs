@@ -4,7 +4,7 @@ use memplan_analysis::{
     Facts, Phase, Sources, ValueClasses, ValueId, ValueKind, folded_operation, operation,
 };
 use memplan_ir::{InstructionId, Module, Op, Users};
-use memplan_planner::{KeptBy, kept_by};
+use memplan_plan_hlo::{KeptBy, kept_by};
 
 /// What words are found from.
 #[derive(Debug)]

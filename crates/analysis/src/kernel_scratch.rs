@@ -31,7 +31,7 @@ pub fn kernel_scratch(module: &Module, target: &Target) -> Vec<KernelScratch> {
     let computations = module.computations.keys().filter(|&computation| is_run[computation]);
     let mut all = Vec::new();
     for (instruction, it) in computations.flat_map(|computation| module.instructions_of(computation)) {
-        if !is_kernel(&it.op) {
+        if !is_run_by_the_cores(&it.op) {
             continue;
         }
         let operands = it.operands.iter().map(|&operand| array_bytes(module, target, operand));
@@ -70,10 +70,7 @@ fn run_by_the_cores(module: &Module) -> SecondaryMap<ComputationId, bool> {
     is_run
 }
 
-/// Whether the cores run code for an instruction that reads or writes arrays.
-fn is_kernel(op: &Op) -> bool {
-    op.traits().role == Role::Computes
-        && op.traits().effect != Effect::Host
-        && op.collective().is_none()
-        && !op.only_names_memory()
+/// Whether an operation is a kernel that the cores run, rather than a transfer or a collective.
+fn is_run_by_the_cores(op: &Op) -> bool {
+    op.is_kernel() && op.traits().effect != Effect::Host && op.collective().is_none()
 }

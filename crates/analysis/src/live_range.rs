@@ -37,7 +37,7 @@ use crate::{CallGraph, Dataflow, Parts, Timeline, ValueKind, given_parameters};
 pub struct LiveRanges {
     ranges: SecondaryMap<ValueId, LiveRange>,
     live_out: SecondaryMap<ValueId, bool>,
-    given: FxHashSet<ValueId>,
+    given_up: FxHashSet<ValueId>,
     residents: FxHashSet<ValueId>,
 }
 
@@ -53,8 +53,8 @@ impl LiveRanges {
     }
 
     /// Whether a value is a part of a parameter whose memory the caller gave up, by an alias or a donation.
-    pub fn is_given(&self, value: ValueId) -> bool {
-        self.given.contains(&value)
+    pub fn is_given_up(&self, value: ValueId) -> bool {
+        self.given_up.contains(&value)
     }
 
     /// Lets values end where they become parts of another: nothing reads them there, their bytes have another name.
@@ -73,8 +73,8 @@ impl LiveRanges {
 /// Finds the live range of every value, in time linear in the number of positions.
 pub fn live_ranges(module: &Module, graph: &CallGraph, flow: &Dataflow, line: &Timeline) -> LiveRanges {
     let (ranges, live_out) = (SecondaryMap::new(), SecondaryMap::new());
-    let (given, residents) = (given_parameters(module, flow), FxHashSet::default());
-    let mut live = Live { module, graph, flow, line, ranges, live_out, given, residents };
+    let (given_up, residents) = (given_parameters(module, flow), FxHashSet::default());
+    let mut live = Live { module, graph, flow, line, ranges, live_out, given_up, residents };
     live.define();
     live.extend_to_uses();
     live.extend_through_returns();
@@ -82,8 +82,8 @@ pub fn live_ranges(module: &Module, graph: &CallGraph, flow: &Dataflow, line: &T
     live.keep_parameters();
     live.keep_residents();
     live.extend_async();
-    let Live { ranges, live_out, given, residents, .. } = live;
-    LiveRanges { ranges, live_out, given, residents }
+    let Live { ranges, live_out, given_up, residents, .. } = live;
+    LiveRanges { ranges, live_out, given_up, residents }
 }
 
 /// A computation that runs while others do.
@@ -113,7 +113,7 @@ struct Live<'a> {
     line: &'a Timeline,
     ranges: SecondaryMap<ValueId, LiveRange>,
     live_out: SecondaryMap<ValueId, bool>,
-    given: FxHashSet<ValueId>,
+    given_up: FxHashSet<ValueId>,
     residents: FxHashSet<ValueId>,
 }
 
@@ -199,7 +199,7 @@ impl Live<'_> {
     /// Parameters stay intact to the end, unless the caller gave them up.
     fn keep_parameters(&mut self) {
         for (id, value) in self.flow.values.iter() {
-            if value.kind == ValueKind::Parameter && !self.given.contains(&id) {
+            if value.kind == ValueKind::Parameter && !self.given_up.contains(&id) {
                 self.ranges[id].end = self.line.end();
             }
         }

@@ -4,7 +4,7 @@
 //! to the backward half ([`Phases`]), and from who reads it.
 
 use cranelift_entity::{PrimaryMap, SecondaryMap};
-use memplan_ir::{InstructionId, Module, Op, Role};
+use memplan_ir::{InstructionId, Module, Op};
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
 use crate::weights::weights;
@@ -72,7 +72,7 @@ impl ValueClasses {
             let is_result = values.iter().any(|&value| facts.live.is_live_out(value));
             let class = match argument {
                 Some(argument) if phases.has_backward() => {
-                    trained(uses, weights.contains(&argument) || facts.live.is_given(argument))
+                    trained(uses, weights.contains(&argument) || facts.live.is_given_up(argument))
                 }
                 // What products multiply by may be written, too: a cache is not a weight.
                 Some(_) if is_result => ValueClass::State,
@@ -148,20 +148,15 @@ fn uses(module: &Module, facts: &Facts, phases: &Phases) -> PrimaryMap<BufferId,
             uses[facts.buffers.of(value)].written.add(phases.of(by));
         }
     }
-    for &id in &facts.line.instructions {
-        for &operand in module.instructions[id].operands.iter().filter(|_| reads(module, id)) {
+    let reads = |id: &&InstructionId| module.instructions[**id].op.reads_operands();
+    for &id in facts.line.instructions.iter().filter(reads) {
+        for &operand in &module.instructions[id].operands {
             for value in flow.positions.of(operand).filter_map(|position| flow.value_at(position)) {
                 uses[facts.buffers.of(value)].read.add(phases.of(id));
             }
         }
     }
     uses
-}
-
-/// Whether an instruction reads arrays itself, rather than handing them on.
-fn reads(module: &Module, id: InstructionId) -> bool {
-    let role = module.instructions[id].op.traits().role;
-    !matches!(role, Role::PassesOn | Role::Regroups | Role::Calls | Role::Orders | Role::Queries)
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use crate::bytes::Holder;
-use crate::lie::WayToLie;
-use crate::{Found, Place, Violation, Violations};
+use crate::effective_layout::EffectiveLayout;
+use crate::{Contents, Place, Violation, Violations};
 
 /// Violations beyond this many are only counted: a wrong plan is often wrong in thousands of places.
 const MOST_VIOLATIONS: usize = 64;
@@ -209,13 +209,13 @@ impl<'a> Facts<'a> {
     }
 
     /// What a holder is called in reports.
-    pub(crate) fn found(&self, holder: Holder) -> Found {
+    pub(crate) fn found(&self, holder: Holder) -> Contents {
         match holder {
-            Holder::Nothing | Holder::Embedded(_) => Found::Nothing,
-            Holder::Value(position) => Found::Value(self.place(position)),
-            Holder::Table(_) => Found::Table,
-            Holder::Scratch(instruction) => Found::Scratch(self.place_of(instruction)),
-            Holder::LeftBy(computation) => Found::LeftBy(self.computation_name(computation)),
+            Holder::Nothing | Holder::Embedded(_) => Contents::Nothing,
+            Holder::Value(position) => Contents::Value(self.place(position)),
+            Holder::Table(_) => Contents::Table,
+            Holder::Scratch(instruction) => Contents::Scratch(self.place_of(instruction)),
+            Holder::LeftBy(computation) => Contents::LeftBy(self.computation_name(computation)),
         }
     }
 
@@ -346,7 +346,11 @@ fn starts(module: &Module) -> FxHashMap<ComputationId, InstructionId> {
 }
 
 /// The parts of a shape in preorder. `ways` has the ways in which arrays lie, in the order of their numbers.
-fn parts_of(shape: &Shape, target: &Target, ways: &mut IndexSet<WayToLie, FxBuildHasher>) -> Vec<Part> {
+fn parts_of(
+    shape: &Shape,
+    target: &Target,
+    ways: &mut IndexSet<EffectiveLayout, FxBuildHasher>,
+) -> Vec<Part> {
     let mut parts = Vec::new();
     shape.for_each_subshape(|_, part| {
         let size = target.size_of(part);
@@ -355,7 +359,7 @@ fn parts_of(shape: &Shape, target: &Target, ways: &mut IndexSet<WayToLie, FxBuil
             padding: size.saturating_sub(target.unpadded_size_of(part)).0,
             is_tuple: part.is_tuple(),
             space: MemorySpaceId(part.as_array().map_or(0, |a| a.memory_space()) as u32),
-            lies: part.as_array().map_or(0, |array| ways.insert_full(WayToLie::of(array)).0 as u32),
+            lies: part.as_array().map_or(0, |array| ways.insert_full(EffectiveLayout::of(array)).0 as u32),
         });
     });
     parts

@@ -25,7 +25,7 @@ use memplan_ir::{
 };
 use rustc_hash::FxHashMap;
 
-use crate::lie::{bits, order, tiles};
+use crate::effective_layout::{bits, order, tiles};
 
 /// Fusions nested deeper than this are taken to read their operands in any order.
 const DEEPEST_FUSION: u32 = 16;
@@ -334,6 +334,7 @@ fn reaches_in(
     let mut reaches: FxHashMap<InstructionId, Reach> = FxHashMap::default();
     let parameter_shape = module.computations[body].parameters.get(parameter).map(|&p| module.shape(p));
     let width = parameter_shape.and_then(|s| s.subshape(index)).and_then(Shape::as_array).map_or(0, bits);
+    let mut walk = Walk { module, memo, index, width, depth };
     for (id, instruction) in module.instructions_of(body) {
         let reach = match &instruction.op {
             Op::Parameter { number } if *number as usize == parameter => match index.0.len() {
@@ -343,9 +344,9 @@ fn reaches_in(
             _ => {
                 let of = |&operand: &InstructionId| reaches.get(&operand).copied().unwrap_or(Reach::No);
                 let operands: Vec<Reach> = instruction.operands.iter().map(of).collect();
-                match operands.iter().all(|&reach| reach == Reach::No) {
+                match all_no(&operands) {
                     true => Reach::No,
-                    false => step(module, memo, id, &operands, index, width, depth),
+                    false => walk.step(id, &operands),
                 }
             }
         };
@@ -356,122 +357,164 @@ fn reaches_in(
     reaches
 }
 
-/// How an instruction depends on the parameter when its operands do as given.
-fn step(
-    module: &Module,
-    memo: &mut Memo,
-    id: InstructionId,
-    operands: &[Reach],
-    index: &ShapeIndex,
+/// A walk through a fusion's body, which follows part `index` of a parameter.
+struct Walk<'a> {
+    module: &'a Module,
+    memo: &'a mut Memo,
+    index: &'a ShapeIndex,
+    /// Bits of an element of that part; 0 for a tuple.
     width: i64,
+    /// How many fusions the body is nested in.
     depth: u32,
-) -> Reach {
-    let instruction = &module.instructions[id];
-    let array = |id: InstructionId| module.shape(id).as_array();
-    let first = operands[0];
-    match &instruction.op {
-        Op::GetTupleElement { .. }
-        | Op::Tuple
-        | Op::OptimizationBarrier
-        | Op::Domain(_)
-        | Op::AddDependency
-            if !hands_on_as_it_lies(module, id) =>
-        {
-            Reach::Any
-        }
-        Op::GetTupleElement { index: element } => match first {
-            Reach::Inside(d) if index.0.get(d) != Some(element) => Reach::No,
-            Reach::Inside(d) if d + 1 == index.0.len() => Reach::Same,
-            Reach::Inside(d) => Reach::Inside(d + 1),
-            other => element_of(other, *element),
-        },
-        Op::OptimizationBarrier | Op::Domain(_) | Op::AddDependency => first,
-        Op::Tuple => join(operands),
-        // Bytes stay where they are, whatever they are called; but narrower elements are not tiled as wide ones are.
-        Op::Bitcast => match (array(instruction.operands[0]), array(id)) {
-            (Some(a), Some(b)) if a.element_count() == b.element_count() && bits(a) == bits(b) => {
-                if (is_tiled(a) || is_tiled(b)) && bits(a) != width { Reach::Any } else { first }
-            }
+}
+
+impl Walk<'_> {
+    /// How an instruction depends on the parameter when its operands, of which one does at least, depend as given.
+    fn step(&mut self, id: InstructionId, operands: &[Reach]) -> Reach {
+        match &self.module.instructions[id].op {
+            Op::GetTupleElement { .. }
+            | Op::Tuple
+            | Op::OptimizationBarrier
+            | Op::Domain(_)
+            | Op::AddDependency => self.handed_on(id, operands),
+            Op::Bitcast => self.renamed(id, operands[0]),
+            Op::Reduce { .. } => folded(operands),
+            op if is_elementwise(op) => elementwise(self.module, id, operands),
+            op @ (Op::DynamicSlice { .. } | Op::Slice { .. }) => window(op, id, operands),
+            Op::DynamicUpdateSlice => slice_updated(self.module, id, operands),
+            Op::Scatter(_) => scattered(self.module, id, operands),
+            Op::Fusion(_) => self.fused(id, operands),
             _ => Reach::Any,
+        }
+    }
+
+    /// The result of what moves no bytes: tuples, elements of tuples, and names for the operand.
+    fn handed_on(&self, id: InstructionId, operands: &[Reach]) -> Reach {
+        let steps = &self.index.0;
+        match (&self.module.instructions[id].op, operands[0]) {
+            _ if !hands_on_as_it_lies(self.module, id) => Reach::Any,
+            (Op::Tuple, _) => join(operands),
+            (Op::GetTupleElement { index: element }, Reach::Inside(d)) => match steps.get(d) == Some(element)
+            {
+                false => Reach::No,
+                true if d + 1 == steps.len() => Reach::Same,
+                true => Reach::Inside(d + 1),
+            },
+            (Op::GetTupleElement { index: element }, tuple) => element_of(tuple, *element),
+            (_, first) => first,
+        }
+    }
+
+    /// Bytes stay where they are, whatever they are called; but narrower elements are not tiled as wide ones are.
+    fn renamed(&self, id: InstructionId, operand: Reach) -> Reach {
+        let array = |id: InstructionId| self.module.shape(id).as_array();
+        let (Some(a), Some(b)) = (array(self.module.instructions[id].operands[0]), array(id)) else {
+            return Reach::Any;
+        };
+        let is_renamed = a.element_count() == b.element_count() && bits(a) == bits(b);
+        match is_renamed && (bits(a) == self.width || !is_tiled(a) && !is_tiled(b)) {
+            true => operand,
+            false => Reach::Any,
+        }
+    }
+
+    /// The result of a fusion in the fusion, which may only do element by element what its leaves do.
+    fn fused(&mut self, id: InstructionId, operands: &[Reach]) -> Reach {
+        let module = self.module;
+        let fusion = &module.instructions[id];
+        let Some(&body) = fusion.called.first().filter(|_| self.depth < DEEPEST_FUSION) else {
+            return Reach::Any;
+        };
+        let body_of = &module.computations[body];
+        let lie_alike = |a, b| lie_alike(Some(module.shape(a)), Some(module.shape(b)));
+        let result_lies_as_made = lie_alike(id, body_of.root);
+        let mut through = |number: usize, reach: Reach| {
+            let parameter = body_of.parameters.get(number);
+            let lies_as_given = parameter.is_some_and(|&p| lie_alike(fusion.operands[number], p));
+            let is_followed = matches!(reach, Reach::Same | Reach::Window(_));
+            match is_followed && lies_as_given && result_lies_as_made && self.keeps_elements(id, number) {
+                true => reach,
+                false => Reach::Any,
+            }
+        };
+        let reached = operands.iter().enumerate().filter(|(_, reach)| **reach != Reach::No);
+        join(&reached.map(|(number, &reach)| through(number, reach)).collect::<Vec<_>>())
+    }
+
+    /// Whether every leaf of a fusion's result that depends on an operand has its elements one by one.
+    fn keeps_elements(&mut self, fusion: InstructionId, operand: usize) -> bool {
+        let module = self.module;
+        let fusion = &module.instructions[fusion];
+        let root = ShapeIndex::root();
+        let leaves = result_reaches(module, self.memo, fusion.called[0], operand, &root, self.depth + 1);
+        let count = |id: InstructionId| module.shape(id).as_array().and_then(ArrayShape::element_count);
+        let size = count(fusion.operands[operand]);
+        leaves.iter().all(|leaf| match leaf.reach {
+            Reach::No => true,
+            Reach::Same => count(leaf.id) == size,
+            _ => false,
+        })
+    }
+}
+
+/// A reduction of arrays that are read element by element, from initial values that do not depend on the parameter.
+fn folded(operands: &[Reach]) -> Reach {
+    let (arrays, initial) = operands.split_at(operands.len() / 2);
+    match join(arrays) == Reach::Same && all_no(initial) {
+        true => Reach::Folded,
+        false => Reach::Any,
+    }
+}
+
+/// Element *k* of the result depends on what element *k* of the operands depends on.
+fn elementwise(module: &Module, id: InstructionId, operands: &[Reach]) -> Reach {
+    let mut reached =
+        module.instructions[id].operands.iter().zip(operands).filter(|(_, reach)| **reach != Reach::No);
+    match join(operands) {
+        Reach::Updated(_) | Reach::Beside => Reach::Any,
+        joined if reached.all(|(&operand, _)| arrays_lie_alike(module, operand, id)) => joined,
+        _ => Reach::Any,
+    }
+}
+
+/// A slice of neighboring elements, at a place that does not depend on the parameter.
+fn window(op: &Op, id: InstructionId, operands: &[Reach]) -> Reach {
+    let has_no_strides = match op {
+        Op::Slice { dimensions } => dimensions.iter().all(|d| d.stride == 1),
+        _ => true,
+    };
+    match operands[0] == Reach::Same && all_no(&operands[1..]) && has_no_strides {
+        true => Reach::Window(id),
+        false => Reach::Any,
+    }
+}
+
+/// A dynamic-update-slice: the array that is updated, or another one that the update is read from.
+fn slice_updated(module: &Module, id: InstructionId, operands: &[Reach]) -> Reach {
+    let &[array, update, ref starts @ ..] = operands else { return Reach::Any };
+    let base = module.instructions[id].operands[0];
+    let update_fits = match update {
+        Reach::No => true,
+        Reach::Window(slice) => replaces(module, id, slice),
+        _ => false,
+    };
+    match array {
+        _ if starts.is_empty() || !all_no(starts) => Reach::Any,
+        Reach::No if update == Reach::Same && is_updated_in_place(module, base) => Reach::Folded,
+        Reach::No | Reach::Same if update_fits && arrays_lie_alike(module, base, id) => Reach::Same,
+        _ => Reach::Any,
+    }
+}
+
+/// A scatter into one array. One array in two places would be updated in one while it is copied to the other.
+fn scattered(module: &Module, id: InstructionId, operands: &[Reach]) -> Reach {
+    let (arrays, rest) = operands.split_at(operands.len() / 2);
+    let mut reached = (0..).zip(arrays).filter(|(_, reach)| **reach != Reach::No);
+    match (reached.next(), reached.next()) {
+        (Some((i, Reach::Same)), None) if all_no(rest) => match module.shape(id).is_tuple() {
+            true => Reach::Updated(i),
+            false => Reach::Same,
         },
-        Op::Reduce { .. } => {
-            let n = operands.len() / 2;
-            match join(&operands[..n]) {
-                Reach::Same if all_no(&operands[n..]) => Reach::Folded,
-                _ => Reach::Any,
-            }
-        }
-        op if is_elementwise(op) => {
-            let reached = instruction.operands.iter().zip(operands).filter(|(_, reach)| **reach != Reach::No);
-            let aligned = reached.clone().all(
-                |(&operand, _)| matches!((array(operand), array(id)), (Some(a), Some(b)) if same_order(a, b)),
-            );
-            match join(operands) {
-                Reach::Updated(_) | Reach::Beside => Reach::Any,
-                joined if aligned => joined,
-                _ => Reach::Any,
-            }
-        }
-        Op::DynamicSlice { .. } if first == Reach::Same && all_no(&operands[1..]) => Reach::Window(id),
-        Op::Slice { dimensions } if first == Reach::Same && dimensions.iter().all(|d| d.stride == 1) => {
-            Reach::Window(id)
-        }
-        Op::DynamicUpdateSlice if operands.len() > 2 && all_no(&operands[2..]) => {
-            let update_fits = match operands[1] {
-                Reach::No => true,
-                Reach::Window(slice) => replaces(module, id, slice),
-                _ => false,
-            };
-            let base = instruction.operands[0];
-            let aligned = matches!((array(base), array(id)), (Some(a), Some(b)) if same_order(a, b));
-            match first {
-                Reach::No if operands[1] == Reach::Same && is_updated_in_place(module, base) => Reach::Folded,
-                Reach::No | Reach::Same if update_fits && aligned => Reach::Same,
-                _ => Reach::Any,
-            }
-        }
-        Op::Scatter(_) => {
-            // One array in two places would be updated in one while it is copied to the other.
-            let (arrays, rest) = operands.split_at(operands.len() / 2);
-            let mut reached = (0..).zip(arrays).filter(|(_, reach)| **reach != Reach::No);
-            match (reached.next(), reached.next()) {
-                (Some((i, Reach::Same)), None) if all_no(rest) => match module.shape(id).is_tuple() {
-                    true => Reach::Updated(i),
-                    false => Reach::Same,
-                },
-                _ => Reach::Any,
-            }
-        }
-        Op::Fusion(_) if depth < DEEPEST_FUSION => {
-            let Some(&body) = instruction.called.first() else { return Reach::Any };
-            let mut all = Reach::No;
-            let lies_as =
-                |a: InstructionId, b: InstructionId| lie_alike(Some(module.shape(a)), Some(module.shape(b)));
-            for (operand, &reach) in operands.iter().enumerate().filter(|(_, reach)| **reach != Reach::No) {
-                let parameter = module.computations[body].parameters.get(operand);
-                let inner = match reach {
-                    _ if !parameter.is_some_and(|&p| lies_as(instruction.operands[operand], p)) => Reach::Any,
-                    Reach::Same | Reach::Window(_) if !lies_as(id, module.computations[body].root) => {
-                        Reach::Any
-                    }
-                    Reach::Same | Reach::Window(_) => {
-                        let leaves =
-                            result_reaches(module, memo, body, operand, &ShapeIndex::root(), depth + 1);
-                        let count = |shape: &Shape| shape.as_array().and_then(ArrayShape::element_count);
-                        let size = count(module.shape(instruction.operands[operand]));
-                        let keeps = |leaf: &Leaf| match leaf.reach {
-                            Reach::No => true,
-                            Reach::Same => count(module.shape(leaf.id)) == size,
-                            _ => false,
-                        };
-                        if leaves.iter().all(keeps) { reach } else { Reach::Any }
-                    }
-                    _ => Reach::Any,
-                };
-                all = join(&[all, inner]);
-            }
-            all
-        }
         _ => Reach::Any,
     }
 }
@@ -518,11 +561,7 @@ fn replaces(module: &Module, update: InstructionId, window: InstructionId) -> bo
     let (Some(&source), [array, piece, starts @ ..]) = (cut.operands.first(), &update[..]) else {
         return false;
     };
-    let same =
-        |a: InstructionId, b: InstructionId| match (module.shape(a).as_array(), module.shape(b).as_array()) {
-            (Some(a), Some(b)) => same_order(a, b),
-            _ => false,
-        };
+    let same = |a: InstructionId, b: InstructionId| arrays_lie_alike(module, a, b);
     let same_starts = match &cut.op {
         Op::Slice { dimensions } => {
             let known: Vec<Option<i64>> = starts.iter().map(|&start| number(module, start)).collect();
@@ -552,6 +591,11 @@ fn same_scalar(module: &Module, a: InstructionId, b: InstructionId) -> bool {
         _ => None,
     };
     constant(a).is_some() && constant(a) == constant(b)
+}
+
+/// Whether two instructions make arrays of the same extents and the same order of elements in memory.
+fn arrays_lie_alike(module: &Module, a: InstructionId, b: InstructionId) -> bool {
+    matches!((module.shape(a).as_array(), module.shape(b).as_array()), (Some(a), Some(b)) if same_order(a, b))
 }
 
 fn all_no(reaches: &[Reach]) -> bool {

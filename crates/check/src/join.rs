@@ -3,8 +3,8 @@
 use memplan_ir::{ArrayShape, InstructionId};
 use memplan_memory::Bytes;
 
+use crate::effective_layout::{bits, tiles};
 use crate::facts::Facts;
-use crate::lie::{bits, tiles};
 
 /// Whether an operation only gives its operands a name together: they are, in their order, all the bytes of its result,
 /// and every element is where the result has it.

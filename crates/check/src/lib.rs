@@ -3,7 +3,7 @@
 //! ```
 //! use memplan_check::check;
 //! use memplan_memory::{Bytes, Target};
-//! use memplan_planner::{PlanOptions, plan};
+//! use memplan_plan_hlo::{PlanOptions, plan};
 //!
 //! let module = memplan_hlo::parse(
 //!     "HloModule m, is_scheduled=true
@@ -70,12 +70,12 @@
 
 mod bytes;
 mod calls;
+mod effective_layout;
 mod facts;
 mod figures;
 mod in_place;
 mod join;
 mod kernel_scratch;
-mod lie;
 mod live;
 mod structure;
 mod violation;
@@ -88,7 +88,7 @@ use rustc_hash::FxHashMap;
 use bytes::Holder;
 use facts::{Facts, Report};
 pub use memplan_check_placement::{Misplacement, Tenant, check_order, check_placement};
-pub use violation::{Found, Place, Violation, Violations};
+pub use violation::{Contents, Place, Violation, Violations};
 use walk::Proving;
 
 /// Pieces of memory written by callees that may be looked at in all, beyond a share for every instruction.

@@ -21,7 +21,7 @@ pub struct Place {
 
 /// What bytes were found to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum Contents {
     /// Nothing that this computation has put there.
     Nothing,
     /// Another value.
@@ -114,10 +114,10 @@ pub enum Violation {
 
     /// A value is gone when it is read.
     #[error("{reader} reads {value} at {}, but {} {found}", span(.slice), span(.bytes))]
-    Lost { reader: Place, value: Place, slice: Slice, bytes: Slice, found: Found },
+    Lost { reader: Place, value: Place, slice: Slice, bytes: Slice, found: Contents },
     /// A result of the program is gone at its end.
     #[error("at the end {value} should be at {}, but {} {found}", span(.slice), span(.bytes))]
-    ResultLost { value: Place, slice: Slice, bytes: Slice, found: Found },
+    ResultLost { value: Place, slice: Slice, bytes: Slice, found: Contents },
     /// A result overwrites an operand that is still being read.
     #[error("{at} at {} overwrites operand {operand} at {} while it is being read", span(.slice), span(.read))]
     OverwritesOperand { at: Place, slice: Slice, operand: Place, read: Slice },
@@ -154,7 +154,7 @@ pub enum Violation {
     ResidentLate { start: Place, slice: Slice },
     /// What the next call may look for is gone at the end.
     #[error("at the end what {start} brought should still be at {}, but {} {found}", span(.slice), span(.bytes))]
-    ResidentLost { start: Place, slice: Slice, bytes: Slice, found: Found },
+    ResidentLost { start: Place, slice: Slice, bytes: Slice, found: Contents },
 
     /// A result is not in memory that outlives the program.
     #[error("result {value} lies at {}, which {reason}", span(.slice))]
@@ -216,14 +216,14 @@ impl fmt::Display for Place {
     }
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for Contents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Found::Nothing => f.write_str("hold nothing"),
-            Found::Value(place) => write!(f, "hold {place}"),
-            Found::Table => f.write_str("hold another tuple's table"),
-            Found::Scratch(place) => write!(f, "were scratch memory of {place}"),
-            Found::LeftBy(computation) => write!(f, "were written inside `{computation}`"),
+            Contents::Nothing => f.write_str("hold nothing"),
+            Contents::Value(place) => write!(f, "hold {place}"),
+            Contents::Table => f.write_str("hold another tuple's table"),
+            Contents::Scratch(place) => write!(f, "were scratch memory of {place}"),
+            Contents::LeftBy(computation) => write!(f, "were written inside `{computation}`"),
         }
     }
 }

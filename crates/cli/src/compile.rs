@@ -9,7 +9,7 @@ use memplan::plan::{AssignOptions, PlanOptions, Planned};
 use memplan::{CompileOptions, Effort, Objective, compile};
 
 use crate::check::proof_line;
-use crate::emit::{Before, Program};
+use crate::emit::{Before, PlannedModule};
 use crate::estimate::{Usual, beside};
 use crate::failure::Failure;
 use crate::frontier;
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
     let compiled = compiled?;
     let plan = &compiled.planned.plan;
     let tiles = ipu_report::plan(&args.ipu, &module, &target, &compiled.planned.facts)?;
-    let mut program = Program::new(&module, &target, &compiled.planned);
+    let mut program = PlannedModule::new(&module, &target, &compiled.planned);
     program.tiles = tiles.as_ref();
     let given = original.map(|original| as_given(original, &target));
     let given = given.transpose()?;

@@ -15,7 +15,7 @@ use crate::input::target;
 use crate::options::parse_bytes;
 use crate::output::write_result;
 use crate::screen::Screen;
-use programs::{Setting, Way, compare};
+use programs::{Preparation, Setting, compare};
 
 #[derive(Args)]
 pub(crate) struct DiffArgs {
@@ -33,7 +33,7 @@ pub(crate) struct DiffArgs {
     /// Compare what a compiler makes of the modules, as JAX hands them over: memplan, or xla-gpu, xla-cpu or xla-tpu as
     /// they are expected to
     #[arg(long, value_parser = parse_way)]
-    compiler: Option<Way>,
+    compiler: Option<Preparation>,
     /// For people, for programs, or for a comment on a pull request
     #[arg(long, value_enum, default_value_t)]
     format: DiffFormat,
@@ -114,8 +114,8 @@ impl DiffArgs {
     fn setting(&self) -> Result<Setting, Failure> {
         let way = self.compiler.clone().unwrap_or_default();
         let target = match &way {
-            Way::Estimated(compiler) => machine_of(compiler, self.target.as_deref())?,
-            Way::Planned | Way::Compiled => target(self.target.as_deref().unwrap_or("cpu"))?,
+            Preparation::Estimated(compiler) => machine_of(compiler, self.target.as_deref())?,
+            Preparation::Planned | Preparation::Compiled => target(self.target.as_deref().unwrap_or("cpu"))?,
         };
         Ok(Setting { way, target, keeps_modules: self.page.is_asked_for() })
     }
@@ -130,10 +130,10 @@ impl DiffArgs {
 }
 
 /// memplan itself, or another compiler.
-fn parse_way(name: &str) -> Result<Way, String> {
+fn parse_way(name: &str) -> Result<Preparation, String> {
     match name {
-        "memplan" => Ok(Way::Compiled),
-        _ => compiler(name).map(|compiler| Way::Estimated(Box::new(compiler))),
+        "memplan" => Ok(Preparation::Compiled),
+        _ => compiler(name).map(|compiler| Preparation::Estimated(Box::new(compiler))),
     }
 }
 

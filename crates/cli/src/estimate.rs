@@ -10,7 +10,7 @@ use memplan::memory::{Bytes, Compiler, Target, Totals};
 use memplan::passes::{Context, partition};
 use serde::Serialize;
 
-use crate::emit::Program;
+use crate::emit::PlannedModule;
 use crate::failure::Failure;
 use crate::holders::PeakOptions;
 use crate::input::{Form, read_module, target};
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
     let (module, devices) = of_one.map_or((module, None), |(module, devices)| (module, Some(devices)));
     let per_device = report::per_device(&module, &target);
     let found = estimate(&module, compiler, &target).map_err(|error| Failure::input(&error))?;
-    args.result.emit.write(&Program::new(&found.module, &target, &found.planned))?;
+    args.result.emit.write(&PlannedModule::new(&found.module, &target, &found.planned))?;
     let read = |path: &String| Compiled::read(path, &module.name, compiler, &target, found.code());
     let compiled = args.beside.as_ref().map(read).transpose()?;
     let beside = compiled.as_ref().map(|compiled| compiled.beside(&module, &found, &machine)).transpose()?;

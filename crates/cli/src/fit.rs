@@ -2,7 +2,7 @@
 
 use clap::{Args, ColorChoice};
 use comfy_table::CellAlignment;
-use memplan::advice::fit::{Change, Fit, FitOptions, Padded, PaddingRemedy, Replicated, fit};
+use memplan::advice::fit::{Fit, FitOptions, Padded, PaddingRemedy, Replicated, Suggestion, fit};
 use memplan::codegen::view::{Row, Table};
 use memplan::estimate;
 use memplan::ir::Module;
@@ -214,7 +214,7 @@ const MOST_REPLICATED: usize = 8;
 fn page(module: &Module, compiler: &Compiler, target: &Target, fit: &Fit) -> Result<String, Failure> {
     let expected = |module| estimate(module, compiler, target).map_err(|error| Failure::input(&error));
     let (before, after) = (expected(module)?, expected(&fit.best.module)?);
-    let table = |title: &str, changes: &[Change]| Table {
+    let table = |title: &str, changes: &[Suggestion]| Table {
         title: title.to_string(),
         columns: COLUMNS.map(str::to_string).to_vec(),
         rows: changes
@@ -232,7 +232,7 @@ fn page(module: &Module, compiler: &Compiler, target: &Target, fit: &Fit) -> Res
 
 const COLUMNS: [&str; 6] = ["lever", "memory", "", "a step", "", "what"];
 
-fn cells(fit: &Fit, change: &Change) -> [String; 6] {
+fn cells(fit: &Fit, change: &Suggestion) -> [String; 6] {
     [
         change.lever.to_string(),
         change.total.to_string(),
@@ -243,7 +243,7 @@ fn cells(fit: &Fit, change: &Change) -> [String; 6] {
     ]
 }
 
-fn table(fit: &Fit, changes: &[Change], screen: Screen) -> String {
+fn table(fit: &Fit, changes: &[Suggestion], screen: Screen) -> String {
     let mut table = screen.table();
     table.set_header(COLUMNS);
     for change in changes {

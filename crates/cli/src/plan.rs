@@ -6,11 +6,11 @@ use memplan::ir::Module;
 use memplan::memory::Target;
 use memplan::passes::{CopyReport, InsertedCopy};
 use memplan::plan::{PlanOptions, Planned, plan};
-use memplan::{LEGALIZE, check, passes};
+use memplan::{check, legalize};
 
 use crate::as_written::as_written;
 use crate::check::{list, proof_line};
-use crate::emit::Program;
+use crate::emit::PlannedModule;
 use crate::failure::Failure;
 use crate::holders::PeakOptions;
 use crate::input::{Form, find, note_choice, target};
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
         Format::Text => as_written(&module, &target, Expected::new(&module, &target).as_ref()),
     };
     let (planned, proof) = plan_module(&mut module, &target, keep_schedule, &options)?;
-    let mut program = Program::new(&module, &target, &planned);
+    let mut program = PlannedModule::new(&module, &target, &planned);
     program.resident = resident.as_ref();
     args.result.emit.write(&program)?;
     let placement = args.pool.placement(&target, &planned.plan);
@@ -117,9 +117,7 @@ pub(crate) fn plan_with_copies(
 ) -> Result<(Planned, check::Proof, Vec<InsertedCopy>), Failure> {
     // A new order may need other copies than the old one, and may have them.
     module.is_scheduled &= keep_schedule;
-    let context = passes::Context { target };
-    let runs = passes::run(module, &[&LEGALIZE], &context, passes::RunOptions::default())
-        .map_err(|error| Failure::input(&error))?;
+    let runs = legalize(module, target).map_err(|error| Failure::input(&error))?;
     let reports = runs.iter().filter_map(|run| run.report.as_ref()?.downcast_ref::<CopyReport>());
     let copies = reports.flat_map(|report| report.copies.iter().cloned()).collect();
     let mut planned = plan(module, target, options).map_err(|error| Failure::input(&error))?;

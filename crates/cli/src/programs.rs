@@ -5,12 +5,12 @@ use memplan::memory::{Bytes, Resident, ResidentProgram, Target};
 use memplan::plan::PlanOptions;
 
 use crate::failure::Failure;
-use crate::input::Found;
+use crate::input::ProgramFiles;
 use crate::plan::plan_module;
 use crate::screen::Screen;
 
 /// Plans each program on its own. Those that cannot be read or planned say why.
-fn measure(found: &[Found], target: &Target, keep_schedule: bool, options: &PlanOptions) -> Resident {
+fn measure(found: &[ProgramFiles], target: &Target, keep_schedule: bool, options: &PlanOptions) -> Resident {
     let measured = found.iter().map(|program| {
         let totals = program.module().and_then(|mut module| {
             let (planned, _) = plan_module(&mut module, target, keep_schedule, options)?;
@@ -32,7 +32,7 @@ fn measure(found: &[Found], target: &Target, keep_schedule: bool, options: &Plan
 /// by itself.
 pub(crate) fn resident(
     path: &str,
-    found: &[Found],
+    found: &[ProgramFiles],
     target: &Target,
     keep_schedule: bool,
     options: &PlanOptions,
@@ -45,7 +45,7 @@ pub(crate) fn resident(
 ///
 /// # Errors
 /// None of them can be planned.
-pub(crate) fn largest(found: &[Found]) -> Result<usize, Failure> {
+pub(crate) fn largest(found: &[ProgramFiles]) -> Result<usize, Failure> {
     let target = Target::find("cpu").expect("it is built in");
     largest_of(&measure(found, &target, true, &PlanOptions::default()))
 }

@@ -9,7 +9,7 @@ use memplan::pool::process::MemoryFraction;
 use memplan::pool::replay::{Outcome, Platform, RETRY_TIME, Replay, replay, smallest_pool};
 use memplan::pool::trace::{Event, Trace};
 use memplan::pool::{End, Sample};
-use memplan::{LEGALIZE, passes, trace_of_plan};
+use memplan::{legalize, trace_of_plan};
 use serde_json::json;
 
 use crate::defragment::{Wish, defragment};
@@ -176,8 +176,7 @@ fn of_trace(path: &str) -> Result<Subject, Failure> {
 
 fn of_module(args: &ReplayArgs, target: &Target) -> Result<Subject, Failure> {
     let mut module = read_module(&args.input, Form::Compiled)?;
-    passes::run(&mut module, &[&LEGALIZE], &passes::Context { target }, passes::RunOptions::default())
-        .map_err(|error| Failure::input(&error))?;
+    legalize(&mut module, target).map_err(|error| Failure::input(&error))?;
     let options = PlanOptions { assign: args.pack.assign_options(), ..PlanOptions::default() };
     let planned = plan(&module, target, &options).map_err(|error| Failure::input(&error))?;
     let totals = &planned.plan.totals;

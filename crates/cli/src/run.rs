@@ -8,7 +8,7 @@ use memplan::interp::{self, Devices, Options, npz};
 use memplan::ir::{Instruction, Literal, Module, Op};
 use memplan::memory::Target;
 use memplan::plan::{AssignOptions, Pin, PlanOptions, Planned, plan};
-use memplan::{CompileOptions, LEGALIZE, compile, passes};
+use memplan::{CompileOptions, compile, legalize};
 
 use crate::failure::Failure;
 use crate::input::{Form, read_module, target};
@@ -119,8 +119,7 @@ fn warn_of_elided_constants(module: &Module) {
 
 /// Plans the module with the working memory of the evaluator's kernels.
 fn plan_to_run(module: &mut Module, target: &Target, pins: Vec<Pin>) -> Result<Planned, Failure> {
-    passes::run(module, &[&LEGALIZE], &passes::Context { target }, passes::RunOptions::default())
-        .map_err(|error| Failure::input(&error))?;
+    legalize(module, target).map_err(|error| Failure::input(&error))?;
     let assign = AssignOptions { scratch: interp::scratch(module), pins, ..AssignOptions::default() };
     let options = PlanOptions { assign, ..PlanOptions::default() };
     plan(module, target, &options).map_err(|error| Failure::input(&error))

@@ -52,14 +52,7 @@ fn change(before: Option<f64>, after: Option<f64>) -> String {
 
 /// The verdict on every edge of the program that was compiled.
 pub(crate) fn explain_fusion(report: &FusionReport) -> String {
-    let mut text = "\nfusion, edge by edge\n\n".to_string();
-    for edge in &report.edges {
-        text.push_str(&format!(
-            "{}: {} -> {}: {}\n",
-            edge.computation, edge.producer, edge.consumer, edge.verdict
-        ));
-    }
-    text
+    format!("\nfusion, edge by edge\n\n{}", report.to_text())
 }
 
 /// What each stage decided, but for the verdicts on edges.

@@ -11,6 +11,8 @@ mod interrupted;
 mod needless;
 mod outputs;
 mod questions;
+#[cfg(unix)]
+mod readme;
 mod rewrite;
 mod run;
 mod screens;

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use memplan_hlo::shape_text;
 use memplan_ir::{ComputationId, InstructionId, Module, Op, SecondaryMap, Shape, Users};
 use memplan_memory::Bytes;
-use memplan_planner::{Planned, peak_report};
+use memplan_plan_hlo::{Planned, peak_report};
 
 /// The part of a program to draw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

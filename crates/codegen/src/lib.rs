@@ -10,7 +10,7 @@
 //! ```
 //! use memplan_codegen::layout;
 //! use memplan_memory::Target;
-//! use memplan_planner::{PlanOptions, plan};
+//! use memplan_plan_hlo::{PlanOptions, plan};
 //!
 //! let module = memplan_hlo::parse(
 //!     "HloModule m, is_scheduled=true

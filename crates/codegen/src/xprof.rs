@@ -11,7 +11,7 @@ use memplan_hlo::proto::{
 };
 use memplan_ir::{EntityRef, Module, Position, ShapeIndex};
 use memplan_memory::{Allocation, AllocationId, AllocationKind, Bytes, Slice};
-use memplan_planner::{Load, Planned, lifetimes};
+use memplan_plan_hlo::{Load, Planned, lifetimes};
 
 /// A serialised `HloProto` of a planned module, with where its buffers live and when. Takes time n log n in values.
 ///

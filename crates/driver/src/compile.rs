@@ -1,13 +1,14 @@
 //! The whole pipeline in one screen: from what JAX hands over to a program that needs less memory, with a proof.
 
 use crate::FirstGuess;
+use crate::candidates::Purpose;
 use crate::objective::Objective;
 use crate::parallel;
-use crate::program::Found;
+use crate::priced_module::Request;
 use crate::report::{Stage, StageReport};
 use crate::search::Search;
 use crate::stages::Stages;
-use crate::variants::{Variant, Ways};
+use crate::variants::Variant;
 use crate::watch::Watch;
 use memplan_check as check;
 use memplan_fast_memory as fast_memory;
@@ -16,7 +17,7 @@ use memplan_ir as ir;
 use memplan_ir::Module;
 use memplan_memory::{Bytes, Target};
 use memplan_passes::{FusionReport, OneIn, PassError, Report};
-use memplan_planner::{AssignOptions, PlanError, Planned, ScheduleOptions};
+use memplan_plan_hlo::{AssignOptions, PlanError, Planned, ScheduleOptions};
 
 /// How to compile.
 #[derive(Clone, Debug)]
@@ -193,12 +194,19 @@ pub fn compile(
     options: &CompileOptions,
 ) -> Result<Compiled, CompileError> {
     let options = &affordable(options, module);
-    let ways = Ways::new(options, module, target);
-    let search = Search::begin(checked(module, options)?, target, options, &ways)?;
-    let Found { program: mut best, planned, .. } = search.best()?;
-    let proof = best.check(&planned)?;
+    let request = Request { target, options };
+    let mut search = Search::new(checked(module, options)?, request);
+    search.lay_out(Purpose::needed(options))?;
+    search.choose_order()?;
+    let (mut found, mut objective) = (search.for_objective()?, options.objective);
+    if !found.iter().any(|(_, found)| request.fits(&found.planned.plan)) {
+        // More memory must never give a slower program, so what is chosen from does not depend on the limit.
+        (found, objective) = (search.all()?, Objective::Time);
+    }
+    let mut best = search.choose(found, objective);
+    let proof = request.check(&mut best)?;
     *module = best.module;
-    Ok(Compiled { planned, proof, stages: best.stages })
+    Ok(Compiled { planned: best.planned, proof, stages: best.stages })
 }
 
 /// The options with as many threads as a module leaves memory for.

@@ -7,13 +7,13 @@ use crate::fast_memory::assign_fast_memory;
 use memplan_analysis::{CallGraph, RunEstimate};
 use memplan_fast_memory::{FastMemoryOptions, Selection};
 use memplan_ir as ir;
-use memplan_ir::{Module, Op, Role};
-use memplan_memory::{Bytes, Compiler, Scheduler, Target, Totals};
+use memplan_ir::Module;
+use memplan_memory::{Bytes, Compiler, CompilerError, Scheduler, Target, Totals};
 use memplan_pack as pack;
 use memplan_passes as passes;
 use memplan_passes::{Context, CopyReport, InsertedCopy, PassError, Pipeline, RunOptions};
-use memplan_planner as plan;
-use memplan_planner::{
+use memplan_plan_hlo as plan;
+use memplan_plan_hlo::{
     AsXla, AssignOptions, PeakReport, PlaceOptions, PlanError, PlanOptions, Planned, ProgramCost,
     ScheduleOptions, Sharing, TakeOver,
 };
@@ -51,17 +51,12 @@ pub enum EstimateError {
     /// The module is not valid.
     #[error("the module is not valid")]
     Invalid(#[source] ir::VerifyErrors),
-    /// The compiler's file names a pass that there is not.
-    #[error("compiler `{compiler}` has a pass `{pass}`, which memplan does not know")]
-    UnknownPass {
-        /// The compiler.
-        compiler: String,
-        /// The pass.
-        pass: String,
-    },
     /// A module that a compiler is said to have compiled has no order.
     #[error("the module is not scheduled (`is_scheduled=true` is missing), so no compiler has finished it")]
     NotScheduled,
+    /// The compiler's file names a pass that there is not, or options that a pass does not have.
+    #[error(transparent)]
+    Compiler(#[from] CompilerError),
     /// A pass gave up.
     #[error(transparent)]
     Pass(#[from] PassError),
@@ -179,11 +174,8 @@ impl From<Expected> for Estimate {
 
 /// What a compiler does to a program before it orders it, and what makes the result legal if it has not.
 fn passes_of(compiler: &Compiler) -> Result<Pipeline, EstimateError> {
-    let unknown =
-        |pass: &String| EstimateError::UnknownPass { compiler: compiler.name.clone(), pass: pass.clone() };
-    let own = compiler.passes.iter();
-    let own = own.map(|name| passes::of_compiler(name, compiler).ok_or_else(|| unknown(name)));
-    let list = own.chain([Ok(passes::LEGALIZE.into())]).collect::<Result<Vec<_>, _>>()?;
+    let own = passes::of_compiler(compiler)?.into_iter();
+    let list = own.chain([passes::LEGALIZE.into()]);
     Ok(Pipeline::new("estimate", "what the compiler does before it orders a program", list))
 }
 
@@ -224,11 +216,9 @@ fn fast_memory_options(compiler: &Compiler, machine: &Target, temp: Bytes) -> Op
 
 /// Instructions that code is generated for.
 fn n_kernels(module: &Module, graph: &CallGraph) -> u64 {
-    let is_kernel =
-        |op: &Op| op.traits().role != Role::Provides && !op.only_passes_on() && !op.runs_callees();
     let of = |&computation: &ir::ComputationId| {
-        module.instructions_of(computation).filter(|(_, instruction)| is_kernel(&instruction.op)).count()
-            as u64
+        let instructions = module.instructions_of(computation);
+        instructions.filter(|(_, instruction)| instruction.op.does_work()).count() as u64
     };
     graph.sequential().iter().map(of).sum()
 }

@@ -5,7 +5,7 @@ use memplan_fast_memory::{Assigned, Carrier, FastMemoryOptions, FastMemoryReport
 use memplan_ir::{Module, Schedule};
 use memplan_memory::{Bytes, FastMemory, FastMemoryDecision, Target};
 use memplan_passes::{insert_async_copies, order_for_async_copies};
-use memplan_planner::{PlanError, TakeOver, assign_space, storages};
+use memplan_plan_hlo::{PlanError, TakeOver, assign_space, storages};
 
 /// Assigns fast memory to a scheduled module: layouts say which values are there, and asynchronous copies bring values
 /// there and back. Parameters and constants move to the front of their computations, and tuples to right before the

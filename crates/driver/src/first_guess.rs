@@ -7,8 +7,8 @@ use memplan_ir::{ComputationId, EntityRef, Instruction, InstructionId, Module, O
 use memplan_memory::Target;
 use memplan_passes as passes;
 use memplan_passes::{Context, Fusion, Pass, PassError, RunOptions};
-use memplan_planner as plan;
-use memplan_planner::ScheduleOptions;
+use memplan_plan_hlo as plan;
+use memplan_plan_hlo::ScheduleOptions;
 
 /// A first guess of the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +24,8 @@ pub enum FirstGuess {
 }
 
 impl FirstGuess {
-    /// Puts a module into the order. `None` where values that must share storage interfere, so that there is no order
-    /// yet: copies come later.
+    /// A module in the order. `None` where values that must share storage interfere, so that there is no order yet: copies
+    /// come later.
     pub(crate) fn order(
         self,
         module: &Module,
@@ -33,12 +33,12 @@ impl FirstGuess {
         schedule: &ScheduleOptions,
         fusion: Option<&Fusion>,
     ) -> Result<Option<Module>, PassError> {
-        let mut guess = module.clone();
         let budget = match self {
-            FirstGuess::Text => return Ok(Some(guess)),
+            FirstGuess::Text => return Ok(Some(module.clone())),
             FirstGuess::OnePass | FirstGuess::Fused => 0,
             FirstGuess::Searched => schedule.budget,
         };
+        let mut guess = module.clone();
         run(&mut guess, target, &passes::FLATTEN_CALL_GRAPH)?;
         let options = ScheduleOptions { budget, ..schedule.clone() };
         let schedule = match self {

@@ -3,12 +3,13 @@
 use memplan_check as check;
 use memplan_ir::Module;
 use memplan_memory::Target;
-use memplan_planner::Planned;
+use memplan_plan_hlo::Planned;
 
+use crate::candidates::Purpose;
 use crate::compile::{CompileError, CompileOptions, affordable, checked};
 use crate::objective::{Price, undominated};
+use crate::priced_module::Request;
 use crate::search::Search;
-use crate::variants::Ways;
 
 /// One program of a frontier.
 #[derive(Clone, Debug)]
@@ -40,21 +41,23 @@ pub fn frontier(
     options: &CompileOptions,
 ) -> Result<Vec<Point>, CompileError> {
     let options = &affordable(options, module);
-    let module = checked(module, options)?;
-    let ways = Ways::new(options, &module, target);
-    let mut found = Search::begin(module, target, options, &ways)?.all()?;
-    let prices: Vec<Price> = found.iter().map(|found| found.price).collect();
+    let request = Request { target, options };
+    let mut search = Search::new(checked(module, options)?, request);
+    search.lay_out(Purpose::Smaller)?;
+    search.choose_order()?;
+    let mut found = search.all()?;
+    let prices: Vec<Price> = found.iter().map(|(_, found)| found.price).collect();
     let mut points = Vec::new();
     for i in undominated(&prices) {
-        let found = &mut found[i];
-        let proof = found.program.check(&found.planned)?;
-        let program = &found.program;
+        let (number, found) = &mut found[i];
+        let proof = request.check(found)?;
+        let candidate = search.candidate(*number);
         points.push(Point {
             price: found.price,
-            variant: program.way.name,
-            description: program.way.description,
-            fusion: program.fusion,
-            module: program.module.clone(),
+            variant: candidate.variant,
+            description: candidate.description,
+            fusion: candidate.fusion,
+            module: found.module.clone(),
             planned: found.planned.clone(),
             proof,
         });

@@ -21,15 +21,19 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod candidates;
 mod compile;
 mod effort;
 mod estimate;
 mod fast_memory;
 mod first_guess;
 mod frontier;
+mod known;
+mod memo;
 mod objective;
 mod parallel;
-mod program;
+mod planned;
+mod priced_module;
 mod report;
 mod rewrite;
 mod search;
@@ -45,13 +49,14 @@ pub use estimate::{Estimate, EstimateError, estimate, estimate_compiled};
 pub use fast_memory::assign_fast_memory;
 pub use first_guess::FirstGuess;
 pub use frontier::{Point, frontier};
-pub use objective::{Objective, Price, undominated};
+pub use known::Known;
+pub use memo::{Memo, SettingId};
+pub use objective::{Excess, Objective, Price, exceeded, undominated};
 pub use parallel::map as in_parallel;
 pub use report::{Stage, StageReport, TriedGuess, TriedProgram, TriedPrograms, TriedSchedule};
 pub use rewrite::{Rewrite, RewriteError, RewriteOptions, Rewritten, Situation, Step, rewrite};
-pub use search::{Excess, exceeded};
 pub use spread::price;
 pub use stages::Stages;
 pub use trace::trace_of_plan;
-pub use variants::{Change, Variant};
+pub use variants::{StageChange, Variant};
 pub use watch::Watch;

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use memplan_memory::Bytes;
+use memplan_memory::{Bytes, MemoryPlan, MemorySpaceId, Target};
 
 /// What `compile` is to reach.
 #[derive(
@@ -74,6 +74,26 @@ pub fn undominated(prices: &[Price]) -> Vec<usize> {
         is_faster
     });
     order
+}
+
+/// What a plan needs, and the less that it may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Excess {
+    /// Bytes of everything, against a limit; of main memory, against what it has for programs.
+    pub needed: Bytes,
+    /// The limit, or what there is.
+    pub available: Bytes,
+}
+
+/// How a plan exceeds a limit, or what main memory has for programs. `None` where it fits.
+pub fn exceeded(plan: &MemoryPlan, target: &Target, limit: Option<Bytes>) -> Option<Excess> {
+    let usable = target.space(MemorySpaceId::MAIN).and_then(|space| space.usable());
+    let needed = plan.spaces.iter().find(|space| space.space == MemorySpaceId::MAIN);
+    // Whether the parts fit their tiles is not a question of the sum.
+    let usable = usable.filter(|_| target.tiles.is_none());
+    let of_limit = limit.map(|available| Excess { needed: plan.totals.total, available });
+    let of_main = needed.zip(usable).map(|(main, available)| Excess { needed: main.total, available });
+    of_limit.into_iter().chain(of_main).find(|excess| excess.needed > excess.available)
 }
 
 #[cfg(test)]

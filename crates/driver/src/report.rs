@@ -6,7 +6,7 @@ use memplan_fast_memory::FastMemoryReport;
 use memplan_ir::Module;
 use memplan_memory::Bytes;
 use memplan_passes::PassRun;
-use memplan_planner::{RegionReport, ScheduleReport};
+use memplan_plan_hlo::{RegionReport, ScheduleReport};
 
 use crate::{FirstGuess, Price};
 

@@ -9,15 +9,14 @@ mod list;
 use std::sync::Arc;
 
 use crate::estimate::EstimateError;
-use crate::parallel;
 use crate::spread::{self, Spread};
-use crate::{FirstGuess, Price};
+use crate::{FirstGuess, Known, Memo, Price, SettingId, parallel};
 use memplan_ir as ir;
 use memplan_ir::Module;
 use memplan_memory::{Bytes, Compiler, Target};
 use memplan_passes as passes;
-use memplan_passes::{Context, Pass, PassError, Products, Report, RunOptions};
-use memplan_planner::ScheduleOptions;
+use memplan_passes::{AnyPass, Context, Pass, PassError, Products, Report, RunOptions};
+use memplan_plan_hlo::ScheduleOptions;
 
 pub use list::{Rewrite, Situation};
 
@@ -137,23 +136,23 @@ pub fn rewrite(
 ) -> Result<Rewritten, RewriteError> {
     let machine = compiler.on(target);
     let spread = Spread::new(&module, &machine);
-    let search = Search { compiler, machine: &machine, options, spread };
+    let search = Search { compiler, machine: &machine, options, spread, decided: Known::default() };
     ir::verify(&module).map_err(EstimateError::Invalid)?;
     let before = search.price(module.clone())?;
-    let flat = Found { module: Arc::new(search.flatten(&module)?), price: before, steps: Vec::new() };
-    let mut found = vec![flat];
-    let mut best: Option<Found> = None;
+    let flat = Attempt { module: Arc::new(search.flatten(&module)?), price: before, steps: Vec::new() };
+    let mut best: Option<Attempt> = None;
     for &products in &options.products {
-        found = search.keep_what_pays(&found, products)?;
-        let last = found.last().expect("it begins with the program as it was");
-        if best.as_ref().is_none_or(|best| last.price.total < best.price.total) {
-            best = Some(last.clone());
+        let found = search.keep_what_pays(flat.clone(), products)?;
+        let fits = search.fits(found.price);
+        if best.as_ref().is_none_or(|best| found.price.total < best.price.total) {
+            best = Some(found);
         }
-        if search.fits(last.price) {
+        if fits {
             break;
         }
     }
-    drop(found);
+    // So that nobody else holds the program.
+    drop((search, flat));
     // Without a choice of products, nothing is tried.
     let Some(best) = best else { return Ok(Rewritten { module, before, steps: Vec::new() }) };
     let is_changed = best.steps.iter().any(|step| step.is_kept);
@@ -177,14 +176,29 @@ struct Search<'a> {
     machine: &'a Target,
     options: &'a RewriteOptions,
     spread: Option<Spread>,
+    /// What came of trying a rewrite, by its number, in some ways, on a program. Most ways are the same whatever products may
+    /// be computed again.
+    decided: Known<(usize, Vec<AnyPass>, Arc<Module>), Option<Decided>>,
 }
 
 /// What came of trying some of the rewrites.
-#[derive(Clone, PartialEq)]
-struct Found {
+#[derive(Clone)]
+struct Attempt {
     module: Arc<Module>,
     price: Price,
     steps: Vec<Step>,
+}
+
+/// A rewrite that was tried, and the program with it if it was kept.
+type Decided = (Step, Option<Arc<Module>>);
+
+/// How a rewrite is tried.
+#[derive(Clone, PartialEq)]
+enum Try<'a> {
+    /// The program is put into an order in which it may run.
+    Order(FirstGuess),
+    /// It is rewritten in a way.
+    Way(&'a AnyPass),
 }
 
 impl Search<'_> {
@@ -204,68 +218,67 @@ impl Search<'_> {
         Ok(flat)
     }
 
-    /// Where the program stands before the first rewrite, and after each. `last` says so of other products, or only of
-    /// the beginning; what does not depend on products is taken from there.
-    fn keep_what_pays(&self, last: &[Found], products: Products) -> Result<Vec<Found>, RewriteError> {
-        let mut all = vec![last[0].clone()];
+    /// Tries one rewrite after the other.
+    fn keep_what_pays(&self, mut found: Attempt, products: Products) -> Result<Attempt, RewriteError> {
+        let situation =
+            Situation { products, compiler: self.compiler, is_partitioned: self.spread.is_some() };
         for (i, rewrite) in self.options.rewrites.iter().enumerate() {
-            let known = last.get(i + 1).filter(|_| !rewrite.takes_products && last[i] == all[i]);
-            let next = match known {
-                Some(known) => known.clone(),
-                None => self.keep_if_it_pays(all[i].clone(), rewrite, products)?,
-            };
-            all.push(next);
-        }
-        Ok(all)
-    }
-
-    fn keep_if_it_pays(
-        &self,
-        mut found: Found,
-        rewrite: &Rewrite,
-        products: Products,
-    ) -> Result<Found, RewriteError> {
-        if let Some((candidate, price)) = self.best_way(&found.module, found.price, rewrite, products)? {
-            let is_kept = self.pays(found.price, price);
-            let &Rewrite { name, description, .. } = rewrite;
-            let reports = candidate.reports;
-            found.steps.push(Step { name, description, price, is_kept, reports });
-            if is_kept {
-                (found.module, found.price) = (Arc::new(candidate.module), price);
+            let ways = (rewrite.ways)(&situation);
+            let key = (i, ways.clone(), found.module.clone());
+            let decided = self.decided.of(key, || self.decide(&found, rewrite, &ways))?;
+            let Some((step, kept)) = decided else { continue };
+            if let Some(module) = kept {
+                (found.module, found.price) = (module, step.price);
             }
+            found.steps.push(step);
         }
         Ok(found)
+    }
+
+    /// Tries a rewrite; `None` where it finds nothing.
+    fn decide(
+        &self,
+        found: &Attempt,
+        rewrite: &Rewrite,
+        ways: &[AnyPass],
+    ) -> Result<Option<Decided>, RewriteError> {
+        let Some((candidate, price)) = self.best_way(found, rewrite, ways)? else { return Ok(None) };
+        let is_kept = self.pays(found.price, price);
+        let &Rewrite { name, description, .. } = rewrite;
+        let step = Step { name, description, price, is_kept, reports: candidate.reports };
+        Ok(Some((step, is_kept.then_some(candidate.module))))
     }
 
     /// The program under the way of a rewrite that needs the fewest bytes of those that pay, or of all if none does. Of
     /// ways that come as close to it as estimates are right, the last, which is the one to be preferred.
     fn best_way(
         &self,
-        module: &Module,
-        now: Price,
+        Attempt { module, price: now, .. }: &Attempt,
         rewrite: &Rewrite,
-        products: Products,
+        ways: &[AnyPass],
     ) -> Result<Option<(Candidate, Price)>, RewriteError> {
-        let situation =
-            Situation { products, compiler: self.compiler, is_partitioned: self.spread.is_some() };
-        let list = (rewrite.ways)(&situation);
-        let ways = rewrite.orders.iter().flat_map(|&guess| list.iter().map(move |way| (guess, way)));
         let threads = parallel::affordable(self.options.threads, module);
-        let tried =
-            parallel::map(threads, ways.collect(), |(guess, way)| self.apply(module, guess, rewrite, &**way));
+        let (mut memo, first) = Memo::new(module.clone());
+        let orders = rewrite.orders.iter().flat_map(|&guess| ways.iter().map(move |way| (guess, way)));
+        let settings: Vec<SettingId> =
+            orders.map(|(guess, way)| memo.branch(first, [Try::Order(guess), Try::Way(way)])).collect();
+        memo.reach(&settings, 2, threads, |program, step| self.take(program, step, rewrite, module))?;
         let mut candidates: Vec<Candidate> = Vec::new();
-        for candidate in tried.into_iter().filter_map(Result::transpose) {
-            let candidate = candidate?;
-            let is_new = candidates.last().is_none_or(|last| last.module != candidate.module);
-            if is_new && self.may_pay(rewrite, module, now, &candidate.module) {
-                candidates.push(candidate);
+        for setting in settings {
+            let (program, reports) = (memo.program(setting), &*memo.done(setting)[1]);
+            let is_new = candidates.last().is_none_or(|last| !Arc::ptr_eq(&last.module, program));
+            if let Some(reports) =
+                reports.clone().filter(|_| is_new && self.may_pay(rewrite, module, *now, program))
+            {
+                candidates.push(Candidate { module: program.clone(), reports });
             }
         }
+        drop(memo);
         let priced = parallel::map(threads, candidates, |candidate| {
-            self.price(candidate.module.clone()).map(|price| (candidate, price))
+            self.price(Module::clone(&candidate.module)).map(|price| (candidate, price))
         });
         let found = priced.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let rank = |price: Price| (!self.pays(now, price), !self.fits(price));
+        let rank = |price: Price| (!self.pays(*now, price), !self.fits(price));
         let Some(&(_, best)) = found.iter().min_by_key(|(_, price)| (rank(*price), price.total)) else {
             return Ok(None);
         };
@@ -274,30 +287,36 @@ impl Search<'_> {
         Ok(found.into_iter().rfind(|(_, price)| rank(*price) == rank(best) && is_close(*price)))
     }
 
-    /// The rewritten program, verified, where something is rewritten.
-    fn apply(
+    /// What a step makes of a program: in another order, or rewritten and verified, with what the passes report. `None`
+    /// for that where nothing is rewritten.
+    fn take(
         &self,
-        module: &Module,
-        guess: FirstGuess,
+        program: Arc<Module>,
+        step: &Try<'_>,
         rewrite: &Rewrite,
-        way: &dyn Pass,
-    ) -> Result<Option<Candidate>, RewriteError> {
+        before: &Module,
+    ) -> Result<(Module, Option<Vec<Report>>), RewriteError> {
         let (machine, schedule) = (self.machine, &self.options.schedule);
-        let ordered = guess.order(module, machine, schedule, Some(&passes::FUSION))?;
-        let Some(mut candidate) = ordered else { return Ok(None) };
+        let way = match step {
+            Try::Order(guess) => {
+                let ordered = guess.order(&program, machine, schedule, Some(&passes::FUSION))?;
+                return Ok((ordered.unwrap_or_else(|| Arc::unwrap_or_clone(program)), None));
+            }
+            Try::Way(way) => &***way,
+        };
+        let mut candidate = Arc::unwrap_or_clone(program);
         let context = Context { target: machine };
         let mut runs = passes::run(&mut candidate, &[way], &context, RunOptions::default())?;
         if !runs.iter().any(|run| run.changed) {
-            return Ok(None);
+            return Ok((candidate, None));
         }
         runs.extend(passes::run(&mut candidate, &[&rewrite.cleanup], &context, RunOptions::default())?);
         candidate.compact();
         ir::verify(&candidate).map_err(|source| PassError::Broke { pass: rewrite.name, source })?;
-        let reports = runs.into_iter().filter_map(|run| run.report).collect();
-        match has_same_interface(module, &candidate) {
-            true => Ok(Some(Candidate { module: candidate, reports })),
-            false => Err(RewriteError::Interface(rewrite.name)),
+        if !has_same_interface(before, &candidate) {
+            return Err(RewriteError::Interface(rewrite.name));
         }
+        Ok((candidate, Some(runs.into_iter().filter_map(|run| run.report).collect())))
     }
 
     /// Whether a candidate may save enough, as far as can be told without an estimate.
@@ -324,7 +343,7 @@ impl Search<'_> {
 
 /// A rewritten program.
 struct Candidate {
-    module: Module,
+    module: Arc<Module>,
     /// What the passes that rewrote it report.
     reports: Vec<Report>,
 }

@@ -2,7 +2,7 @@
 
 use memplan_ir::Module;
 use memplan_memory::{AllocationKind, MemorySpaceId};
-use memplan_planner::{Planned, lifetimes};
+use memplan_plan_hlo::{Planned, lifetimes};
 use memplan_pool::Request;
 use memplan_pool::trace::{Lifetime, Trace};
 

@@ -1,15 +1,13 @@
 //! Ways to compile: the stages of `compile` with techniques left out, or driven further. Each is a row of data.
 
 use memplan_analysis::Machine;
-use memplan_ir::Module;
 use memplan_memory::{FusionGoal, MemorySpaceId, Target};
 use memplan_passes::{
-    AnyPass, Fusion, FusionOptions, LOOP_RESIDUALS, LoopResiduals, OneIn, Pass, Pipeline, Products, REMAT,
-    ROW_BLOCKS, Remat, RowBlocks,
+    AnyPass, Fusion, FusionOptions, LOOP_RESIDUALS, LoopResiduals, OneIn, Pass, Products, REMAT, ROW_BLOCKS,
+    Remat, RowBlocks,
 };
 
 use crate::Stages;
-use crate::compile::CompileOptions;
 
 /// A way to compile beside the usual one.
 #[derive(Clone, Debug)]
@@ -19,12 +17,12 @@ pub struct Variant {
     /// What it does differently, for people.
     pub description: &'static str,
     /// What it changes in the stages.
-    pub changes: Vec<Change>,
+    pub changes: Vec<StageChange>,
 }
 
 /// A change of the stages.
 #[derive(Clone, Debug)]
-pub enum Change {
+pub enum StageChange {
     /// The passes of a name are left out.
     Without(&'static str),
     /// Recomputation has other options.
@@ -49,7 +47,7 @@ pub enum Change {
 fn variant(
     name: &'static str,
     description: &'static str,
-    changes: impl IntoIterator<Item = Change>,
+    changes: impl IntoIterator<Item = StageChange>,
 ) -> Variant {
     Variant { name, description, changes: changes.into_iter().collect() }
 }
@@ -71,9 +69,21 @@ fn in_one_round(remat: Remat) -> Remat {
 }
 
 impl Variant {
+    /// The usual way.
+    pub(crate) fn usual() -> Variant {
+        variant("usual", "every technique, as far as it costs little", [])
+    }
+
+    /// The stages of this variant on a machine, made from those of the usual way.
+    pub(crate) fn stages(&self, usual: &Stages, target: &Target) -> Stages {
+        let mut stages = usual.clone();
+        self.changes.iter().for_each(|change| change.apply(&mut stages, target));
+        stages
+    }
+
     /// The variants that may be faster: what saves bytes for time is left out.
     pub fn faster() -> Vec<Variant> {
-        use Change::{Fuse, Recompute, Without};
+        use StageChange::{Fuse, Recompute, Without};
         let kept = || Without(REMAT.name());
         vec![
             variant("kept values", "nothing is computed again after the peak", [kept()]),
@@ -101,20 +111,20 @@ impl Variant {
         let early = "the same, in the first part of what runs before the peak, and of the steps of loops";
         let priced = |name, times, reach, rounds| {
             let description = if reach < 1.0 { early } else { whole };
-            variant(name, description, [Change::Price { times, reach, rounds }])
+            variant(name, description, [StageChange::Price { times, reach, rounds }])
         };
-        let in_blocks = |name, change: Change| {
-            let blocks = Change::After(LOOP_RESIDUALS.name(), LARGEST_IN_BLOCKS.into());
+        let in_blocks = |name, change: StageChange| {
+            let blocks = StageChange::After(LOOP_RESIDUALS.name(), LARGEST_IN_BLOCKS.into());
             let description = "the largest arrays are computed a block of rows at a time, and as above";
             variant(name, description, [change, blocks])
         };
         let priced_in_blocks =
-            |name, times, reach| in_blocks(name, Change::Price { times, reach, rounds: 1 });
+            |name, times, reach| in_blocks(name, StageChange::Price { times, reach, rounds: 1 });
         // What most programs are smaller with comes first: of large programs only the first are tried.
         vec![
             priced_in_blocks("blocks of rows, price 2", 2.0, 1.0),
             priced("price 2", 2.0, 1.0, 1),
-            in_blocks("blocks of rows", Change::Recompute(in_one_round)),
+            in_blocks("blocks of rows", StageChange::Recompute(in_one_round)),
             priced_in_blocks("blocks of rows, price 2, three quarters", 2.0, 0.75),
             priced_in_blocks("blocks of rows, price 1.4", 1.4, 1.0),
             priced_in_blocks("blocks of rows, price 2, first half", 2.0, 0.5),
@@ -122,7 +132,7 @@ impl Variant {
             priced("price 16", 16.0, 1.0, 1),
             priced("price 2, first half, many rounds", 2.0, 0.5, REMAT.max_rounds),
             priced("price 1.4", 1.4, 1.0, 1),
-            in_blocks("blocks of rows, kept products", Change::Recompute(without_products)),
+            in_blocks("blocks of rows, kept products", StageChange::Recompute(without_products)),
             priced_in_blocks("blocks of rows, price 16", 16.0, 1.0),
             priced("price 1, many rounds", 1.0, 1.0, REMAT.max_rounds),
             priced("price 4, three quarters, many rounds", 4.0, 0.75, REMAT.max_rounds),
@@ -133,81 +143,20 @@ impl Variant {
 /// Arrays that alone are a good part of the peak, such as logits.
 const LARGEST_IN_BLOCKS: RowBlocks = RowBlocks { min_share: OneIn(10), max_rounds: 1, ..ROW_BLOCKS };
 
-/// The ways to compile a program.
-pub(crate) struct Ways {
-    pub(crate) usual: Way,
-    pub(crate) faster: Vec<Way>,
-    pub(crate) smaller: Vec<Way>,
-}
-
-/// A way to compile.
-#[derive(Clone, Debug)]
-pub(crate) struct Way {
-    pub(crate) name: &'static str,
-    pub(crate) description: &'static str,
-    pub(crate) stages: Stages,
-    /// How many stages of the front are those of the usual way.
-    pub(crate) shared: usize,
-}
-
-impl Ways {
-    /// As many as there is effort for, for a program of the size of a module.
-    pub(crate) fn new(options: &CompileOptions, module: &Module, target: &Target) -> Ways {
-        let stages = options.stages.clone();
-        let shared = stages.front.len();
-        let most = options.max_varied / module.instructions.len().max(1);
-        let varied = |variants: &[Variant]| {
-            variants.iter().take(most).map(|variant| Way::varied(variant, &options.stages, target)).collect()
-        };
-        let description = "every technique, as far as it costs little";
-        Ways {
-            usual: Way { name: "usual", description, stages, shared },
-            faster: varied(&options.faster),
-            smaller: varied(&options.smaller),
-        }
-    }
-
-    /// Whether some way is the usual one for just so many stages.
-    pub(crate) fn branch_after(&self, n: usize) -> bool {
-        let mut ways = self.faster.iter().chain(&self.smaller);
-        n < self.usual.stages.front.len() && ways.any(|way| way.shared == n)
-    }
-}
-
-impl Way {
-    fn varied(variant: &Variant, usual: &Stages, target: &Target) -> Way {
-        let &Variant { name, description, ref changes } = variant;
-        let is_usual = |stage: &&Pipeline| !changes.iter().any(|change| change.is_about(stage));
-        let shared = usual.front.iter().take_while(is_usual).count();
-        let mut stages = usual.clone();
-        changes.iter().for_each(|change| change.apply(&mut stages, target));
-        Way { name, description, stages, shared }
-    }
-}
-
-impl Change {
-    fn is_about(&self, stage: &Pipeline) -> bool {
-        match self {
-            Change::Without(name) | Change::After(name, _) => stage.contains(name),
-            Change::Price { .. } => stage.contains(LOOP_RESIDUALS.name()) || stage.contains(REMAT.name()),
-            Change::Recompute(_) => stage.contains(REMAT.name()),
-            Change::Fuse(_) => false,
-        }
-    }
-
+impl StageChange {
     fn apply(&self, stages: &mut Stages, target: &Target) {
         let Stages { front, recompute, before_fusion, fusions, legalize } = stages;
         let each = front.iter_mut().chain([recompute, before_fusion, legalize]);
         match self {
-            Change::Without(name) => each.for_each(|stage| *stage = stage.without(name)),
-            Change::Recompute(change) => {
+            StageChange::Without(name) => each.for_each(|stage| *stage = stage.without(name)),
+            StageChange::Recompute(change) => {
                 each.for_each(|stage| *stage = stage.with(REMAT.name(), change(REMAT)));
             }
-            Change::After(name, pass) => {
+            StageChange::After(name, pass) => {
                 let stages = each.filter(|stage| stage.contains(name));
                 stages.for_each(|stage| stage.passes.to_mut().push(pass.clone()));
             }
-            &Change::Price { times, reach, rounds } => {
+            &StageChange::Price { times, reach, rounds } => {
                 let seconds_per_byte = 2.0 * Machine::new(target).memory_seconds(MemorySpaceId::MAIN, 1.0);
                 let products = match seconds_per_byte > 0.0 {
                     true => Products::ForSecondsPerByte(times * seconds_per_byte),
@@ -220,7 +169,7 @@ impl Change {
                     *stage = stage.with(REMAT.name(), remat).with(LOOP_RESIDUALS.name(), residuals);
                 });
             }
-            Change::Fuse(change) => fusions.iter_mut().for_each(|fusion| *fusion = change(*fusion)),
+            StageChange::Fuse(change) => fusions.iter_mut().for_each(|fusion| *fusion = change(*fusion)),
         }
     }
 }

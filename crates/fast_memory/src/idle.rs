@@ -9,7 +9,7 @@
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{Durations, Facts, Machine, Time};
-use memplan_ir::{ComputationId, InstructionId, Module, Op};
+use memplan_ir::{ComputationId, InstructionId, Module};
 use memplan_memory::{FastMemory, MemorySpaceId, Target};
 
 use crate::TransferOptions;
@@ -69,9 +69,7 @@ impl<'a> IdleTime<'a> {
             |&(i, e): &(f64, f64)| idle - i < seconds && elapsed - e < self.longest_flight * seconds;
         // The last place that is early enough; all places before it are, too.
         let early = sums[..=at].partition_point(|sum| !is_late(sum)).saturating_sub(1);
-        let is_given = |&id: &InstructionId| {
-            matches!(self.module.instructions[id].op, Op::Parameter { .. } | Op::Constant(_))
-        };
+        let is_given = |&id: &InstructionId| self.module.instructions[id].op.is_input();
         let exists =
             sequence[..at].partition_point(|id| self.facts.line.begin(*id) < earliest || is_given(id));
         let start = early.max(exists).min(at);

@@ -6,7 +6,7 @@
 //! limited, and they only get bytes that no other candidate takes; so those come first that save most.
 
 use memplan_analysis::{Costs, Facts, LiveRange, ValueKind};
-use memplan_ir::{InstructionId, Module, Op};
+use memplan_ir::{InstructionId, Module};
 
 use crate::candidate::{Candidate, Event, View};
 use crate::choice::{Choice, Mode, ValueMode};
@@ -59,7 +59,7 @@ fn view_of_resident<'m>(
     let (flow, live) = (&facts.flow, &facts.live);
     let may_stay = flow.values[value].kind == ValueKind::Parameter
         && view.computation == module.entry
-        && !live.is_given(value)
+        && !live.is_given_up(value)
         && !live.is_live_out(value)
         && view.events.iter().all(|event| event.fast.is_some())
         && bytes_read(module, costs, view) >= candidate.bytes as f64;
@@ -80,5 +80,5 @@ fn bytes_read(module: &Module, costs: &Costs, view: &View) -> f64 {
 }
 
 fn is_given(module: &Module, id: InstructionId) -> bool {
-    matches!(module.instructions[id].op, Op::Parameter { .. } | Op::Constant(_))
+    module.instructions[id].op.is_input()
 }

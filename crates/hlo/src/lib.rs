@@ -17,6 +17,7 @@
 //! ```
 
 mod async_notes;
+mod attributes;
 mod error;
 pub mod fuzzing;
 mod lexer;

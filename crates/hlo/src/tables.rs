@@ -6,7 +6,7 @@ use memplan_ir::{ElementType, Opcode};
 use rustc_hash::FxHashMap;
 use strum::IntoEnumIterator;
 
-use crate::parser::attributes::Attribute;
+use crate::attributes::Attribute;
 
 static OPCODES: LazyLock<FxHashMap<&'static str, Opcode>> = LazyLock::new(table);
 static ELEMENT_TYPES: LazyLock<FxHashMap<&'static str, ElementType>> = LazyLock::new(table);

@@ -11,12 +11,12 @@ use crate::element::{At, Class, Lanes, load, store};
 use crate::frame::Frame;
 use crate::lower::{Leaf, Lower, Name, leaf_count};
 use crate::memory::{Memory, Place};
-use crate::program::{Level, Machine, Program, Reg};
+use crate::program::{KernelCode, Level, Machine, Reg};
 use crate::pull::array_shape;
 
 /// A computation of scalars, lowered.
 pub(crate) struct Lambda {
-    program: Program,
+    program: KernelCode,
     pub(crate) parameters: Vec<Reg>,
     pub(crate) results: Vec<Reg>,
     /// Element type of each parameter.

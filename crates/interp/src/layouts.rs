@@ -6,12 +6,12 @@
 
 use std::borrow::Cow;
 
-use memplan_ir::{Layout, Module, Op, Shape, expand_bitcasts, use_default_layouts};
+use memplan_ir::{Module, Op, Shape, expand_bitcasts, use_default_layouts};
 
 /// The module with row-major layouts everywhere, where its layouts are not yet assigned: it has no schedule, and no
 /// bitcast, whose meaning would depend on them, unless they do not agree anyway. Any other module as it is.
 pub fn with_meaningful_layouts(module: &Module) -> Cow<'_, Module> {
-    if module.is_scheduled || module.shapes.iter().all(is_row_major) {
+    if module.is_scheduled || module.shapes.iter().all(Shape::is_plain) {
         return Cow::Borrowed(module);
     }
     let mut plain = module.clone();
@@ -25,12 +25,4 @@ pub fn with_meaningful_layouts(module: &Module) -> Cow<'_, Module> {
 fn has_bitcast(module: &Module) -> bool {
     let mut instructions = module.computations.values().flat_map(|computation| &computation.instructions);
     instructions.any(|&id| module.instructions[id].op == Op::Bitcast)
-}
-
-fn is_row_major(shape: &Shape) -> bool {
-    match shape {
-        Shape::Tuple(elements) => elements.iter().all(is_row_major),
-        Shape::Array(a) | Shape::Buffer(a) => a.layout.as_ref().is_none_or(Layout::is_default),
-        Shape::Token | Shape::Opaque => true,
-    }
 }

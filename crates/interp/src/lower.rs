@@ -14,7 +14,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::Error;
 use crate::element::Class;
-use crate::program::{Level, Program, Reg, Source, Step, StepOp, fixed};
+use crate::program::{KernelCode, Level, Reg, Source, Step, StepOp, fixed};
 use memplan_memory::Addressing;
 
 /// Steps in one program. A fusion of slices of slices of the same value can need exponentially many; beyond this its
@@ -88,7 +88,7 @@ impl From<Error> for Need {
 /// A program under construction.
 pub(crate) struct Lower<'m> {
     pub(crate) module: &'m Module,
-    pub(crate) program: Program,
+    pub(crate) program: KernelCode,
     levels: Vec<Level>,
     steps: FxHashMap<(StepOp, SmallVec<[Reg; 3]>), Reg>,
     /// For each instance of a computation the leaves of its parameters.
@@ -106,7 +106,7 @@ impl<'m> Lower<'m> {
     pub(crate) fn new(module: &'m Module) -> Lower<'m> {
         let mut lower = Lower {
             module,
-            program: Program::default(),
+            program: KernelCode::default(),
             levels: Vec::new(),
             steps: FxHashMap::default(),
             scopes: Vec::new(),

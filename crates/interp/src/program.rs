@@ -112,7 +112,7 @@ pub(crate) enum Source {
 
 /// A lowered computation.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Program {
+pub(crate) struct KernelCode {
     /// Steps of each level, in order.
     pub(crate) steps: [Vec<Step>; 3],
     pub(crate) classes: Vec<Class>,
@@ -139,7 +139,7 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// Fresh registers, with those steps run that are the same for all elements.
-    pub(crate) fn new(program: &Program, memory: &Memory, operands: &[Place]) -> Result<Machine, Error> {
+    pub(crate) fn new(program: &KernelCode, memory: &Memory, operands: &[Place]) -> Result<Machine, Error> {
         let registers = program.classes.iter().map(|&class| Lanes::new(class, LANES)).collect();
         let mut machine = Machine { registers, n: LANES, strides: [0; 2] };
         machine.run(program, Level::Uniform, memory, operands)?;
@@ -156,7 +156,7 @@ impl Machine {
     /// Runs the steps of a level.
     pub(crate) fn run(
         &mut self,
-        program: &Program,
+        program: &KernelCode,
         level: Level,
         memory: &Memory,
         operands: &[Place],
@@ -176,7 +176,7 @@ impl Machine {
         &self,
         step: &Step,
         out: &mut Lanes,
-        program: &Program,
+        program: &KernelCode,
         memory: &Memory,
         operands: &[Place],
     ) -> Option<()> {

@@ -505,8 +505,7 @@ impl Lower<'_> {
         let physical = |shape: &ArrayShape| -> SmallVec<[i64; 6]> {
             shape.minor_to_major().iter().rev().map(|&d| shape.dimensions[d as usize]).collect()
         };
-        let is_row_major = |shape: &ArrayShape| shape.minor_to_major().iter().rev().is_sorted();
-        let in_memory = if is_row_major(to) {
+        let in_memory = if to.is_row_major() {
             domain
         } else {
             let rows = self.rows(domain);
@@ -514,7 +513,7 @@ impl Lower<'_> {
             self.rows_domain(&physical(to), rows)
         };
         let in_memory = self.reshaped(in_memory, &physical(from));
-        if is_row_major(from) {
+        if from.is_row_major() {
             return in_memory;
         }
         let rows = self.rows(in_memory);

@@ -8,17 +8,12 @@ use crate::lower::leaf_count;
 
 /// Whether an instruction writes memory through a kernel.
 pub(crate) fn has_kernel(module: &Module, id: InstructionId) -> bool {
-    let op = &module.instructions[id].op;
-    let traits = op.traits();
-    match traits.role {
-        Role::Provides | Role::PassesOn | Role::Regroups | Role::Orders | Role::Calls | Role::Continues => {
-            false
-        }
-        Role::Queries => true,
+    match &module.instructions[id].op {
         // Tables of tuples are copied by nobody.
-        Role::Computes => !matches!(op, Op::Copy) || !module.shape(id).is_tuple(),
-        Role::Starts => !op.runs_callees(),
-        Role::Ends => traits.effect == Effect::Host,
+        Op::Copy => !module.shape(id).is_tuple(),
+        // What the host sends is written when it has arrived.
+        op if op.traits().role == Role::Ends => op.traits().effect == Effect::Host,
+        op => op.does_work() || op.only_names_memory(),
     }
 }
 

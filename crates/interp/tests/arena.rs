@@ -4,7 +4,7 @@ mod support;
 
 use memplan_interp::{Error, Options, evaluate, npz, run_in_arena};
 use memplan_ir::{ArrayLiteral, ElementType, Literal, Module, Shape};
-use memplan_testkit::{Program, assert_close, corpus, numerics};
+use memplan_testkit::{CorpusProgram, assert_close, corpus, numerics};
 
 #[test]
 fn numerics_in_the_arena() {
@@ -17,7 +17,7 @@ fn numerics_in_the_arena() {
 
 #[test]
 fn scheduled_programs_in_the_arena() {
-    for program in corpus().into_iter().filter(Program::is_small) {
+    for program in corpus().into_iter().filter(CorpusProgram::is_small) {
         for (form, target) in [("cpu", "cpu"), ("gpu", "gpu-h100")] {
             let name = format!("{} for {form}", program.name);
             let module = read(&program.text(form));

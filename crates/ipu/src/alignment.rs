@@ -87,9 +87,7 @@ fn read(module: &Module, id: InstructionId, operand: usize, map: Option<&IndexMa
         _ if in_step => Reads::InStep,
         (Op::Broadcast { dimensions }, Some((result, source))) => {
             let is_leading = dimensions.iter().copied().eq(0..source.rank() as i64);
-            let row_major =
-                |array: &ArrayShape| array.minor_to_major().iter().rev().copied().eq(0..array.rank() as i64);
-            match is_leading && row_major(result) && row_major(source) {
+            match is_leading && result.is_row_major() && source.is_row_major() {
                 true => Reads::Rows,
                 false => Reads::Anyhow,
             }

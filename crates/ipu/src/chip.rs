@@ -13,6 +13,7 @@ use crate::tensors::Tensors;
 use crate::tile_plan::TilePlan;
 
 /// A chip and what runs on it.
+#[derive(Clone, Copy)]
 pub(crate) struct Chip<'a> {
     pub(crate) module: &'a Module,
     pub(crate) facts: &'a Facts,
@@ -32,17 +33,8 @@ impl Chip<'_> {
         phases: Phases,
     ) -> Result<TilePlan, IpuError> {
         let machine = Tiles { temporary_proportion: proportion, ..self.machine.clone() };
-        let steps = steps(
-            self.module,
-            self.facts,
-            self.target,
-            &machine,
-            &tensors,
-            &mappings,
-            &self.wishes.vertices,
-            &phases,
-            self.runs_here,
-        );
-        TilePlan::new(&machine, self.target, self.facts, tensors, mappings, steps, phases)
+        let chip = Chip { machine: &machine, ..*self };
+        let steps = steps(&chip, &tensors, &mappings, &phases);
+        TilePlan::new(&chip, tensors, mappings, steps, phases)
     }
 }

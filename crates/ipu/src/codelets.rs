@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use memplan_ir::{ComputationId, InstructionId, Module, Op, Role, Shape};
+use memplan_ir::{ComputationId, InstructionId, Module, Op, Shape};
 use memplan_memory::{Bytes, TileCosts};
 use rustc_hash::FxHashMap;
 
@@ -71,8 +71,7 @@ fn contents(module: &Module, computation: ComputationId) -> (String, u64) {
             let _ = write!(text, ",{}", numbers.get(operand).copied().unwrap_or(usize::MAX));
         }
         text.push(';');
-        let is_free = matches!(opcode.traits().role, Role::Provides | Role::PassesOn | Role::Regroups);
-        operations += u64::from(!is_free);
+        operations += u64::from(!instruction.op.is_free());
     }
     (text, operations)
 }

@@ -1,6 +1,6 @@
 //! Why tiles cannot be planned.
 
-use memplan_planner::PlanError;
+use memplan_plan_hlo::PlanError;
 
 use crate::placement_file::PlacementError;
 

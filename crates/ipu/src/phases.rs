@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use memplan_analysis::Facts;
-use memplan_ir::{Access, ArrayShape, Instruction, InstructionId, Module, Op, Role, Window};
+use memplan_ir::{Access, ArrayShape, Instruction, InstructionId, Module, Op, Window};
 use memplan_memory::Bytes;
 
 use crate::alignment::{Alignments, Reads, same_order};
@@ -182,9 +182,7 @@ fn walks_over_elements(module: &Module, instruction: &Instruction) -> bool {
         Op::Fusion(_) => instruction.called.iter().all(|&fused| {
             module.computations[fused].instructions.iter().all(|&id| {
                 let inner = &module.instructions[id];
-                let is_view =
-                    matches!(inner.op.traits().role, Role::Provides | Role::PassesOn | Role::Regroups)
-                        || inner.op == Op::DynamicUpdateSlice;
+                let is_view = inner.op.is_free() || inner.op == Op::DynamicUpdateSlice;
                 is_view || !matches!(inner.op, Op::Fusion(_)) && walks_over_elements(module, inner)
             })
         }),

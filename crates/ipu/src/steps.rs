@@ -4,17 +4,16 @@
 //! Vertices run where the *work* lies: the result, what is reduced, or the cells of a dot's grid. What a tile needs of an
 //! operand and does not have, it receives first. All tiles of a part are taken to need what the busiest of them needs.
 
-use std::collections::BTreeMap;
-
 use indexmap::IndexMap;
-use memplan_analysis::{Facts, Time};
-use memplan_ir::{ArrayShape, InstructionId, Module, Op, Opcode, Role};
-use memplan_memory::{Bytes, Target, Tiles};
+use memplan_analysis::Time;
+use memplan_ir::{ArrayShape, InstructionId, Op, Opcode};
+use memplan_memory::Bytes;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use smallvec::SmallVec;
 
 use crate::TileSet;
 use crate::alignment::{Alignment, Alignments, Reads, same_order};
+use crate::chip::Chip;
 use crate::codelets::{Codelet, codelet};
 use crate::contraction::{Contraction, Grid, added_at_once};
 use crate::mapping::Mapping;
@@ -63,33 +62,19 @@ pub struct Steps {
 }
 
 /// Finds what every instruction of a chip needs. Linear in the program, apart from one search for each kind of dot.
-#[allow(clippy::too_many_arguments, reason = "the facts of a program and the choices for a chip")]
-pub(crate) fn steps(
-    module: &Module,
-    facts: &Facts,
-    target: &Target,
-    machine: &Tiles,
-    tensors: &Tensors,
-    mappings: &Mappings,
-    vertex_tiles: &BTreeMap<InstructionId, TileSet>,
-    phases: &Phases,
-    runs_here: &dyn Fn(InstructionId) -> bool,
-) -> Steps {
+pub(crate) fn steps(chip: &Chip<'_>, tensors: &Tensors, mappings: &Mappings, phases: &Phases) -> Steps {
     let mut build = Build {
-        module,
-        facts,
-        target,
-        machine,
+        chip: *chip,
         tensors,
         mappings,
-        vertex_tiles,
         phases,
-        alignments: Alignments::new(module),
+        alignments: Alignments::new(chip.module),
         grids: FxHashMap::default(),
         time: 0,
         steps: Steps::default(),
     };
-    for (time, &id) in (0..).zip(&facts.line.instructions).filter(|(_, id)| runs_here(**id)) {
+    let instructions = (0..).zip(&chip.facts.line.instructions);
+    for (time, &id) in instructions.filter(|(_, id)| (chip.runs_here)(**id)) {
         build.time = time;
         let parts = build.parts(id);
         if !parts.is_empty() {
@@ -120,13 +105,9 @@ impl Side<'_> {
 }
 
 struct Build<'a> {
-    module: &'a Module,
-    facts: &'a Facts,
-    target: &'a Target,
-    machine: &'a Tiles,
+    chip: Chip<'a>,
     tensors: &'a Tensors,
     mappings: &'a Mappings,
-    vertex_tiles: &'a BTreeMap<InstructionId, TileSet>,
     phases: &'a Phases,
     alignments: Alignments<'a>,
     grids: FxHashMap<(Contraction, u32), Grid>,
@@ -137,25 +118,13 @@ struct Build<'a> {
 
 impl<'a> Build<'a> {
     fn parts(&mut self, id: InstructionId) -> SmallVec<[Part; 2]> {
-        let instruction = &self.module.instructions[id];
-        let needs_nothing = match instruction.op.traits().role {
-            Role::Computes | Role::Queries => instruction.op.only_names_memory(),
-            Role::Starts => instruction.op.runs_callees(),
-            Role::Provides
-            | Role::PassesOn
-            | Role::Regroups
-            | Role::Orders
-            | Role::Calls
-            | Role::Continues
-            | Role::Ends => true,
-        };
-        if needs_nothing {
+        if !self.chip.module.instructions[id].op.does_work() {
             return SmallVec::new();
         }
         let alignment = self.alignments.of(id);
         let results = self.results(id);
         let operands = self.operands(id, &alignment);
-        let kind = codelet(self.module, id, &self.machine.costs);
+        let kind = codelet(self.chip.module, id, &self.chip.machine.costs);
         match self.contraction(id) {
             Some(contraction) => {
                 let contraction = match self.phases.get(&id) {
@@ -182,7 +151,7 @@ impl<'a> Build<'a> {
             operands.iter().copied().filter(|side| side.reads == Reads::InStep).collect();
         let reduced = alignment.reduces.then(|| largest(&aligned)).flatten();
         let Some(work) = reduced.or_else(|| largest(results)) else { return SmallVec::new() };
-        let moved_to = self.vertex_tiles.get(&id);
+        let moved_to = self.chip.wishes.vertices.get(&id);
         let tiles = moved_to.cloned().unwrap_or_else(|| work.mapping.tile_set());
         let share = match moved_to {
             Some(tiles) => work.elements.div_ceil(tiles.len().max(1).into()),
@@ -195,7 +164,7 @@ impl<'a> Build<'a> {
                 && same_order(side.array, work.array)
                 && side.mapping == work.mapping
         };
-        let op = &self.module.instructions[id].op;
+        let op = &self.chip.module.instructions[id].op;
         let mut needs = Vec::new();
         let mut joined = 0;
         for side in operands.iter().filter(|side| !is_here(side)) {
@@ -241,8 +210,8 @@ impl<'a> Build<'a> {
         let Some(result) = results.iter().copied().max_by_key(|side| side.elements) else {
             return SmallVec::new();
         };
-        let (target, machine) = (self.target, self.machine);
-        let wanted = self.vertex_tiles.get(&id);
+        let (target, machine) = (self.chip.target, self.chip.machine);
+        let wanted = self.chip.wishes.vertices.get(&id);
         let most = wanted.map_or(machine.count, TileSet::len);
         let grid = *self
             .grids
@@ -277,21 +246,21 @@ impl<'a> Build<'a> {
 
     /// Vertices that add up partial results from several tiles where the result lies.
     fn sum_up(&mut self, result: &Side<'a>, contributions: u64) -> Part {
-        let at_once = added_at_once(contributions, self.machine.count);
+        let at_once = added_at_once(contributions, self.chip.machine.count);
         let share = result.share.min(result.elements);
         let kind = Codelet {
             name: format!("sum of partials {}", result.array.element_type),
-            code: self.machine.costs.code_of(Opcode::Reduce),
+            code: self.chip.machine.costs.code_of(Opcode::Reduce),
         };
         let bytes =
-            share.saturating_mul(result.width.max(self.machine.partial_bytes.0)).saturating_mul(at_once);
+            share.saturating_mul(result.width.max(self.chip.machine.partial_bytes.0)).saturating_mul(at_once);
         self.part(result.mapping.tile_set(), &kind, 2, share.saturating_mul(result.width), &[bytes])
     }
 
     fn part(&mut self, tiles: TileSet, kind: &Codelet, fields: usize, share: u64, needs: &[u64]) -> Part {
-        let costs = &self.machine.costs;
+        let costs = &self.chip.machine.costs;
         // Each worker has a vertex as long as there is something to load for it.
-        let vertices = share.div_ceil(8).clamp(1, self.machine.threads.into());
+        let vertices = share.div_ceil(8).clamp(1, self.chip.machine.threads.into());
         let fields = (fields as u64).saturating_sub(1).saturating_mul(costs.pointer_state.0);
         let messages = needs.iter().filter(|&&bytes| bytes > 0).count() as u64;
         Part {
@@ -314,22 +283,22 @@ impl<'a> Build<'a> {
     }
 
     fn results(&self, id: InstructionId) -> Vec<Side<'a>> {
-        let shape = self.module.shape(id);
-        let positions = self.facts.flow.positions.of(id);
+        let shape = self.chip.module.shape(id);
+        let positions = self.chip.facts.flow.positions.of(id);
         let sides = positions.filter_map(|position| {
-            let value = self.facts.flow.value_at(position)?;
-            let array = shape.subshape(self.facts.flow.positions.shape_index(position))?.as_array()?;
-            (self.facts.flow.values[value].definition == position).then_some(())?;
+            let value = self.chip.facts.flow.value_at(position)?;
+            let array = shape.subshape(self.chip.facts.flow.positions.shape_index(position))?.as_array()?;
+            (self.chip.facts.flow.values[value].definition == position).then_some(())?;
             self.side(0, self.tensors.of(value)?, array, Reads::InStep)
         });
         sides.collect()
     }
 
     fn operands(&self, id: InstructionId, alignment: &Alignment) -> Vec<Side<'a>> {
-        let operands = self.module.instructions[id].operands.iter().enumerate();
+        let operands = self.chip.module.instructions[id].operands.iter().enumerate();
         let sides = operands.filter_map(|(i, &operand)| {
-            let array = self.module.shape(operand).as_array()?;
-            let tensor = self.tensors.of(self.facts.flow.value_of(operand)?)?;
+            let array = self.chip.module.shape(operand).as_array()?;
+            let tensor = self.tensors.of(self.chip.facts.flow.value_of(operand)?)?;
             self.side(i, tensor, array, alignment.reads.get(i).copied().unwrap_or(Reads::Anyhow))
         });
         sides.collect()
@@ -363,12 +332,12 @@ impl<'a> Build<'a> {
 
     /// The contraction of a dot or convolution, or of the first one in a fusion.
     fn contraction(&self, id: InstructionId) -> Option<Contraction> {
-        let instruction = &self.module.instructions[id];
-        let array = |id: InstructionId| self.module.shape(id).as_array();
+        let instruction = &self.chip.module.instructions[id];
+        let array = |id: InstructionId| self.chip.module.shape(id).as_array();
         match &instruction.op {
             Op::Fusion(_) => {
-                let fused = &self.module.computations[*instruction.called.first()?];
-                fused.instructions.iter().find_map(|&inner| match self.module.instructions[inner].op {
+                let fused = &self.chip.module.computations[*instruction.called.first()?];
+                fused.instructions.iter().find_map(|&inner| match self.chip.module.instructions[inner].op {
                     // A fusion in a fusion is looked into by its own callers; verified modules are not that deep.
                     Op::Fusion(_) => None,
                     _ => self.contraction(inner),

@@ -5,7 +5,7 @@ use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl, packed_option::Pac
 use memplan_analysis::{Costs, Facts, LiveRange, Time, ValueId, ValueKind, union_of_ranges};
 use memplan_ir::{ArrayShape, Module, Shape};
 use memplan_memory::{Bytes, Target};
-use memplan_planner::{Home, PlanError, Storage, StorageId, Storages, TakeOver, storages};
+use memplan_plan_hlo::{PlanError, Storage, StorageId, StorageKind, Storages, TakeOver, storages};
 
 /// A tensor: values that share storage.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -130,7 +130,7 @@ impl Tensors {
         let mut tensors = Tensors { all: PrimaryMap::new(), of_value: SecondaryMap::new() };
         let mut of_storage: SecondaryMap<StorageId, PackedOption<TensorId>> = SecondaryMap::new();
         for (id, storage) in storages.all.iter() {
-            if storage.size > Bytes::ZERO && storage.home != Home::Nowhere {
+            if storage.size > Bytes::ZERO && storage.kind != StorageKind::Nowhere {
                 let largest = largest_value(storage, &storages);
                 of_storage[id] = tensors.all.push(tensor(module, facts, storage, largest)).into();
             }
@@ -226,14 +226,16 @@ fn tensor(module: &Module, facts: &Facts, storage: &Storage, value: ValueId) -> 
         elements: storage.size.0.div_ceil(element_bytes),
         element_bytes,
         dimensions: array.map_or_else(Vec::new, |array: &ArrayShape| array.dimensions.to_vec()),
-        role: match storage.home {
-            Home::Argument => Role::Argument,
-            Home::Constant => Role::Constant,
-            Home::Output => Role::Output,
-            Home::Temp | Home::Nowhere => Role::Temp,
+        role: match storage.kind {
+            StorageKind::Argument => Role::Argument,
+            StorageKind::Constant => Role::Constant,
+            StorageKind::Output => Role::Output,
+            StorageKind::Temp | StorageKind::Nowhere => Role::Temp,
         },
-        busy: match storage.home {
-            Home::Argument | Home::Constant => vec![LiveRange { start: 0, end: facts.line.end() }],
+        busy: match storage.kind {
+            StorageKind::Argument | StorageKind::Constant => {
+                vec![LiveRange { start: 0, end: facts.line.end() }]
+            }
             _ => union_of_ranges(storage.busy.clone()),
         },
         touches: Vec::new(),

@@ -1,9 +1,10 @@
 //! The plan of a chip: everything on every tile, and what it adds up to.
 
-use memplan_analysis::{Facts, LiveRange, Time};
+use memplan_analysis::{LiveRange, Time};
 use memplan_ir::{InstructionId, Module};
-use memplan_memory::{Alignment, Bytes, Target, TileCategories, TileStage, Tiles};
+use memplan_memory::{Alignment, Bytes, TileCategories, TileStage, Tiles};
 
+use crate::chip::Chip;
 use crate::error::IpuError;
 use crate::pack::{self, Arenas, Need};
 use crate::phases::Phases;
@@ -107,22 +108,20 @@ pub struct TilePlan {
 
 impl TilePlan {
     pub(crate) fn new(
-        machine: &Tiles,
-        target: &Target,
-        facts: &Facts,
+        chip: &Chip<'_>,
         tensors: Tensors,
         mappings: Mappings,
         steps: Steps,
         phases: Phases,
     ) -> Result<TilePlan, IpuError> {
         let mut plan = TilePlan {
-            machine: machine.clone(),
+            machine: chip.machine.clone(),
             tensors,
             mappings,
             steps,
             phases,
-            instructions: facts.line.instructions.clone(),
-            alignment: target.spaces[0].alignment,
+            instructions: chip.facts.line.instructions.clone(),
+            alignment: chip.target.spaces[0].alignment,
             needs: Vec::new(),
             sources: Vec::new(),
             arenas: Arenas::default(),

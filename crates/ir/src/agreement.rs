@@ -43,7 +43,7 @@ pub fn use_default_layouts(module: &mut Module) {
         instruction.shape = renamed[instruction.shape.index()];
     }
     let asked = &mut module.config.entry_computation_layout;
-    asked.take_if(|asked| !asked.parameters.iter().chain([&asked.result]).all(is_row_major));
+    asked.take_if(|asked| !asked.parameters.iter().chain([&asked.result]).all(|shape| shape.is_plain()));
     if !returned.is_empty() {
         let mut names = Names::new(module);
         copy_around_library_calls(module, &computations, returned, |_| (), &mut names);
@@ -129,16 +129,6 @@ fn lie_alike(a: &Shape, b: &Shape) -> bool {
             a.minor_to_major() == b.minor_to_major() && (tiles(a) + tiles(b) == 0 || same_tiles())
         }
         _ => true,
-    }
-}
-
-fn is_row_major(shape: &Shape) -> bool {
-    match shape {
-        Shape::Tuple(elements) => elements.iter().all(is_row_major),
-        Shape::Array(a) | Shape::Buffer(a) => {
-            a.layout.as_ref().is_none_or(|layout| Layout { memory_space: 0, ..layout.clone() }.is_default())
-        }
-        Shape::Token | Shape::Opaque => true,
     }
 }
 

@@ -161,6 +161,29 @@ pub enum DotOperand {
 }
 
 impl DotDimensions {
+    /// Sums products over dimensions of the left operand, paired with dimensions of the right one.
+    pub fn new(
+        lhs_contracting: impl IntoIterator<Item = i64>,
+        rhs_contracting: impl IntoIterator<Item = i64>,
+    ) -> DotDimensions {
+        DotDimensions {
+            lhs_contracting: lhs_contracting.into_iter().collect(),
+            rhs_contracting: rhs_contracting.into_iter().collect(),
+            ..DotDimensions::default()
+        }
+    }
+
+    /// The same, for each index of the batch dimensions.
+    #[must_use]
+    pub fn with_batch(
+        self,
+        lhs_batch: impl IntoIterator<Item = i64>,
+        rhs_batch: impl IntoIterator<Item = i64>,
+    ) -> DotDimensions {
+        let (lhs_batch, rhs_batch) = (lhs_batch.into_iter().collect(), rhs_batch.into_iter().collect());
+        DotDimensions { lhs_batch, rhs_batch, ..self }
+    }
+
     /// The batch dimensions of an operand.
     pub fn batch(&self, operand: DotOperand) -> &Dimensions {
         match operand {

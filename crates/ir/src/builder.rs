@@ -4,9 +4,9 @@ use smallvec::SmallVec;
 
 use crate::infer::{Agreement, brief, compatible, infer_shape_given};
 use crate::{
-    AliasKind, BinaryOp, BufferDonor, ComputationId, ElementType, InferError, InputOutputAlias, Insert,
-    Instruction, InstructionId, Literal, Module, ModuleConfig, Names, Op, Opcode, Operands, Shape,
-    ShapeIndex, VerifyErrors, infer_shape, verify,
+    BinaryOp, BufferDonor, ComputationId, ElementType, InferError, Insert, Instruction, InstructionId,
+    Literal, Module, ModuleConfig, Names, Op, Opcode, Operands, Shape, ShapeIndex, VerifyErrors, infer_shape,
+    verify,
 };
 
 /// Why something cannot be built.
@@ -122,14 +122,15 @@ impl ModuleBuilder {
         combiner.finish(root)
     }
 
-    /// Lets a part of the result live in the memory of a part of a parameter, when the caller agrees.
+    /// Lets a part of the result live in the memory of a part of a parameter, when the caller agrees. That is what JAX
+    /// makes of an argument that is donated, where a result has its shape.
     pub fn alias(&mut self, output_index: ShapeIndex, parameter: u32, parameter_index: ShapeIndex) {
-        let kind = AliasKind::MayAlias;
-        let alias = InputOutputAlias { output_index, parameter, parameter_index, kind };
-        self.module.config.input_output_alias.push(alias);
+        self.module.config.alias(output_index, parameter, parameter_index);
     }
 
-    /// Gives the memory of a part of a parameter to the program once the part is dead.
+    /// Gives the memory of a part of a parameter to the program once the part is dead, without saying for what. Values
+    /// inside of the program may take it, a result does not, unless the pass `donation` finds one of that size and makes
+    /// an [`alias`](Self::alias) of the two.
     pub fn donate(&mut self, parameter: u32, index: ShapeIndex) {
         self.module.config.buffer_donors.push(BufferDonor { parameter, index });
     }

@@ -178,12 +178,7 @@ pub trait Insert {
     /// The matrix product: contracts the last dimension of `lhs` with the first of `rhs`.
     fn matmul(&mut self, lhs: InstructionId, rhs: InstructionId) -> Self::Inserted {
         let last = array(self.module(), lhs).rank() as i64 - 1;
-        let dimensions = DotDimensions {
-            lhs_contracting: [last].into_iter().collect(),
-            rhs_contracting: [0].into_iter().collect(),
-            ..DotDimensions::default()
-        };
-        self.dot(lhs, rhs, dimensions)
+        self.dot(lhs, rhs, DotDimensions::new([last], [0]))
     }
 
     /// Folds some dimensions of an array into a scalar each, starting from `initial`.

@@ -90,11 +90,12 @@ impl Layout {
 
     /// Whether this is `{n-1,...,0}` without tiles, packing or a memory space.
     pub fn is_default(&self) -> bool {
-        self.is_row_major()
-            && self.tiles.is_empty()
-            && self.memory_space == 0
-            && self.element_size_in_bits == 0
-            && self.rare.is_none()
+        self.is_plain() && self.memory_space == 0
+    }
+
+    /// Whether this is `{n-1,...,0}` without tiles or packing, in whichever memory.
+    pub fn is_plain(&self) -> bool {
+        self.is_row_major() && self.tiles.is_empty() && self.element_size_in_bits == 0 && self.rare.is_none()
     }
 
     /// Whether the last dimension varies fastest, and so on. Tiles are not looked at.

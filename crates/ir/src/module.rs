@@ -85,6 +85,12 @@ pub struct ModuleConfig {
 }
 
 impl ModuleConfig {
+    /// Lets a part of the result live in the memory of a part of a parameter, when the caller agrees.
+    pub fn alias(&mut self, output_index: ShapeIndex, parameter: u32, parameter_index: ShapeIndex) {
+        let kind = AliasKind::MayAlias;
+        self.input_output_alias.push(InputOutputAlias { output_index, parameter, parameter_index, kind });
+    }
+
     /// The parts of parameters whose memory the caller gives up, by an alias or as a donation: number of the parameter,
     /// and index in it.
     pub fn given_up(&self) -> impl Iterator<Item = (u32, &ShapeIndex)> {

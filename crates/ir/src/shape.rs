@@ -97,6 +97,11 @@ impl ArrayShape {
         }
     }
 
+    /// Whether the last dimension varies fastest, and so on, as it does without a layout. Tiles are not looked at.
+    pub fn is_row_major(&self) -> bool {
+        self.layout.as_ref().is_none_or(Layout::is_row_major)
+    }
+
     /// Same element type and extents, whatever the layout.
     pub fn same_ignoring_layout(&self, other: &ArrayShape) -> bool {
         self.element_type == other.element_type
@@ -143,6 +148,15 @@ impl Shape {
         match self {
             Shape::Tuple(elements) => Some(elements),
             _ => None,
+        }
+    }
+
+    /// Whether all arrays are row-major, without tiles or packing, in whichever memory.
+    pub fn is_plain(&self) -> bool {
+        match self {
+            Shape::Tuple(elements) => elements.iter().all(Shape::is_plain),
+            Shape::Array(a) | Shape::Buffer(a) => a.layout.as_ref().is_none_or(Layout::is_plain),
+            Shape::Token | Shape::Opaque => true,
         }
     }
 

@@ -334,6 +334,42 @@ impl Op {
         traits.access == Access::Elementwise && traits.callees == Callees::None
     }
 
+    /// Whether the operation is a kernel: it reads its operands and writes its result.
+    pub fn is_kernel(&self) -> bool {
+        self.traits().role == Role::Computes && !self.only_names_memory()
+    }
+
+    /// Whether something happens when the operation runs: a kernel, a scalar that is made, a transfer or collective that
+    /// starts. All others name bytes, order operations, hand control on, or belong to what was started before.
+    pub fn does_work(&self) -> bool {
+        match self.traits().role {
+            Role::Computes => self.is_kernel(),
+            Role::Queries => true,
+            Role::Starts => !self.runs_callees(),
+            Role::Provides
+            | Role::PassesOn
+            | Role::Regroups
+            | Role::Orders
+            | Role::Calls
+            | Role::Continues
+            | Role::Ends => false,
+        }
+    }
+
+    /// Whether an operation reads the arrays among its operands itself. All others hand them on, to a result or to the
+    /// computations that they call, or need no more of them than that they exist.
+    pub fn reads_operands(&self) -> bool {
+        match self.traits().role {
+            Role::Provides | Role::Computes | Role::Starts | Role::Continues | Role::Ends => true,
+            Role::PassesOn | Role::Regroups | Role::Queries | Role::Orders | Role::Calls => false,
+        }
+    }
+
+    /// Whether the result consists of bytes that are there before: those of a parameter, a constant, or the operands.
+    pub fn is_free(&self) -> bool {
+        self.traits().role == Role::Provides || self.only_passes_on()
+    }
+
     /// Whether an operation reads no bytes of its operands: its result is made of the same values.
     pub fn only_passes_on(&self) -> bool {
         matches!(self.traits().role, Role::PassesOn | Role::Regroups)
@@ -367,6 +403,11 @@ impl Op {
             (Effect::Devices, op) => op.collective().is_some_and(|it| it.channel_id.is_some()),
             (effect, _) => matches!(effect, Effect::Host | Effect::State),
         }
+    }
+
+    /// Whether this is a parameter or a constant: its value is in memory before the computation runs.
+    pub fn is_input(&self) -> bool {
+        matches!(self, Op::Parameter { .. } | Op::Constant(_))
     }
 
     /// Whether this is a custom call of the TPU compiler that only names memory: storage without contents

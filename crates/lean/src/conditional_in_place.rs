@@ -10,7 +10,7 @@
 //! that it is meant for; loops change their state where it is. The step of an optimizer that is left out when gradients
 //! are not finite, and any other change on a condition, thus needs no memory of its own.
 //!
-//! Every array that comes back must be given up by those who hand it in, see [`Homes`], and belong where it was: what is
+//! Every array that comes back must be given up by those who hand it in, see [`Backings`], and belong where it was: what is
 //! needed afterwards would be copied by the loop as well. Scalars are welcome.
 //!
 //! Left alone: conditionals of more than two branches, and those with side effects or control dependencies. Requires
@@ -24,7 +24,7 @@ use memplan_rewriter::loops::loops;
 use memplan_rewriter::{CALL_INLINER, Context, PassError, PassFn, Rewriter};
 use rustc_hash::FxHashMap;
 
-use crate::homes::Homes;
+use crate::backing::Backings;
 
 /// The pass.
 pub const CONDITIONAL_IN_PLACE: PassFn = PassFn {
@@ -60,13 +60,13 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
 fn plans(module: &Module) -> FxHashMap<InstructionId, Plan> {
     let users = Users::new(module);
     let loops = loops(module, &users);
-    let homes = Homes::new(module, &users, &loops);
+    let backings = Backings::new(module, &users, &loops);
     let ids = module.computations.values().flat_map(|computation| &computation.instructions);
     let conditionals = ids.filter(|&&id| module.instructions[id].op == Op::Conditional);
-    conditionals.filter_map(|&id| Some((id, plan(module, &users, &homes, id)?))).collect()
+    conditionals.filter_map(|&id| Some((id, plan(module, &users, &backings, id)?))).collect()
 }
 
-fn plan(module: &Module, users: &Users, homes: &Homes<'_>, id: InstructionId) -> Option<Plan> {
+fn plan(module: &Module, users: &Users, backings: &Backings<'_>, id: InstructionId) -> Option<Plan> {
     let conditional = &module.instructions[id];
     let &[_, first, second] = conditional.operands.as_slice() else { return None };
     let plan = [0, 1].into_iter().find_map(|idle| {
@@ -112,10 +112,10 @@ fn plan(module: &Module, users: &Users, homes: &Homes<'_>, id: InstructionId) ->
             true => users.of(id).iter().copied().filter(takes).collect(),
             false => vec![id],
         };
-        let home = homes.of(value, &holders)?;
-        homes.goes_to(&results, &home)?;
+        let backing = backings.of(value, &holders)?;
+        backings.goes_to(&results, &backing)?;
         if is_tuple && is_result {
-            homes.is_output(&home, &ShapeIndex([k as u32].into_iter().collect()))?;
+            backings.is_output(&backing, &ShapeIndex([k as u32].into_iter().collect()))?;
         }
         n_arrays += 1;
     }

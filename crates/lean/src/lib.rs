@@ -1,11 +1,12 @@
 //! What makes a program need less memory: fusion, recomputation, blocks of rows, state of loops in place.
 
+mod backing;
 mod checkpoint;
 mod conditional_in_place;
 mod fusion;
-mod homes;
 mod loop_residuals;
 mod loop_state;
+mod narrow;
 mod remat;
 mod row_blocks;
 mod rows;
@@ -20,6 +21,7 @@ pub use loop_residuals::{LOOP_RESIDUALS, LoopResiduals, ResidualPair, ResidualsR
 pub use loop_state::{
     FLAT_LOOP_STATE, KeepWithinLoops, LOOP_STATE_IN_PLACE, LoopStateInPlace, UNINITIALIZED_RESULTS,
 };
+pub use narrow::{kept_for_backward, narrow_arguments, narrow_values};
 pub use remat::{
     LoweredPeak, Products, REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, Recomputed, Remat,
     RematReport, Tie,

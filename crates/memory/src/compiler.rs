@@ -3,13 +3,18 @@
 //! A target says what a machine has; a compiler says what the code generators and libraries that exist for such machines
 //! do with it. Both meet in [`Compiler::on`]: the machine, with the kernels of that compiler.
 
-use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny, IntoDeserializer};
+use toml::de::{DeTable, DeValue};
 
 use crate::closest::did_you_mean;
+use crate::target_spans::{line_and_column, span_of};
 use crate::{Bytes, Family, FusionRules, Target};
 
 /// A compiler whose memory can be estimated.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compiler {
     /// The name on the command line.
@@ -39,74 +44,16 @@ pub struct Compiler {
     pub code: CodeSize,
     /// What it computes in one kernel.
     pub fusion: FusionRules,
-    /// What its pass `instruction-fusion` takes in, where it runs one.
+    /// The passes with options of their own, which only the passes can read: [`Compiler::options_of`].
     #[serde(default)]
-    pub instruction_fusion: Option<InstructionFusionRules>,
-    /// What its pass `library-fusion` hands to a library, where it runs one.
-    #[serde(default)]
-    pub library: Option<LibraryRules>,
-    /// What a library has for itself while it multiplies, where it runs a pass `gemm-workspace`.
-    #[serde(default)]
-    pub gemm_workspace: Option<Bytes>,
-    /// What its pass `splitk-rewriter` reckons with, where it runs one.
-    #[serde(default)]
-    pub splitk: Option<SplitkRules>,
-}
-
-/// What is fused edge by edge, beside the rules of all kernels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct InstructionFusionRules {
-    /// How often the instructions of a computation may be duplicated, on average.
-    pub max_duplication: usize,
-    /// Concatenations of more are not fused: code looks for the right operand of each element.
-    pub max_concatenated: usize,
-    /// Nor are those that are this long or longer in the dimension in which elements lie side by side.
-    pub max_minor_extent: i64,
-    /// Most reductions in a kernel, before one more.
-    pub max_reductions: usize,
-    /// Code for a product with a matrix walks over a vector again and again: it has fewer bytes than this.
-    pub max_vector_bytes: u64,
-}
-
-/// What a library of kernels takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LibraryRules {
-    /// Smaller arrays are not worth a call.
-    pub min_elements: u64,
-    /// Most instructions in a kernel.
-    pub max_instructions: usize,
-    /// Most dimensions of an array.
-    pub max_rank: usize,
-    /// A matrix product with no side as long as this is not worth a call.
-    pub min_dot_extent: i64,
-    /// A convolution with fewer features than this is not worth a call.
-    pub min_features: i64,
-}
-
-/// What cutting a small matrix product into parts costs and gains, in a unit of time of the compiler's own.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SplitkRules {
-    /// Most parts, a power of two.
-    pub max_parts: u64,
-    /// Rows and columns that one multiprocessor computes at a time.
-    pub tile: u64,
-    /// Multiprocessors of the machine.
-    pub multiprocessors: f64,
-    /// The cost of an arithmetic operation.
-    pub operation: f64,
-    /// The cost of a byte that the product reads or writes.
-    pub byte: f64,
-    /// The cost of a byte that the sum of the parts reads or writes.
-    pub byte_of_sum: f64,
-    /// The cost of launching that sum.
-    pub sum: f64,
+    options: BTreeMap<String, IgnoredAny>,
+    /// The path of its file, and the text in it.
+    #[serde(skip)]
+    file: (String, String),
 }
 
 /// Main memory for code, on machines that load it from there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CodeSize {
     /// Bytes of every program.
@@ -123,7 +70,7 @@ impl CodeSize {
 }
 
 /// A way to order a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheduler {
     /// What frees the most bytes comes first.
@@ -160,27 +107,32 @@ pub enum CompilerError {
         /// Why.
         source: std::io::Error,
     },
-    /// The file describes no compiler.
-    #[error("`{path}` describes no compiler: {source}")]
+    /// The file does not describe a compiler.
+    #[error("{path}:{line}:{column}: {message}")]
     File {
         /// The file.
         path: String,
-        /// Where, and what is wrong.
-        source: toml::de::Error,
+        /// The line, from 1.
+        line: usize,
+        /// The column in characters, from 1.
+        column: usize,
+        /// What is wrong.
+        message: String,
     },
 }
 
 /// The compilers, each a TOML file in this crate.
-const BUILT_IN: &[&str] = &[
-    include_str!("../compilers/xla-gpu.toml"),
-    include_str!("../compilers/xla-cpu.toml"),
-    include_str!("../compilers/xla-tpu.toml"),
+const BUILT_IN: &[(&str, &str)] = &[
+    ("xla-gpu.toml", include_str!("../compilers/xla-gpu.toml")),
+    ("xla-cpu.toml", include_str!("../compilers/xla-cpu.toml")),
+    ("xla-tpu.toml", include_str!("../compilers/xla-tpu.toml")),
 ];
 
 impl Compiler {
     /// All compilers.
     pub fn built_in() -> Vec<Compiler> {
-        let parse = |text: &&str| toml::from_str(text).expect("built-in compiler files are valid");
+        let parse =
+            |&(path, text): &_| Compiler::parse(text, path).expect("built-in compiler files are valid");
         BUILT_IN.iter().map(parse).collect()
     }
 
@@ -189,11 +141,10 @@ impl Compiler {
     /// # Errors
     /// No compiler has the name, or the file is none.
     pub fn find(name: &str) -> Result<Compiler, CompilerError> {
-        let path = || name.to_string();
         if name.ends_with(".toml") {
             let text = std::fs::read_to_string(name)
-                .map_err(|source| CompilerError::Read { path: path(), source })?;
-            return toml::from_str(&text).map_err(|source| CompilerError::File { path: path(), source });
+                .map_err(|source| CompilerError::Read { path: name.to_string(), source })?;
+            return Compiler::parse(&text, name);
         }
         let mut all = Compiler::built_in();
         match all.iter().position(|compiler| compiler.name == name) {
@@ -204,6 +155,44 @@ impl Compiler {
                 Err(CompilerError::Unknown { name: name.to_string(), meant, known: known.join(", ") })
             }
         }
+    }
+
+    /// Reads a compiler from the text of a TOML file; `path` is for errors alone.
+    ///
+    /// # Errors
+    /// The text is no TOML or describes no compiler. What it says of the options of passes is not looked at.
+    pub fn parse(text: &str, path: &str) -> Result<Compiler, CompilerError> {
+        let compiler = toml::from_str(text).map_err(|error| error_at(path, text, &error))?;
+        Ok(Compiler { file: (path.to_string(), text.to_string()), ..compiler })
+    }
+
+    /// The passes that its file has a table of options for.
+    pub fn passes_with_options(&self) -> impl Iterator<Item = &str> {
+        self.options.keys().map(String::as_str)
+    }
+
+    /// The options that its file has for a pass, read by whoever knows what options that is: the table `[options.PASS]`.
+    /// `None` where there is no such table.
+    ///
+    /// # Errors
+    /// The table does not have those options.
+    pub fn options_of<T: DeserializeOwned>(&self, pass: &str) -> Result<Option<T>, CompilerError> {
+        let (path, text) = &self.file;
+        let of_pass = || {
+            let mut document = DeTable::parse(text).ok()?.into_inner();
+            let DeValue::Table(mut options) = document.remove("options")?.into_inner() else { return None };
+            options.remove(pass)
+        };
+        let options = of_pass().map(|options| T::deserialize(options.into_deserializer()));
+        options.transpose().map_err(|error| error_at(path, text, &error))
+    }
+
+    /// The error that something is wrong with a field of its file, named by keys and list indices between dots:
+    /// `passes.3`.
+    pub fn wrong(&self, field: &str, message: impl Into<String>) -> CompilerError {
+        let (path, text) = &self.file;
+        let offset = span_of(text, field).map_or(0, |span| span.start);
+        file_error(path, text, offset, message.into())
     }
 
     /// Whether this compiler makes code for a machine: for those of the family of its usual one, and for machines of no
@@ -223,6 +212,15 @@ impl Compiler {
     pub fn on(&self, target: &Target) -> Target {
         Target { fusion: self.fusion.clone(), ..target.clone() }
     }
+}
+
+fn error_at(path: &str, text: &str, error: &toml::de::Error) -> CompilerError {
+    file_error(path, text, error.span().map_or(0, |span| span.start), error.message().to_string())
+}
+
+fn file_error(path: &str, text: &str, offset: usize, message: String) -> CompilerError {
+    let (line, column) = line_and_column(text, offset);
+    CompilerError::File { path: path.to_string(), line, column, message }
 }
 
 #[cfg(test)]
@@ -246,6 +244,23 @@ mod tests {
             error("xla_gpu"),
             format!("there is no compiler `xla_gpu`; did you mean `xla-gpu`?{known}")
         );
+    }
+
+    #[test]
+    fn options_are_for_who_knows_them() {
+        #[derive(Debug, PartialEq, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Own {
+            n: u32,
+        }
+        let text = format!("{}\n[options.own]\nn = 3\n", BUILT_IN[0].1);
+        let of = |text: &str| Compiler::parse(text, "mine.toml").unwrap().options_of("own");
+        assert_eq!(of(&text).unwrap(), Some(Own { n: 3 }));
+        assert_eq!(of(BUILT_IN[0].1).unwrap(), None);
+        let wrong = text.replace("\nn = 3", "\nm = 3");
+        let line = wrong.lines().position(|line| line == "m = 3").unwrap() + 1;
+        let error = format!("mine.toml:{line}:1: unknown field `m`, expected `n`");
+        assert_eq!(of(&wrong).unwrap_err().to_string(), error);
     }
 
     #[test]

@@ -42,9 +42,7 @@ mod tpu_layout;
 
 pub use addressing::{Addressing, Digit, is_view};
 pub use closest::{closest, did_you_mean};
-pub use compiler::{
-    CodeSize, Compiler, CompilerError, InstructionFusionRules, LibraryRules, Scheduler, SplitkRules,
-};
+pub use compiler::{CodeSize, Compiler, CompilerError, Scheduler};
 pub use fast_memory::{FastMemoryDecision, Prefetch, SlicePrefetch, SliceTiming};
 pub use fusion_rules::{ColumnRules, ContractionRules, FusionGoal, FusionRules};
 pub use memplan_units::{

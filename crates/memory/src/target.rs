@@ -191,13 +191,16 @@ pub struct Target {
     #[serde(default)]
     pub description: String,
     /// Bytes per element of a tuple's index table; 0 where tuples exist only at compile time.
+    #[serde(default)]
     pub tuple_entry_bytes: u64,
     /// Bytes of run-time size kept for each dimension of a dynamic shape.
     #[serde(default)]
     pub dynamic_dimension_bytes: u64,
-    /// Alignment of entry parameters.
+    /// Alignment that entry parameters have at least, beside that of their memory.
+    #[serde(default = "one_byte")]
     pub argument_alignment: Alignment,
     /// Constants of at most this many bytes are embedded in code and take no memory of their own.
+    #[serde(default)]
     pub embedded_constant_bytes: Bytes,
     /// Which operations may share a kernel.
     #[serde(default)]

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::Target;
 use crate::closest::did_you_mean;
-use crate::target_spans::{leaves, span_of};
+use crate::target_spans::{leaves, line_and_column, span_of};
 
 /// What is wrong with a target description.
 #[derive(Debug, thiserror::Error)]
@@ -196,10 +196,4 @@ fn describe(path: &str) -> Option<String> {
 #[cfg(not(feature = "schema"))]
 fn describe(_: &str) -> Option<String> {
     None
-}
-
-fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
-    let before = text.get(..offset).unwrap_or(text);
-    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
 }

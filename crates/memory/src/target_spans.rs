@@ -32,6 +32,13 @@ impl Target {
     }
 }
 
+/// The line and the column in characters of a byte of a text, from 1.
+pub(crate) fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
+    let before = text.get(..offset).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+}
+
 /// Where a field is in a TOML document, by keys and list indices between dots; of a field that is not there, where the
 /// innermost table is that it would be in.
 pub(crate) fn span_of(text: &str, field: &str) -> Option<Range<usize>> {

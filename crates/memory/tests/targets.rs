@@ -1,7 +1,7 @@
 //! Target files: all built-in ones are sound, and what is wrong with others is said with its place.
 
-use memplan_ir::ElementType;
-use memplan_memory::{Bytes, Family, MemorySpaceId, Target, TargetError};
+use memplan_ir::{ElementType, Shape};
+use memplan_memory::{Alignment, Bytes, Family, MemorySpaceId, Target, TargetError};
 
 const NAMES: [&str; 23] = [
     "cpu",
@@ -125,10 +125,21 @@ fn fields_are_described() {
     assert_eq!(find("spaces[].capacity").default.as_deref(), Some("none"));
     assert_eq!(find("spaces[].alignment").default, None);
     assert_eq!(find("tuple_entry_bytes").kind, "a whole number");
+    assert_eq!(find("argument_alignment").default.as_deref(), Some("1"));
     assert_eq!(find("fusion.dot.prologue").kind, "true or false");
     assert_eq!(find("rates").kind, "a table of numbers");
     assert!(find("family").kind.contains("`gpu`"));
     assert!(fields.iter().all(|field| !field.description.is_empty()));
+}
+
+/// A machine with one memory, and nothing special about its tuples, arguments and constants.
+#[test]
+fn a_target_is_a_name_a_family_and_a_memory() {
+    let text = "name = \"mine\"\nfamily = \"other\"\n[[spaces]]\nid = 0\nname = \"main\"\nalignment = 64\n";
+    let target = Target::parse(text, "mine.toml").unwrap();
+    assert_eq!(target.size_of(&Shape::tuple([Shape::Token])), Bytes::ZERO);
+    assert_eq!(target.argument_alignment, Alignment::ONE);
+    assert_eq!(target.embedded_constant_bytes, Bytes::ZERO);
 }
 
 /// Each kind of mistake: the place, what is wrong, and what may stand there.

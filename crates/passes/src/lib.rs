@@ -40,12 +40,13 @@ pub use memplan_lean::{
     FusionOptions, FusionReport, KeepWithinLoops, LOOP_RESIDUALS, LOOP_STATE_IN_PLACE, LoopResiduals,
     LoopStateInPlace, LoweredPeak, Products, REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, ROW_BLOCKS,
     Recomputed, Remat, RematReport, ResidualPair, ResidualsReport, RowBlocks, RowTileOptions, SiblingOptions,
-    Tie, UNINITIALIZED_RESULTS, Verdict, checkpoint,
+    Tie, UNINITIALIZED_RESULTS, Verdict, checkpoint, kept_for_backward, narrow_arguments, narrow_values,
 };
 pub use memplan_place::{
     Because, COPY_INSERTION, Conflict, CopyInsertion, CopyReport, DEFAULT_LAYOUTS, DONATION, DYNAMIC_MARKS,
-    FLATTEN_CALL_GRAPH, HOST_OFFLOAD, InsertedCopy, LAYOUT_ASSIGNMENT, LayoutAssignment, MustShare, Placed,
-    Unsupported, insert_async_copies, order_for_async_copies, results_in_donors, strip_fast_memory,
+    FLATTEN_CALL_GRAPH, HOST_MEMORY, HOST_OFFLOAD, InsertedCopy, LAYOUT_ASSIGNMENT, LayoutAssignment,
+    MustShare, Placed, Unsupported, donate, donations, insert_async_copies, keep_on_host,
+    order_for_async_copies, results_in_donors, strip_fast_memory,
 };
 pub use memplan_rewriter::{
     AnyPass, CALL_INLINER, CSE, Context, Cse, DCE, MAX_INLINED_PER_INSTRUCTION, OneIn, Outcome, Pass,
@@ -54,7 +55,7 @@ pub use memplan_rewriter::{
 pub use memplan_simplify::{
     ALGEBRAIC_SIMPLIFIER, BITCAST_EXPANDER, CONDITIONAL_SIMPLIFIER, CONSTANT_FOLDING, ConditionalSimplifier,
     ConstantFolding, FUSION_INLINER, MotionWorth, OPTIMIZATION_BARRIER_EXPANDER, SCATTER_TO_SELECT,
-    SHARDING_FOLDING, SHARDING_REMOVER, TELL_APART, TUPLE_CONSTANT_EXPANDER, TUPLE_SIMPLIFIER,
+    SHARDING_FOLDING, SHARDING_REMOVER, TUPLE_CONSTANT_EXPANDER, TUPLE_SIMPLIFIER, UNSHARE_SPLATS,
     WHILE_INVARIANT_CODE_MOTION, WHILE_INVARIANT_CODE_MOTION_OF_ALL, WHILE_SIMPLIFIER,
     WhileInvariantCodeMotion, WhileSimplifier,
 };
@@ -69,7 +70,7 @@ pub use memplan_xla::{
     partition,
 };
 pub use of_compiler::of_compiler;
-pub use pipeline::{FOLLOWABLE, KEEP_WITHIN_LOOPS, LEGALIZE, SIMPLIFY, TAKE_APART};
+pub use pipeline::{FOLLOWABLE, KEEP_WITHIN_LOOPS, LEGALIZE, SIMPLIFY, TAKE_APART, legalize};
 pub use resize::{ResizeError, Resized, resize};
 
 /// Every pass by name, in alphabetical order.
@@ -107,7 +108,7 @@ pub const ALL: &[&dyn Pass] = &[
     &SCATTER_TO_SELECT,
     &SIMPLIFY,
     &TAKE_APART,
-    &TELL_APART,
+    &UNSHARE_SPLATS,
     &TUPLE_CONSTANT_EXPANDER,
     &TUPLE_SIMPLIFIER,
     &WHILE_INVARIANT_CODE_MOTION,

@@ -1,18 +1,120 @@
-//! Passes as compilers run them.
+//! The passes that a compiler runs, with the options in its file.
 
-use memplan_memory::Compiler;
+use memplan_memory::{Compiler, CompilerError, did_you_mean};
 use memplan_xla::{GemmWorkspace, InstructionFusion, LibraryFusion, SplitkRewriter};
+use serde::de::DeserializeOwned;
 
-use crate::{AnyPass, find};
+use crate::{
+    ALL, AnyPass, FOREIGN, GEMM_WORKSPACE, INSTRUCTION_FUSION, LIBRARY_FUSION, Pass, SPLITK_REWRITER, find,
+};
 
-/// The pass that a compiler's file names, with the rules in that file. `None` where memplan has no such pass.
-pub fn of_compiler(name: &str, compiler: &Compiler) -> Option<AnyPass> {
-    let pass = find(name)?;
-    Some(match pass.name() {
-        "gemm-workspace" => GemmWorkspace { bytes: compiler.gemm_workspace }.into(),
-        "instruction-fusion" => InstructionFusion { rules: compiler.instruction_fusion }.into(),
-        "library-fusion" => LibraryFusion { rules: compiler.library }.into(),
-        "splitk-rewriter" => SplitkRewriter { rules: compiler.splitk }.into(),
-        _ => AnyPass::Static(pass),
-    })
+/// The passes that have options in such files, each with what reads them.
+const WITH_OPTIONS: &[(&dyn Pass, Read)] = &[
+    (&GEMM_WORKSPACE, read::<GemmWorkspace>),
+    (&INSTRUCTION_FUSION, read::<InstructionFusion>),
+    (&LIBRARY_FUSION, read::<LibraryFusion>),
+    (&SPLITK_REWRITER, read::<SplitkRewriter>),
+];
+
+type Read = fn(&Compiler, &str) -> Result<Option<AnyPass>, CompilerError>;
+
+/// A pass with the options that a compiler's file has for it; `None` where it has none.
+fn read<P: Pass + DeserializeOwned>(
+    compiler: &Compiler,
+    name: &str,
+) -> Result<Option<AnyPass>, CompilerError> {
+    Ok(compiler.options_of::<P>(name)?.map(AnyPass::from))
+}
+
+/// The passes that a compiler runs before it orders a program, with the options in its file.
+///
+/// # Errors
+/// [`CompilerError::File`] with the place of a pass that memplan does not know, of options that a pass does not have, and of
+/// options for a pass that the compiler does not run.
+pub fn of_compiler(compiler: &Compiler) -> Result<Vec<AnyPass>, CompilerError> {
+    for pass in compiler.passes_with_options() {
+        let message = match WITH_OPTIONS.iter().any(|(known, _)| known.name() == pass) {
+            true if compiler.passes.iter().any(|run| run == pass) => continue,
+            true => format!("options for pass `{pass}`, which is not among `passes`"),
+            false => {
+                let meant = did_you_mean(pass, WITH_OPTIONS.iter().map(|(known, _)| known.name()));
+                format!("no pass `{pass}` has options in a compiler's file{meant}")
+            }
+        };
+        return Err(compiler.wrong(&format!("options.{pass}"), message));
+    }
+    let of_name = |(i, name): (usize, &String)| {
+        let read = WITH_OPTIONS.iter().find(|(known, _)| known.name() == name);
+        if let Some(pass) = read.map(|(_, read)| read(compiler, name)).transpose()?.flatten() {
+            return Ok(pass);
+        }
+        find(name).map(AnyPass::Static).ok_or_else(|| {
+            let meant = did_you_mean(name, ALL.iter().chain(FOREIGN).map(|pass| pass.name()));
+            compiler.wrong(&format!("passes.{i}"), format!("there is no pass `{name}`{meant}"))
+        })
+    };
+    compiler.passes.iter().enumerate().map(of_name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CSE;
+    use memplan_xla::SplitkRules;
+
+    const SPLITK: SplitkRewriter = SplitkRewriter {
+        rules: Some(SplitkRules {
+            max_parts: 2,
+            tile: 128,
+            multiprocessors: 132.0,
+            operation: 1.0,
+            byte: 2.0,
+            byte_of_sum: 3.0,
+            sum: 4.0,
+        }),
+    };
+
+    fn read_file(passes: &str, options: &str) -> Result<Vec<AnyPass>, String> {
+        let text = format!(
+            "name = 'mine'
+            description = 'a compiler of my own'
+            target = 'cpu'
+            keeps_barriers = true
+            schedulers = ['list']
+            passes = [{passes}]
+            fusion = {{}}
+            {options}"
+        );
+        of_compiler(&Compiler::parse(&text, "mine.toml").unwrap()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn passes_have_the_options_of_the_file() {
+        let splitk = "options.splitk-rewriter = { max_parts = 2, tile = 128, multiprocessors = 132.0, operation = 1.0, \
+                      byte = 2.0, byte_of_sum = 3.0, sum = 4.0 }";
+        let passes = read_file("'cse', 'splitk-rewriter', 'gemm-workspace'", splitk).unwrap();
+        let expected = [AnyPass::from(CSE), SPLITK.into(), GEMM_WORKSPACE.into()];
+        assert!(passes == expected);
+    }
+
+    #[test]
+    fn what_no_pass_reads_is_named_with_its_place() {
+        let error = |passes, options| read_file(passes, options).map(|_| ()).unwrap_err();
+        assert_eq!(
+            error("'cse', 'spiltk-rewriter'", ""),
+            "mine.toml:6:30: there is no pass `spiltk-rewriter`; did you mean `splitk-rewriter`?"
+        );
+        assert_eq!(
+            error("'cse'", "options.cse.rounds = 3"),
+            "mine.toml:8:21: no pass `cse` has options in a compiler's file"
+        );
+        assert_eq!(
+            error("'cse'", "options.gemm-workspace.bytes = 3"),
+            "mine.toml:8:21: options for pass `gemm-workspace`, which is not among `passes`"
+        );
+        assert_eq!(
+            error("'gemm-workspace'", "options.gemm-workspace.byte = 3"),
+            "mine.toml:8:36: unknown field `byte`, expected `bytes`"
+        );
+    }
 }

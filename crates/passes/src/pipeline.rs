@@ -2,12 +2,16 @@
 
 use std::borrow::Cow;
 
+use memplan_ir::Module;
+use memplan_memory::Target;
+
 use crate::AnyPass::{self, Static};
 use crate::{
     ALGEBRAIC_SIMPLIFIER, BITCAST_EXPANDER, CALL_INLINER, CONDITIONAL_SIMPLIFIER, CONSTANT_FOLDING,
-    COPY_INSERTION, CSE, DCE, DEFAULT_LAYOUTS, DYNAMIC_MARKS, FLAT_LOOP_STATE, FLATTEN_CALL_GRAPH,
-    FUSION_INLINER, HOST_OFFLOAD, KeepWithinLoops, Pipeline, TELL_APART, TUPLE_CONSTANT_EXPANDER,
-    TUPLE_SIMPLIFIER, WHILE_INVARIANT_CODE_MOTION, WHILE_SIMPLIFIER,
+    COPY_INSERTION, CSE, Context, DCE, DEFAULT_LAYOUTS, DYNAMIC_MARKS, FLAT_LOOP_STATE, FLATTEN_CALL_GRAPH,
+    FUSION_INLINER, HOST_OFFLOAD, KeepWithinLoops, PassError, PassRun, Pipeline, RunOptions,
+    TUPLE_CONSTANT_EXPANDER, TUPLE_SIMPLIFIER, UNSHARE_SPLATS, WHILE_INVARIANT_CODE_MOTION, WHILE_SIMPLIFIER,
+    run,
 };
 
 /// One round. Inlining comes first, since everything else looks at one computation at a time.
@@ -65,6 +69,14 @@ pub const LEGALIZE: Pipeline = Pipeline {
     rounds: 1,
 };
 
+/// Runs [`LEGALIZE`]: whoever plans a module as it is calls this before.
+///
+/// # Errors
+/// See [`PassError`].
+pub fn legalize(module: &mut Module, target: &Target) -> Result<Vec<PassRun>, PassError> {
+    run(module, &[&LEGALIZE], &Context { target }, RunOptions::default())
+}
+
 /// What a module goes through before its dimensions are followed: every value has one caller and one purpose then, so that
 /// only those dimensions are one that have to be.
 pub const FOLLOWABLE: Pipeline = Pipeline {
@@ -74,7 +86,7 @@ pub const FOLLOWABLE: Pipeline = Pipeline {
         Static(&TUPLE_CONSTANT_EXPANDER),
         Static(&CALL_INLINER),
         Static(&FLATTEN_CALL_GRAPH),
-        Static(&TELL_APART),
+        Static(&UNSHARE_SPLATS),
         Static(&DCE),
     ]),
     rounds: 1,

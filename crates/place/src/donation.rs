@@ -78,3 +78,38 @@ pub fn results_in_donors(module: &Module, target: &Target) -> Vec<InputOutputAli
     }
     aliases
 }
+
+/// Donating fewer elements saves next to nothing.
+const MIN_DONATED: u64 = 1 << 10;
+
+/// Parameters that their caller could give up, by number, each with the index of a result of its shape that lives in no
+/// argument yet. Small ones are left out.
+pub fn donations(module: &Module) -> Vec<(usize, ShapeIndex)> {
+    let entry = module.entry_computation();
+    let given: Vec<u32> = module.config.given_up().map(|(parameter, _)| parameter).collect();
+    let mut taken: Vec<ShapeIndex> =
+        module.config.input_output_alias.iter().map(|alias| alias.output_index.clone()).collect();
+    let results = module.shape(entry.root).leaves();
+    let mut pairs = Vec::new();
+    for (number, &id) in entry.parameters.iter().enumerate() {
+        let shape = module.shape(id);
+        let is_large = shape.as_array().is_some_and(|array| array.element_count() >= Some(MIN_DONATED));
+        if !is_large || given.contains(&(number as u32)) {
+            continue;
+        }
+        let fitting =
+            results.iter().find(|(index, leaf)| leaf.same_ignoring_layout(shape) && !taken.contains(index));
+        if let Some((index, _)) = fitting {
+            taken.push(index.clone());
+            pairs.push((number, index.clone()));
+        }
+    }
+    pairs
+}
+
+/// Lets results live in parameters that the caller gives up for them.
+pub fn donate(module: &mut Module, pairs: &[(usize, ShapeIndex)]) {
+    for (parameter, result) in pairs {
+        module.config.alias(result.clone(), *parameter as u32, ShapeIndex::root());
+    }
+}

@@ -17,10 +17,10 @@ pub use copy_insertion::{
     Because, COPY_INSERTION, Conflict, CopyInsertion, CopyReport, InsertedCopy, MustShare,
 };
 pub use default_layouts::DEFAULT_LAYOUTS;
-pub use donation::{DONATION, results_in_donors};
+pub use donation::{DONATION, donate, donations, results_in_donors};
 pub use dynamic_marks::DYNAMIC_MARKS;
 pub use flatten_call_graph::FLATTEN_CALL_GRAPH;
-pub use host_offload::HOST_OFFLOAD;
+pub use host_offload::{HOST_MEMORY, HOST_OFFLOAD, keep_on_host};
 pub use layout_assignment::{LAYOUT_ASSIGNMENT, LayoutAssignment};
 pub use strip_fast_memory::strip_fast_memory;
 pub use unsupported::Unsupported;

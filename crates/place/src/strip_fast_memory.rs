@@ -244,7 +244,7 @@ impl Joining {
         }
         let all = || left.iter().chain(&right).map(|&(value, _)| value);
         let is_fixed = |value: ValueId| match facts.flow.values[value].kind {
-            ValueKind::Parameter => !facts.live.is_given(value),
+            ValueKind::Parameter => !facts.live.is_given_up(value),
             _ => {
                 let id = facts.flow.positions.instruction(facts.flow.values[value].definition);
                 matches!(module.instructions[id].op, Op::Constant(_))

@@ -8,7 +8,7 @@ use memplan_units::{AllocationId, Bytes, Machine, MemorySpaceId, Slice};
 
 use crate::arena::Arena;
 use crate::holes::{self, Candidate};
-use crate::storage::{Home, Storage, StorageId, Storages};
+use crate::storage::{Storage, StorageId, StorageKind, Storages};
 use crate::{AsXla, PlaceError, PlaceOptions, Sharing};
 
 /// What is decided so far.
@@ -81,10 +81,10 @@ impl<'a> Assignment<'a> {
     /// Results and constants, each in an allocation of its own, in order of their definition.
     fn place_own_allocations(&mut self) {
         for (id, storage) in self.storages.all.iter() {
-            let kind = match storage.home {
-                Home::Output => AllocationKind::Output,
-                Home::Constant => AllocationKind::Constant,
-                Home::Nowhere | Home::Argument | Home::Temp => continue,
+            let kind = match storage.kind {
+                StorageKind::Output => AllocationKind::Output,
+                StorageKind::Constant => AllocationKind::Constant,
+                StorageKind::Nowhere | StorageKind::Argument | StorageKind::Temp => continue,
             };
             if storage.size == Bytes::ZERO {
                 continue;
@@ -181,7 +181,7 @@ impl<'a> Assignment<'a> {
     fn temps(&self, space: Option<MemorySpaceId>) -> Vec<StorageId> {
         let all = self.storages.all.iter();
         all.filter(|(id, storage)| {
-            storage.home == Home::Temp
+            storage.kind == StorageKind::Temp
                 && storage.size > Bytes::ZERO
                 && self.places[*id].is_none()
                 && space.is_none_or(|space| storage.space == space)

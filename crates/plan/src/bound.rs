@@ -19,7 +19,7 @@ use cranelift_entity::SecondaryMap;
 use memplan_program::{LiveRange, Origin, Program, Time, ValueId};
 use memplan_units::{Bytes, MemorySpaceId};
 
-use crate::{Home, StorageId, Storages};
+use crate::{StorageId, StorageKind, Storages};
 
 /// Sizes of given arguments that the bound tells apart, the largest first. Each is a pass over everything that is live.
 const MOST_SIZES: usize = 16;
@@ -41,7 +41,7 @@ pub(crate) fn least_total(program: &impl Program, groups: &Storages) -> Bytes {
 /// Bytes of arguments and constants, which nothing else can be instead.
 fn of_their_own(groups: &Storages) -> i128 {
     let arguments = groups.values.values().filter(|value| matches!(value.origin, Origin::Argument { .. }));
-    let constants = groups.all.values().filter(|storage| storage.home == Home::Constant);
+    let constants = groups.all.values().filter(|storage| storage.kind == StorageKind::Constant);
     let sizes = arguments.map(|value| value.size).chain(constants.map(|storage| storage.size));
     sizes.map(|size| i128::from(size.0)).sum()
 }
@@ -51,9 +51,9 @@ fn results_elsewhere(groups: &Storages) -> i128 {
     let mut beside: BTreeMap<MemorySpaceId, i128> = BTreeMap::new();
     for storage in groups.all.values().filter(|storage| storage.space != MemorySpaceId::MAIN) {
         let result = groups.result_of(storage);
-        let bytes = match storage.home {
-            Home::Output => i128::from(result.0),
-            Home::Argument if result == Bytes::ZERO && groups.is_writable(storage) => {
+        let bytes = match storage.kind {
+            StorageKind::Output => i128::from(result.0),
+            StorageKind::Argument if result == Bytes::ZERO && groups.is_writable(storage) => {
                 -i128::from(storage.size.0)
             }
             _ => 0,
@@ -101,13 +101,13 @@ impl Beside {
             Beside { end: groups.end, live: Vec::new(), given: Vec::new(), overwritten: Vec::new() };
         for (id, storage) in groups.all.iter().filter(|(_, it)| it.space == MemorySpaceId::MAIN) {
             let argument = groups.argument_of(storage);
-            match storage.home {
-                Home::Nowhere | Home::Constant => continue,
-                Home::Argument if !groups.is_writable(storage) => continue,
-                Home::Argument => beside.given.push(argument),
-                Home::Output | Home::Temp => {}
+            match storage.kind {
+                StorageKind::Nowhere | StorageKind::Constant => continue,
+                StorageKind::Argument if !groups.is_writable(storage) => continue,
+                StorageKind::Argument => beside.given.push(argument),
+                StorageKind::Output | StorageKind::Temp => {}
             }
-            let is_argument = storage.home == Home::Argument;
+            let is_argument = storage.kind == StorageKind::Argument;
             beside.live.extend(groups.occupancy(id).into_iter().map(|(range, bytes)| match is_argument {
                 true => Live { range, bytes: bytes.min(argument), size: argument },
                 false => Live { range, bytes, size: bytes },
@@ -235,7 +235,7 @@ fn overwritten(
 fn shared(groups: &Storages, old: StorageId, new: StorageId) -> Option<Shared> {
     let (old, new) = (&groups.all[old], &groups.all[new]);
     let bytes = old.size.min(new.size);
-    let in_argument = |it: &crate::Storage| it.home == Home::Argument;
+    let in_argument = |it: &crate::Storage| it.kind == StorageKind::Argument;
     let outside = match (in_argument(old), in_argument(new)) {
         (true, true) => return None,
         (true, false) => (new.size <= groups.argument_of(old)).then_some(new.size)?,

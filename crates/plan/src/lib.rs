@@ -1,7 +1,7 @@
 //! Planning for programs of any IR: when everything runs, and where every byte lives.
 //!
 //! Knows what [`memplan_program`] says of a program, and no operation. [`schedule_regions`] finds an order for each region;
-//! [`place`] gives every value of the program in that order an allocation and an offset. `memplan-planner` does both for
+//! [`place`] gives every value of the program in that order an allocation and an offset. `memplan-plan-hlo` does both for
 //! HLO.
 //!
 //! ```
@@ -45,4 +45,4 @@ pub use schedule::{
     Effort, Method, RegionError, RegionReport, RegionSchedule, ScheduleOptions, schedule_region,
     schedule_regions,
 };
-pub use storage::{Home, Storage, StorageId, Storages, TakeOver};
+pub use storage::{Storage, StorageId, StorageKind, Storages, TakeOver};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use memplan_program::{LiveRange, union_of_ranges};
 use memplan_units::Bytes;
 
-use crate::{Home, Load, StorageId, Storages};
+use crate::{Load, StorageId, StorageKind, Storages};
 
 impl Storages {
     /// When a storage is occupied, and by how many bytes: disjoint, ascending ranges.
@@ -52,9 +52,9 @@ impl Storages {
         let mut load = Load::new(self.end);
         let always = LiveRange { start: 0, end: self.end };
         for (id, storage) in self.all.iter() {
-            if storage.home == Home::Constant {
+            if storage.kind == StorageKind::Constant {
                 load.add(always, storage.size);
-            } else if storage.home != Home::Nowhere {
+            } else if storage.kind != StorageKind::Nowhere {
                 self.occupancy(id).into_iter().for_each(|(range, size)| load.add(range, size));
             }
         }
@@ -64,7 +64,7 @@ impl Storages {
     /// Bytes of temporaries live at every instant, in whichever memory.
     pub fn temp_load(&self) -> Load {
         let mut load = Load::new(self.end);
-        for (id, _) in self.all.iter().filter(|(_, storage)| storage.home == Home::Temp) {
+        for (id, _) in self.all.iter().filter(|(_, storage)| storage.kind == StorageKind::Temp) {
             self.occupancy(id).into_iter().for_each(|(range, bytes)| load.add(range, bytes));
         }
         load

@@ -39,7 +39,7 @@ pub struct Storage {
     /// others may be written in between.
     pub busy: Vec<LiveRange>,
     /// What kind of memory.
-    pub home: Home,
+    pub kind: StorageKind,
     /// In which space.
     pub space: MemorySpaceId,
     /// The size of the largest.
@@ -50,7 +50,7 @@ pub struct Storage {
 
 /// The kind of memory that values live in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Home {
+pub enum StorageKind {
     /// They need no memory.
     Nowhere,
     /// An argument.
@@ -122,10 +122,10 @@ impl Storages {
     pub(crate) fn is_writable(&self, storage: &Storage) -> bool {
         let is_given =
             |&v: &ValueId| matches!(self.values[v].origin, Origin::Argument { writable: true, .. });
-        match storage.home {
-            Home::Constant => false,
-            Home::Argument => storage.values.iter().any(is_given),
-            Home::Output | Home::Temp | Home::Nowhere => true,
+        match storage.kind {
+            StorageKind::Constant => false,
+            StorageKind::Argument => storage.values.iter().any(is_given),
+            StorageKind::Output | StorageKind::Temp | StorageKind::Nowhere => true,
         }
     }
 
@@ -178,7 +178,7 @@ impl Storages {
             let sized = members.iter().map(|&v| &values[v]).filter(|value| value.size > Bytes::ZERO);
             all.push(Storage {
                 busy: overlapping_joined(sized.map(|value| value.live).collect()),
-                home: home(&values, &members)?,
+                kind: kind(&values, &members)?,
                 space: values[members[0]].space,
                 size: members.iter().map(|&v| values[v].size).max().unwrap_or_default(),
                 alignment: members.iter().map(|&v| values[v].alignment).max().unwrap_or(Alignment::ONE),
@@ -223,7 +223,7 @@ impl<P: Program> Build<'_, P> {
         };
         let dying = reads.iter().filter(|&&value| dies(value)).map(|&value| (value, storages.of(value)));
         let (inside, mut candidates): (Vec<_>, Vec<_>) =
-            dying.partition(|&(_, storage)| storages.all[storage].home == Home::Temp);
+            dying.partition(|&(_, storage)| storages.all[storage].kind == StorageKind::Temp);
         candidates.extend(inside);
         if candidates.is_empty() {
             return;
@@ -283,16 +283,16 @@ impl<P: Program> Build<'_, P> {
             return false;
         }
         let (first, second) = (&self.storages.all[a], &self.storages.all[b]);
-        let homes_agree = match (first.home, second.home) {
-            (Home::Temp, Home::Temp) => true,
-            (Home::Temp, Home::Argument | Home::Output) => first.size <= second.size,
-            (Home::Argument | Home::Output, Home::Temp) => second.size <= first.size,
+        let kinds_agree = match (first.kind, second.kind) {
+            (StorageKind::Temp, StorageKind::Temp) => true,
+            (StorageKind::Temp, StorageKind::Argument | StorageKind::Output) => first.size <= second.size,
+            (StorageKind::Argument | StorageKind::Output, StorageKind::Temp) => second.size <= first.size,
             _ => false,
         };
         // What the caller keeps is live to the end, and so is what the last operation writes.
         let are_writable = self.storages.is_writable(first) && self.storages.is_writable(second);
         first.space == second.space
-            && homes_agree
+            && kinds_agree
             && are_writable
             && self.policy_allows(first, second)
             && never_together_but(&first.busy, &second.busy, |at, handover| match handover {
@@ -339,7 +339,7 @@ impl<P: Program> Build<'_, P> {
         let empty = Storage {
             values: Vec::new(),
             busy: Vec::new(),
-            home: Home::Nowhere,
+            kind: StorageKind::Nowhere,
             space: all[moved].space,
             size: all[moved].size,
             alignment: all[moved].alignment,
@@ -351,33 +351,33 @@ impl<P: Program> Build<'_, P> {
         insert_ranges(&mut whole.busy, moved.busy);
         whole.size = whole.size.max(moved.size);
         whole.alignment = whole.alignment.max(moved.alignment);
-        if moved.home != Home::Temp {
-            whole.home = moved.home;
+        if moved.kind != StorageKind::Temp {
+            whole.kind = moved.kind;
         }
         kept
     }
 }
 
 /// What kind of memory the values of a group live in.
-fn home(values: &PrimaryMap<ValueId, Value>, group: &[ValueId]) -> Result<Home, PlaceError> {
+fn kind(values: &PrimaryMap<ValueId, Value>, group: &[ValueId]) -> Result<StorageKind, PlaceError> {
     let is_argument = |&v: &ValueId| matches!(values[v].origin, Origin::Argument { .. });
     let mut arguments = group.iter().copied().filter(is_argument);
     if let Some(first) = arguments.next() {
         return match arguments.next() {
             Some(second) => Err(PlaceError::Merged { first, second }),
-            None => Ok(Home::Argument),
+            None => Ok(StorageKind::Argument),
         };
     }
     if group.iter().all(|&v| values[v].size == Bytes::ZERO) {
-        return Ok(Home::Nowhere);
+        return Ok(StorageKind::Nowhere);
     }
     let constant = group.iter().copied().find(|&v| values[v].origin == Origin::Constant);
     let is_result = group.iter().any(|&v| values[v].is_result);
     match constant {
         Some(constant) if group.len() > 1 || is_result => Err(PlaceError::ReadOnly { constant }),
-        Some(_) => Ok(Home::Constant),
-        None if is_result => Ok(Home::Output),
-        None => Ok(Home::Temp),
+        Some(_) => Ok(StorageKind::Constant),
+        None if is_result => Ok(StorageKind::Output),
+        None => Ok(StorageKind::Temp),
     }
 }
 

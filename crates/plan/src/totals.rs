@@ -5,7 +5,7 @@ use memplan_units::{Alignment, Bytes, MemorySpaceId, Totals};
 
 use crate::PlaceError;
 use crate::assignment::Assignment;
-use crate::storage::Home;
+use crate::storage::StorageKind;
 
 impl Assignment<'_> {
     /// What the program takes, in all and in each space.
@@ -47,7 +47,7 @@ impl Assignment<'_> {
 
     /// Bytes of results that live in arguments.
     fn aliased_bytes(&self) -> Bytes {
-        let in_arguments = self.storages.all.values().filter(|storage| storage.home == Home::Argument);
+        let in_arguments = self.storages.all.values().filter(|storage| storage.kind == StorageKind::Argument);
         let sizes = in_arguments.map(|storage| {
             let values = storage.values.iter().map(|&value| &self.storages.values[value]);
             values.filter(|value| value.is_result).map(|value| value.size).max().unwrap_or_default()

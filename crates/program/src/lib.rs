@@ -8,7 +8,7 @@
 //!   `memplan_plan::schedule_regions` finds an order with a low peak for each. The region of a program without calls can be
 //!   read off the program in the order of its source ([`Region::of`]).
 //!
-//! `memplan-planner` does this for HLO; `examples/plan_other_ir.rs` for a graph of another kind, on one page.
+//! `memplan-plan-hlo` does this for HLO; `examples/plan_other_ir.rs` for a graph of another kind, on one page.
 //!
 //! | word | meaning |
 //! |---|---|

@@ -10,6 +10,7 @@
 //! use memplan_rewriter::{Context, Outcome, Pass, PassError, Report, Rewriter, RunOptions, run};
 //!
 //! /// Replaces the negative of a negative by the value itself.
+//! #[derive(PartialEq)]
 //! struct DoubleNegation;
 //!
 //! /// How many were replaced.
@@ -55,6 +56,7 @@
 
 pub mod cost;
 pub mod fusions;
+pub mod interface;
 pub mod loops;
 mod one_in;
 mod pass;
@@ -67,7 +69,8 @@ pub mod views;
 
 pub use one_in::OneIn;
 pub use pass::{
-    AnyPass, Context, Outcome, Pass, PassError, PassFn, PassRun, Pipeline, RunOptions, call_graph, run,
+    AnyPass, Context, Outcome, Pass, PassEq, PassError, PassFn, PassRun, Pipeline, RunOptions, call_graph,
+    run,
 };
 pub use report::Report;
 pub use rewrite::Rewriter;

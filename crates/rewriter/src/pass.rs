@@ -1,5 +1,6 @@
 //! What a pass is, and how a list of them runs: verified around each, timed, stoppable.
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
@@ -13,8 +14,9 @@ use memplan_memory::Target;
 
 use crate::Report;
 
-/// A rewrite of a module. Passes are values: those with options have them as fields.
-pub trait Pass: Send + Sync {
+/// A rewrite of a module. Passes are values: those with options have them as fields, and two passes are equal that are of
+/// one type and have equal options, so that what equal passes do to equal modules needs to be done only once.
+pub trait Pass: PassEq + Send + Sync {
     /// The name on the command line.
     fn name(&self) -> &'static str;
 
@@ -31,6 +33,24 @@ pub trait Pass: Send + Sync {
     /// What it consists of, where it is no more than other passes in an order.
     fn as_pipeline(&self) -> Option<&Pipeline> {
         None
+    }
+}
+
+/// Equality of passes of any types; every type that is `PartialEq` has it.
+pub trait PassEq: Any {
+    /// Whether another value is of the same type and equal.
+    fn equals(&self, other: &dyn Any) -> bool;
+}
+
+impl<T: Any + PartialEq> PassEq for T {
+    fn equals(&self, other: &dyn Any) -> bool {
+        other.downcast_ref() == Some(self)
+    }
+}
+
+impl PartialEq for dyn Pass {
+    fn eq(&self, other: &dyn Pass) -> bool {
+        self.equals(other)
     }
 }
 
@@ -58,6 +78,14 @@ pub struct PassFn {
     pub description: &'static str,
     /// See [`Pass::run`].
     pub run: fn(&mut Module, &Context<'_>) -> Result<bool, PassError>,
+}
+
+impl PartialEq for PassFn {
+    fn eq(&self, other: &PassFn) -> bool {
+        let PassFn { name, description, run } = *self;
+        // Functions of one address do the same.
+        (name, description) == (other.name, other.description) && std::ptr::fn_addr_eq(run, other.run)
+    }
 }
 
 impl Pass for PassFn {
@@ -100,6 +128,12 @@ impl Deref for AnyPass {
     }
 }
 
+impl PartialEq for AnyPass {
+    fn eq(&self, other: &AnyPass) -> bool {
+        **self == **other
+    }
+}
+
 impl fmt::Debug for AnyPass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
@@ -108,7 +142,7 @@ impl fmt::Debug for AnyPass {
 
 /// Passes that run in an order, round after round until nothing changes. [`run`] looks inside: each of its passes is
 /// timed, verified, and counted by itself.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Pipeline {
     /// The name on the command line.
     pub name: &'static str,

@@ -9,10 +9,10 @@ mod fusion_inliner;
 mod optimization_barrier_expander;
 mod scatter_to_select;
 mod sharding_annotations;
-mod tell_apart;
 mod tuple_constant_expander;
 mod tuple_simplifier;
 mod tuple_uses;
+mod unshare_splats;
 mod while_invariant_code_motion;
 mod while_simplifier;
 
@@ -24,9 +24,9 @@ pub use fusion_inliner::FUSION_INLINER;
 pub use optimization_barrier_expander::OPTIMIZATION_BARRIER_EXPANDER;
 pub use scatter_to_select::SCATTER_TO_SELECT;
 pub use sharding_annotations::{SHARDING_FOLDING, SHARDING_REMOVER};
-pub use tell_apart::TELL_APART;
 pub use tuple_constant_expander::TUPLE_CONSTANT_EXPANDER;
 pub use tuple_simplifier::TUPLE_SIMPLIFIER;
+pub use unshare_splats::UNSHARE_SPLATS;
 pub use while_invariant_code_motion::{
     MotionWorth, WHILE_INVARIANT_CODE_MOTION, WHILE_INVARIANT_CODE_MOTION_OF_ALL, WhileInvariantCodeMotion,
 };

@@ -234,7 +234,7 @@ fn moved_values(
     }
     let replaces = |r: &Rewriter<'_>, i: u32| {
         let element = r.operand(init, i as usize);
-        let dies = r.uses(element) == 1 && !matches!(r.op(element), Op::Parameter { .. } | Op::Constant(_));
+        let dies = r.uses(element) == 1 && !r.op(element).is_input();
         dies && brought_for[i as usize]
             .zip(bytes(r, element))
             .is_some_and(|(brought, element)| brought <= element)

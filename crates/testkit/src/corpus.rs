@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// A real program: what JAX hands over, and what XLA's compilers for CPU, GPU and TPU make of it.
 #[derive(Clone, Debug)]
-pub struct Program {
+pub struct CorpusProgram {
     /// What the folder is called.
     pub name: String,
     /// Where its files are.
@@ -20,7 +20,7 @@ pub struct Program {
 /// The forms of a program: as JAX hands it over, and as each of XLA's compilers schedules it.
 pub const FORMS: [&str; 4] = ["before", "cpu", "gpu", "tpu"];
 
-impl Program {
+impl CorpusProgram {
     /// The HLO text of one of [`FORMS`].
     pub fn text_path(&self, form: &str) -> PathBuf {
         self.folder.join(form).with_extension("hlo.txt")
@@ -45,9 +45,9 @@ impl Program {
 ///
 /// # Panics
 /// When there is none and `CI` is set.
-pub fn corpus() -> Vec<Program> {
+pub fn corpus() -> Vec<CorpusProgram> {
     let (ours, shared) = (folders(Some(repository("tests/corpus"))), folders(shared("corpus")));
-    let program = |folder: PathBuf, is_ours| Program { name: folder_name(&folder), folder, is_ours };
+    let program = |folder: PathBuf, is_ours| CorpusProgram { name: folder_name(&folder), folder, is_ours };
     let ours = ours.into_iter().map(|folder| program(folder, true));
     found(ours.chain(shared.into_iter().map(|folder| program(folder, false))).collect(), "program")
 }

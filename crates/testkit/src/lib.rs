@@ -14,7 +14,7 @@ mod random;
 mod training;
 
 pub use compare::{assert_close, difference, first_difference};
-pub use corpus::{FORMS, NumericsCase, Program, corpus, numerics, shared};
+pub use corpus::{CorpusProgram, FORMS, NumericsCase, corpus, numerics, shared};
 pub use features::{Features, features};
 pub use fixture::{Expectation, Fixture, FixtureError};
 pub use generator::{Family, GenerateOptions, OVERWRITES, PARTITIONS, generate, generate_from, overwrite};

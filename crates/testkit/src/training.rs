@@ -300,12 +300,7 @@ impl Step<'_> {
     }
 
     fn product(&mut self, a: InstructionId, b: InstructionId, (of_a, of_b): (i64, i64)) -> Built {
-        let dimensions = DotDimensions {
-            lhs_contracting: [of_a].into_iter().collect(),
-            rhs_contracting: [of_b].into_iter().collect(),
-            ..DotDimensions::default()
-        };
-        self.body.dot(a, b, dimensions)
+        self.body.dot(a, b, DotDimensions::new([of_a], [of_b]))
     }
 
     fn unary(&mut self, op: UnaryOp, x: InstructionId) -> Built {

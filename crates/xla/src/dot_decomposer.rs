@@ -95,12 +95,8 @@ fn canonicalize(r: &mut Rewriter<'_>, id: InstructionId, dot: Dot) -> Option<Ins
     let of_rhs = [rhs.batch, rhs.contracting, &rhs.free].concat();
     let new_left = arranged(r, left, of_lhs, extents([lhs.width(), Some(contracted)]));
     let new_right = arranged(r, right, of_rhs, extents([Some(contracted), rhs.width()]));
-    let dimensions = DotDimensions {
-        lhs_contracting: Dimensions::from_elem(n_batch + i64::from(lhs.width().is_some()), 1),
-        rhs_contracting: Dimensions::from_elem(n_batch, 1),
-        lhs_batch: (0..n_batch).collect(),
-        rhs_batch: (0..n_batch).collect(),
-    };
+    let dimensions = DotDimensions::new([n_batch + i64::from(lhs.width().is_some())], [n_batch])
+        .with_batch(0..n_batch, 0..n_batch);
     let shape = ArrayShape::new(result.element_type, extents([lhs.width(), rhs.width()]));
     let product =
         r.emit(Op::Dot(Box::new(Dot { dimensions, ..dot })), [new_left, new_right], Shape::Array(shape));

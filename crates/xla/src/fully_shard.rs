@@ -15,8 +15,9 @@
 
 use memplan_ir::{
     Access, ArrayShape, Collective, Cursor, Insert, InstructionId, Module, Names, Op, ReplicaGroups, Role,
-    Shape, SliceDimension,
+    SliceDimension,
 };
+use memplan_rewriter::interface::set_interface;
 use rustc_hash::FxHashMap;
 
 /// What became of a program whose state is shared.
@@ -47,15 +48,12 @@ pub fn fully_shard(module: &Module, parameters: &[usize], devices: i64) -> Fully
 
 /// Lets the program hand over what its instructions make and take now.
 pub(crate) fn fit_interface(module: &mut Module) {
-    let (entry, root) = (module.entry, module.entry_computation().root);
+    let root = module.entry_computation().root;
     if module.instructions[root].op == Op::Tuple {
         module.reshape_tuple(root);
     }
-    let result = module.shape(root).clone();
-    let parameters: Vec<Shape> =
-        module.computations[entry].parameters.iter().map(|&id| module.shape(id).clone()).collect();
-    if let Some(layout) = &mut module.config.entry_computation_layout {
-        (layout.parameters, layout.result) = (parameters, result);
+    if module.config.entry_computation_layout.is_some() {
+        set_interface(module);
     }
 }
 

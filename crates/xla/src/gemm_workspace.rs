@@ -14,16 +14,26 @@ use memplan_ir::{
 };
 use memplan_memory::Bytes;
 use memplan_rewriter::{Context, Outcome, Pass, PassError, call_graph};
+use serde::Deserialize;
 
 /// The pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(transparent)]
 pub struct GemmWorkspace {
-    /// Bytes for each call; `None` for those of the built-in compiler that runs the pass.
-    pub bytes: Option<Bytes>,
+    /// How much; `None` for what the built-in compiler has that runs the pass.
+    pub rules: Option<GemmWorkspaceRules>,
 }
 
-/// The pass with the bytes of the built-in compiler.
-pub const GEMM_WORKSPACE: GemmWorkspace = GemmWorkspace { bytes: None };
+/// What the library has for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GemmWorkspaceRules {
+    /// Bytes for each call.
+    pub bytes: Bytes,
+}
+
+/// The pass with the rules of the built-in compiler.
+pub const GEMM_WORKSPACE: GemmWorkspace = GemmWorkspace { rules: None };
 
 impl Pass for GemmWorkspace {
     fn name(&self) -> &'static str {
@@ -35,14 +45,14 @@ impl Pass for GemmWorkspace {
     }
 
     fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
-        let bytes = self.bytes.unwrap_or_else(|| super::built_in(|compiler| compiler.gemm_workspace));
+        let rules = self.rules.unwrap_or_else(|| super::built_in(self.name()));
         let computations = call_graph(module, self.name())?.sequential().to_vec();
         let mut names = Names::new(module);
         let mut changed = false;
         for computation in computations {
             module.edit_in_order(computation, |module, id| {
                 if is_for_library(module, id) {
-                    call_library(module, id, bytes, &mut names);
+                    call_library(module, id, rules.bytes, &mut names);
                     changed = true;
                 }
                 module.list(id);

@@ -1,8 +1,8 @@
 //! What XLA's compilers do to programs and memplan does not: rewrites that only an estimate of XLA runs.
 //!
 //! Each keeps what a program means, but not what it needs: numbers in a wider or narrower type, values computed long before they are
-//! used, operands that only make a library's work easier. They have the names of XLA's passes, and a compiler's file says
-//! which of them it runs, and with which numbers.
+//! used, operands that only make a library's work easier. They have the names of XLA's passes. A compiler's file says which of
+//! them it runs, and has a table for each that has options, which the pass alone can read.
 
 mod bfloat16_propagation;
 mod change_op_data_type;
@@ -41,17 +41,17 @@ pub use divisor_reciprocal::DIVISOR_RECIPROCAL;
 pub use dot_decomposer::{DOT_DECOMPOSER, TRANSPOSE_FOLDING};
 pub use float_normalization::FLOAT_NORMALIZATION;
 pub use fully_shard::{FullySharded, fully_shard};
-pub use gemm_workspace::{GEMM_WORKSPACE, GemmWorkspace};
-pub use instruction_fusion::{INSTRUCTION_FUSION, InstructionFusion};
+pub use gemm_workspace::{GEMM_WORKSPACE, GemmWorkspace, GemmWorkspaceRules};
+pub use instruction_fusion::{INSTRUCTION_FUSION, InstructionFusion, InstructionFusionRules};
 pub use library_call_layouts::LIBRARY_CALL_LAYOUTS;
-pub use library_fusion::{LIBRARY_FUSION, LibraryFusion};
+pub use library_fusion::{LIBRARY_FUSION, LibraryFusion, LibraryRules};
 pub use reduce_window_rewriter::REDUCE_WINDOW_REWRITER;
 pub use reshape_decomposer::{RESHAPE_DECOMPOSER, RESHAPE_DECOMPOSER_OF_RESULTS};
 pub use reshapes_by_rows::RESHAPES_BY_ROWS;
 pub use result_layouts::DEFAULT_RESULT_LAYOUTS;
 pub use select_and_scatter_expander::SELECT_AND_SCATTER_EXPANDER;
 pub use sort_iota_fusion::SORT_IOTA_FUSION;
-pub use splitk_rewriter::{SPLITK_REWRITER, SplitkRewriter};
+pub use splitk_rewriter::{SPLITK_REWRITER, SplitkRewriter, SplitkRules};
 pub use spmd_partitioner::partition;
 pub use stable_sort_expander::STABLE_SORT_EXPANDER;
 pub use transposed_state::TRANSPOSED_STATE;
@@ -60,8 +60,10 @@ pub use triangular_solve_layouts::TRIANGULAR_SOLVE_LAYOUTS;
 pub use windows_outside_lanes::WINDOWS_OUTSIDE_LANES;
 
 use memplan_memory::Compiler;
+use serde::de::DeserializeOwned;
 
-/// The rules of the first built-in compiler that has some.
-fn built_in<T>(of: impl Fn(&Compiler) -> Option<T>) -> T {
-    Compiler::built_in().iter().find_map(of).expect("a built-in compiler runs the pass")
+/// The options of a pass in the first built-in compiler that has some.
+fn built_in<T: DeserializeOwned>(pass: &str) -> T {
+    let read = |compiler: &Compiler| compiler.options_of(pass).expect("built-in compiler files are valid");
+    Compiler::built_in().iter().find_map(read).expect("a built-in compiler has options for the pass")
 }

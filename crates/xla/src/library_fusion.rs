@@ -18,18 +18,35 @@ use std::collections::VecDeque;
 use memplan_ir::{
     ArrayShape, BinaryOp, ComputationId, ElementType, FusionKind, InstructionId, Module, Op, Opcode, Users,
 };
-use memplan_memory::LibraryRules;
 use memplan_rewriter::{Context, Outcome, Pass, PassError, call_graph};
 use rustc_hash::{FxHashMap, FxHashSet};
+use serde::Deserialize;
 use smallvec::SmallVec;
 
 use super::fusions::{self, Group, post_order};
 
 /// The pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(transparent)]
 pub struct LibraryFusion {
     /// What the library takes; `None` for those of the built-in compiler that runs the pass.
     pub rules: Option<LibraryRules>,
+}
+
+/// What the library takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LibraryRules {
+    /// Smaller arrays are not worth a call.
+    pub min_elements: u64,
+    /// Most instructions in a kernel.
+    pub max_instructions: usize,
+    /// Most dimensions of an array.
+    pub max_rank: usize,
+    /// A matrix product with no side as long as this is not worth a call.
+    pub min_dot_extent: i64,
+    /// A convolution with fewer features than this is not worth a call.
+    pub min_features: i64,
 }
 
 /// The pass with the rules of the built-in compiler.
@@ -45,7 +62,7 @@ impl Pass for LibraryFusion {
     }
 
     fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
-        let rules = self.rules.unwrap_or_else(|| super::built_in(|compiler| compiler.library));
+        let rules = self.rules.unwrap_or_else(|| super::built_in(self.name()));
         let graph = call_graph(module, self.name())?;
         let users = Users::new(module);
         let mut groups = Vec::new();
@@ -281,8 +298,7 @@ impl<'a> Library<'a> {
 
 /// Whether an array is in row-major order, with no more dimensions than the library has.
 fn is_plain(array: &ArrayShape, max_rank: usize) -> bool {
-    let is_row_major = array.minor_to_major().iter().rev().enumerate().all(|(i, &d)| i as i64 == d);
-    array.dimensions.len() <= max_rank && is_row_major && !array.is_dynamic() && array.memory_space() == 0
+    array.rank() <= max_rank && array.is_row_major() && !array.is_dynamic() && array.memory_space() == 0
 }
 
 fn is_element(element_type: ElementType) -> bool {

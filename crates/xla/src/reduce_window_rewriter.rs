@@ -76,9 +76,10 @@ fn rewrite(
 ) -> Option<InstructionId> {
     let &[operand, initial] = r.operands(id) else { return None };
     let reducer = r.get(id).called[0];
-    let computes_numbers = r.module().instructions_of(reducer).all(|(_, instruction)| {
-        instruction.op.is_elementwise() || matches!(instruction.op, Op::Parameter { .. } | Op::Constant(_))
-    });
+    let computes_numbers = r
+        .module()
+        .instructions_of(reducer)
+        .all(|(_, instruction)| instruction.op.is_elementwise() || instruction.op.is_input());
     let rank = r.array(operand)?.dimensions.len();
     if !computes_numbers || r.array(id)?.element_type != r.array(operand)?.element_type {
         return None;

@@ -18,15 +18,36 @@ use memplan_ir::{
     ArrayShape, BinaryOp, Dimensions, Dot, ElementType, InstructionId, Module, Op, PaddingDimension, Scalar,
     Shape,
 };
-use memplan_memory::SplitkRules;
 use memplan_rewriter::{Context, Outcome, Pass, PassError, Rewriter};
+use serde::Deserialize;
 use smallvec::SmallVec;
 
 /// The pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(transparent)]
 pub struct SplitkRewriter {
     /// What parts cost and gain; `None` for those of the built-in compiler that runs the pass.
     pub rules: Option<SplitkRules>,
+}
+
+/// What parts cost and gain, in a unit of time of the compiler's own.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SplitkRules {
+    /// Most parts, a power of two.
+    pub max_parts: u64,
+    /// Rows and columns that one multiprocessor computes at a time.
+    pub tile: u64,
+    /// Multiprocessors of the machine.
+    pub multiprocessors: f64,
+    /// The cost of an arithmetic operation.
+    pub operation: f64,
+    /// The cost of a byte that the product reads or writes.
+    pub byte: f64,
+    /// The cost of a byte that the sum of the parts reads or writes.
+    pub byte_of_sum: f64,
+    /// The cost of launching that sum.
+    pub sum: f64,
 }
 
 /// The pass with the rules of the built-in compiler.
@@ -42,7 +63,7 @@ impl Pass for SplitkRewriter {
     }
 
     fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
-        let rules = self.rules.unwrap_or_else(|| super::built_in(|compiler| compiler.splitk));
+        let rules = self.rules.unwrap_or_else(|| super::built_in(self.name()));
         let mut rewriter = Rewriter::new(module);
         rewriter.sweep(|r, id| match r.op(id) {
             Op::Dot(dot) => {

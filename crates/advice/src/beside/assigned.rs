@@ -7,7 +7,7 @@ use memplan_ir::Shape;
 use memplan_memory::{
     Alignment, Allocation, AllocationId, AllocationKind, Bytes, MemoryPlan, MemorySpaceId, Slice, Totals,
 };
-use memplan_planner::peak_report;
+use memplan_plan_hlo::peak_report;
 use rustc_hash::FxHashMap;
 
 /// A compiled program with the places that its compiler gave to its values, instead of those that it is expected to give

@@ -4,7 +4,7 @@ use memplan_analysis::{Time, ValueId, folded_operation, operation};
 use memplan_driver::Estimate;
 use memplan_ir::{ArrayShape, InstructionId, Module, Opcode, Position, Shape, ShapeIndex};
 use memplan_memory::{Allocation, AllocationId, AllocationKind, Bytes, HolderEntry, MemorySpaceId, Target};
-use memplan_planner::Lifetime;
+use memplan_plan_hlo::Lifetime;
 use rustc_hash::FxHashMap;
 
 use super::origin::Origin;

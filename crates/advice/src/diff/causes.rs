@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::moved::{Moved, Place};
 use super::shape::{Ratio, ShapeText};
-use super::{Change, Figure, difference};
+use super::{Figure, ValueChange, difference};
 
 /// A reason for several changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -51,7 +51,7 @@ pub enum CauseKind {
 /// Kinds of values that are named for a reason.
 const NAMED: usize = 3;
 
-/// The classes of `Change` as the plan file writes them.
+/// The classes of `ValueChange` as the plan file writes them.
 const INPUT: &str = "input";
 const PARAMETER: &str = "parameter";
 const ACTIVATION: &str = "activation";
@@ -61,14 +61,14 @@ const RECOMPUTED: &str = "rematted_computation";
 
 /// Finds the reasons for what changed at the peak of one memory, the most bytes first. Arguments are named for dimensions;
 /// those that changed are among the changes of main memory. Linear in the changes.
-pub(super) fn causes(changes: &[Change], arguments: &[Change], totals: &[Figure]) -> Vec<Cause> {
+pub(super) fn causes(changes: &[ValueChange], arguments: &[ValueChange], totals: &[Figure]) -> Vec<Cause> {
     let mut scaled: Scaled<'_> = FxHashMap::default();
     for argument in arguments.iter().filter(|change| [INPUT, PARAMETER].contains(&change.class.as_str())) {
         for ratio in ratios_of(argument) {
             scaled.entry(ratio).or_default().push(argument);
         }
     }
-    let mut groups: IndexMap<Reason, Vec<&Change>> = IndexMap::new();
+    let mut groups: IndexMap<Reason, Vec<&ValueChange>> = IndexMap::new();
     for change in changes {
         groups.entry(Reason::of(change, &scaled)).or_default().push(change);
     }
@@ -93,7 +93,7 @@ pub(super) fn sort(causes: &mut Vec<Cause>) {
 }
 
 /// Arguments by what their dimensions changed by.
-type Scaled<'c> = FxHashMap<Ratio, Vec<&'c Change>>;
+type Scaled<'c> = FxHashMap<Ratio, Vec<&'c ValueChange>>;
 
 /// What changes with one reason have in common.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -108,7 +108,7 @@ enum Reason {
 }
 
 impl Reason {
-    fn of(change: &Change, scaled: &Scaled<'_>) -> Reason {
+    fn of(change: &ValueChange, scaled: &Scaled<'_>) -> Reason {
         let (Some(before), Some(after)) = (&change.before, &change.after) else {
             return Reason::Alone(change.class.clone(), change.after.is_some());
         };
@@ -126,7 +126,7 @@ impl Reason {
         }
     }
 
-    fn cause(&self, changes: &[&Change], scaled: &Scaled<'_>) -> Cause {
+    fn cause(&self, changes: &[&ValueChange], scaled: &Scaled<'_>) -> Cause {
         let kind = match self {
             Reason::Ratios(_) => CauseKind::Dimension,
             Reason::ElementType(..) => CauseKind::ElementType,
@@ -157,7 +157,7 @@ impl Reason {
 }
 
 /// The dimensions that differ, with their numbers; none where there are more or fewer of them than before.
-fn changed_dimensions(change: &Change) -> Vec<(usize, u64, u64)> {
+fn changed_dimensions(change: &ValueChange) -> Vec<(usize, u64, u64)> {
     let (Some(before), Some(after)) = (&change.before, &change.after) else { return Vec::new() };
     let (from, to) = (ShapeText::new(&before.shape).dimensions(), ShapeText::new(&after.shape).dimensions());
     if from.len() != to.len() {
@@ -168,7 +168,7 @@ fn changed_dimensions(change: &Change) -> Vec<(usize, u64, u64)> {
 }
 
 /// By what dimensions changed: each ratio once, in order.
-fn ratios_of(change: &Change) -> Vec<Ratio> {
+fn ratios_of(change: &ValueChange) -> Vec<Ratio> {
     let mut ratios: Vec<Ratio> = Vec::new();
     for (_, a, b) in changed_dimensions(change) {
         let ratio = Ratio::of(a, b);
@@ -181,7 +181,7 @@ fn ratios_of(change: &Change) -> Vec<Ratio> {
 }
 
 /// `batch 8 -> 16: ...`, or `batch 8 -> 16 and a dimension of the inputs 128 -> 192: ...`.
-fn dimensions(ratios: &[Ratio], changes: &[&Change], scaled: &Scaled<'_>) -> String {
+fn dimensions(ratios: &[Ratio], changes: &[&ValueChange], scaled: &Scaled<'_>) -> String {
     let which: Vec<String> = ratios.iter().map(|&ratio| dimension(ratio, changes, scaled)).collect();
     let mut classes: BTreeMap<&str, i128> = BTreeMap::new();
     for change in changes {
@@ -209,12 +209,12 @@ fn dimensions(ratios: &[Ratio], changes: &[&Change], scaled: &Scaled<'_>) -> Str
 
 /// `batch 8 -> 16`: the dimension as the inputs have it, else as the parameters have it, else the smallest that there
 /// is, since others are products of it.
-fn dimension(ratio: Ratio, changes: &[&Change], scaled: &Scaled<'_>) -> String {
+fn dimension(ratio: Ratio, changes: &[&ValueChange], scaled: &Scaled<'_>) -> String {
     let arguments = scaled.get(&ratio).map_or(&[][..], |arguments| arguments);
     let of_class =
         |class: &'static str| arguments.iter().copied().filter(move |change| change.class == class);
     let (inputs, parameters) = (size(of_class(INPUT), ratio), size(of_class(PARAMETER), ratio));
-    let bytes = |class: &'static str| of_class(class).map(Change::bytes).sum::<i128>().unsigned_abs();
+    let bytes = |class: &'static str| of_class(class).map(ValueChange::bytes).sum::<i128>().unsigned_abs();
     // A table of few values may look like a weight; where the model grew, its weights are most of what did.
     let is_model = bytes(PARAMETER) > bytes(INPUT);
     let (what, sizes) = match (inputs, parameters, size(changes.iter().copied(), ratio)) {
@@ -229,7 +229,7 @@ fn dimension(ratio: Ratio, changes: &[&Change], scaled: &Scaled<'_>) -> String {
 
 /// The smallest dimension that changed by a ratio, before and after, and whether it is the first of a value, and no other
 /// changed so.
-fn size<'c>(changes: impl Iterator<Item = &'c Change>, ratio: Ratio) -> Option<((u64, u64), bool)> {
+fn size<'c>(changes: impl Iterator<Item = &'c ValueChange>, ratio: Ratio) -> Option<((u64, u64), bool)> {
     let sizes = changes.filter_map(|change| {
         let mut by_ratio = changed_dimensions(change);
         by_ratio.retain(|&(_, a, b)| Ratio::of(a, b) == ratio);
@@ -240,7 +240,7 @@ fn size<'c>(changes: impl Iterator<Item = &'c Change>, ratio: Ratio) -> Option<(
 }
 
 /// The largest of some changes by operation, and how many others there are.
-fn named(changes: &[&Change]) -> String {
+fn named(changes: &[&ValueChange]) -> String {
     let mut names: Vec<String> = Vec::new();
     for change in changes {
         let name = match &change.source {
@@ -314,7 +314,7 @@ pub(super) fn donation(before: &PlanFile, after: &PlanFile) -> Option<Cause> {
 
 /// The peak is at another place; `there` is what changed at the place that no other cause speaks of, which is where the peak
 /// was if the program grew.
-pub(super) fn moved(Moved { from, to }: &Moved, bytes: i128, grew: bool, there: &[Change]) -> Cause {
+pub(super) fn moved(Moved { from, to }: &Moved, bytes: i128, grew: bool, there: &[ValueChange]) -> Cause {
     let name = |place: &Place| match &place.source {
         Some(source) => format!("{} ({source})", place.operation),
         None => place.operation.clone(),

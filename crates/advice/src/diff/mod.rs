@@ -18,7 +18,7 @@ pub(crate) use matching::COMPILED_TWICE;
 use matching::{CHANGED, Part, pairs};
 use moved::Elsewhere;
 pub(crate) use moved::Values;
-pub use moved::{Moved, Place, Program};
+pub use moved::{Moved, Place, PlannedModule};
 pub use partners::partners;
 pub(crate) use partners::partners_by;
 
@@ -50,7 +50,7 @@ pub struct MemoryDiff {
     pub causes: Vec<Cause>,
     /// Holders of the peak that differ, the largest change first. Where the peak moved, holders of one place of both programs:
     /// of that of the larger peak.
-    pub changes: Vec<Change>,
+    pub changes: Vec<ValueChange>,
     /// Where the peak was and where it is, if that explains more than if it were one place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub moved: Option<Moved>,
@@ -95,7 +95,7 @@ pub enum Matched {
 
 /// Values of one kind that hold another number of bytes than before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Change {
+pub struct ValueChange {
     /// Where they come from, after the change where they are there.
     pub operation: String,
     /// The operation before, where it is another one.
@@ -131,7 +131,7 @@ pub fn diff(before: &PlanFile, after: &PlanFile) -> Diff {
 
 /// The same of plans whose programs are there, so that it can be seen whether the peak is at another place now. Takes time
 /// n log n in the values of both.
-pub fn diff_programs(before: (&PlanFile, Program<'_>), after: (&PlanFile, Program<'_>)) -> Diff {
+pub fn diff_programs(before: (&PlanFile, PlannedModule<'_>), after: (&PlanFile, PlannedModule<'_>)) -> Diff {
     difference_with(before.0, after.0, Some(Elsewhere::new(before.1, after.1)))
 }
 
@@ -162,7 +162,7 @@ fn difference_with(before: &PlanFile, after: &PlanFile, elsewhere: Option<Elsewh
 
 /// What changed at one place of both programs, where the peak moved.
 struct ByPlace {
-    changes: Vec<Change>,
+    changes: Vec<ValueChange>,
     moved: Moved,
     cause: Cause,
 }
@@ -174,7 +174,7 @@ impl ByPlace {
         before: &PlanFile,
         after: &PlanFile,
         elsewhere: Elsewhere,
-        at_peaks: &[Change],
+        at_peaks: &[ValueChange],
     ) -> Option<ByPlace> {
         let main = MemorySpaceId::MAIN;
         let at_old = changes(holders(before, main), &elsewhere.after.holders);
@@ -192,7 +192,7 @@ impl ByPlace {
 }
 
 /// Bytes of values that one side alone has.
-fn alone(changes: &[Change]) -> u128 {
+fn alone(changes: &[ValueChange]) -> u128 {
     let alone = changes.iter().filter(|change| change.matched == Matched::Alone);
     alone.map(|change| change.bytes().unsigned_abs()).sum()
 }
@@ -216,8 +216,8 @@ impl MemoryDiff {
     fn new(
         space: MemorySpaceId,
         totals: Vec<Figure>,
-        changes: Vec<Change>,
-        arguments: &[Change],
+        changes: Vec<ValueChange>,
+        arguments: &[ValueChange],
         plans: [&PlanFile; 2],
     ) -> MemoryDiff {
         let named = plans.into_iter().find_map(|plan| totals_of(plan, space));
@@ -249,12 +249,12 @@ impl Side {
     }
 }
 
-impl Change {
-    fn new(before: Option<Part<'_>>, after: Option<Part<'_>>, matched: Matched) -> Change {
+impl ValueChange {
+    fn new(before: Option<Part<'_>>, after: Option<Part<'_>>, matched: Matched) -> ValueChange {
         let one = after.or(before).expect("a change has a side").holder;
         let was = before.and_then(|before| before.holder.operation.clone());
         let operation = one.operation.clone().unwrap_or_default();
-        Change {
+        ValueChange {
             operation_before: was.filter(|was| after.is_some() && *was != operation),
             operation,
             source: one.source.clone(),
@@ -285,10 +285,10 @@ impl Held {
 }
 
 /// Holders that differ, the largest change first.
-fn changes(before: &[HolderEntry], after: &[HolderEntry]) -> Vec<Change> {
-    let mut changes: Vec<Change> = pairs(before, after, &CHANGED)
+fn changes(before: &[HolderEntry], after: &[HolderEntry]) -> Vec<ValueChange> {
+    let mut changes: Vec<ValueChange> = pairs(before, after, &CHANGED)
         .into_iter()
-        .map(|(a, b, matched)| Change::new(a, b, matched))
+        .map(|(a, b, matched)| ValueChange::new(a, b, matched))
         .filter(|change| change.before != change.after)
         .collect();
     changes.sort_by_key(|change| std::cmp::Reverse(change.bytes().unsigned_abs()));

@@ -15,7 +15,7 @@
 use memplan_analysis::{Time, ValueId, folded_operation, operation};
 use memplan_ir::{InstructionId, Module};
 use memplan_memory::{Bytes, HolderEntry, MemorySpaceId, PeakEntry};
-use memplan_planner::{Lifetime, Planned, lifetimes};
+use memplan_plan_hlo::{Lifetime, Planned, lifetimes};
 use serde::Serialize;
 
 use super::partners::partners;
@@ -24,7 +24,7 @@ use crate::holders::{Holder, Peak, fold_instruction};
 
 /// A program that is compared, beside its plan file.
 #[derive(Clone, Copy, Debug)]
-pub struct Program<'a> {
+pub struct PlannedModule<'a> {
     /// The module.
     pub module: &'a Module,
     /// Its plan.
@@ -65,8 +65,8 @@ pub(super) struct Elsewhere {
 
 impl Elsewhere {
     /// Takes time n log n in the values of both programs.
-    pub(super) fn new(before: Program<'_>, after: Program<'_>) -> Elsewhere {
-        let sides = [before, after].map(|Program { module, planned }| {
+    pub(super) fn new(before: PlannedModule<'_>, after: PlannedModule<'_>) -> Elsewhere {
+        let sides = [before, after].map(|PlannedModule { module, planned }| {
             let words = Words::new(module, &planned.facts);
             let peak = Peak::new(&words, planned, MemorySpaceId::MAIN);
             let values = Values::new(&words, planned, |value| Holder::of(&words, planned, value));

@@ -9,7 +9,7 @@ use memplan_analysis::{ValueId, ValueKind, operation};
 use memplan_ir::{InstructionId, Op, PositionId, Shape};
 use memplan_memory::Bytes;
 use memplan_passes::{Conflict, InsertedCopy, MustShare};
-use memplan_planner::ProgramCost;
+use memplan_plan_hlo::ProgramCost;
 use serde::Serialize;
 use strum::IntoStaticStr;
 
@@ -261,7 +261,7 @@ fn conflict(
     if matches!(module.instructions[definition].op, Op::Constant(_)) {
         return (CopyCause::Constant, "the original is constant data".to_string());
     }
-    if of.kind == ValueKind::Parameter && !facts.live.is_given(original) {
+    if of.kind == ValueKind::Parameter && !facts.live.is_given_up(original) {
         let name = subject.words.name(definition);
         return (
             CopyCause::KeptByCaller,

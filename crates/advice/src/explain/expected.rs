@@ -3,7 +3,7 @@
 use memplan_driver::{Estimate, estimate};
 use memplan_ir::Module;
 use memplan_memory::{Bytes, Compiler, Target};
-use memplan_planner::ProgramCost;
+use memplan_plan_hlo::ProgramCost;
 use serde::Serialize;
 
 use super::Subject;

@@ -5,7 +5,7 @@ use memplan_ir::{InstructionId, Module, ShapeIndex};
 
 /// What a name stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum NamedItem {
     /// One instruction, or a part of its result.
     Instruction(InstructionId, Option<ShapeIndex>),
     /// All instructions of a line of the program, or of an operation of the framework.
@@ -38,13 +38,13 @@ const LEAST_LIKENESS: f64 = 0.75;
 ///
 /// # Errors
 /// Nothing has this name.
-pub fn find(module: &Module, name: &str) -> Result<Found, UnknownName> {
+pub fn find(module: &Module, name: &str) -> Result<NamedItem, UnknownName> {
     let name = name.trim();
     let (stem, index) = with_index(name.strip_prefix('%').unwrap_or(name));
     let instructions = || module.instructions.iter().map(|(id, _)| id);
     let named = |wanted: &str| instructions().find(|&id| *module.instructions[id].name == *wanted);
     if let Some(id) = named(stem).or_else(|| named(name)) {
-        return Ok(Found::Instruction(id, index));
+        return Ok(NamedItem::Instruction(id, index));
     }
     let of_operation: Vec<InstructionId> =
         instructions().filter(|&id| operation(module, id) == name).collect();
@@ -54,8 +54,8 @@ pub fn find(module: &Module, name: &str) -> Result<Found, UnknownName> {
     };
     match several[..] {
         [] => Err(UnknownName { name: name.to_string(), close: close_to(module, name) }),
-        [only] => Ok(Found::Instruction(only, None)),
-        _ => Ok(Found::Several(several)),
+        [only] => Ok(NamedItem::Instruction(only, None)),
+        _ => Ok(NamedItem::Several(several)),
     }
 }
 

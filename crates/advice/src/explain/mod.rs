@@ -13,7 +13,7 @@ use memplan_analysis::Facts;
 use memplan_ir::{InstructionId, Module, Position};
 use memplan_memory::{Bytes, MemoryPlan, PeakEntry, Target, Totals};
 use memplan_passes::InsertedCopy;
-use memplan_planner::{Planned, ProgramCost};
+use memplan_plan_hlo::{Planned, ProgramCost};
 use serde::Serialize;
 
 pub use constants::ConstantNote;
@@ -21,7 +21,7 @@ pub(crate) use copies::why_copied;
 pub use copies::{CopyCause, CopyNote, why_inserted};
 pub use donation::{ArgumentNote, Donation, DonationTotals};
 pub use expected::{Expected, ExpectedTotal};
-pub use find::{Found, UnknownName, find};
+pub use find::{NamedItem, UnknownName, find};
 pub use reserved::{Reserved, ReservedFor};
 pub use value::{SharedBytes, ValueNote};
 

@@ -1,9 +1,9 @@
 //! One value: who made it, who reads it, why it lives as long, whose bytes it shares, and what would free it.
 
 use memplan_analysis::{Phase, Time, ValueClass, ValueId, ValueKind, operation};
-use memplan_ir::{InstructionId, Op, Role};
+use memplan_ir::{InstructionId, Op};
 use memplan_memory::{AllocationKind, Bytes, MemorySpaceId};
-use memplan_planner::{KeptBy, kept_by, peak_report_in};
+use memplan_plan_hlo::{KeptBy, kept_by, peak_report_in};
 use serde::Serialize;
 
 use super::{ArgumentNote, Donation, Subject, donation};
@@ -142,14 +142,10 @@ impl Subject<'_> {
         let flow = &self.facts().flow;
         for &id in &self.facts().line.instructions {
             let instruction = &self.module.instructions[id];
-            let role = instruction.op.traits().role;
-            if matches!(role, Role::PassesOn | Role::Regroups | Role::Calls | Role::Orders | Role::Queries) {
-                continue;
-            }
-            let reads = instruction.operands.iter().any(|&operand| {
+            let is_read = instruction.operands.iter().any(|&operand| {
                 flow.positions.of(operand).any(|position| flow.value_at(position) == Some(value))
             });
-            if reads {
+            if is_read && instruction.op.reads_operands() {
                 readers.push((self.facts().line.time(id), id));
             }
         }

@@ -1,19 +1,18 @@
-//! The levers: what can be changed, how it is done to the module, and how it is written in the program.
+//! The levers: what can be changed, which passes do it to the module, and how it is written in the program.
 
 use std::sync::Arc;
 
 use memplan_analysis::ValueClass;
 use memplan_driver::{RewriteOptions, rewrite};
-use memplan_ir::{AliasKind, ElementType, InputOutputAlias, Layout, Module, ProgramShape, Shape, ShapeIndex};
-use memplan_memory::MemorySpaceId;
+use memplan_ir::{ElementType, InstructionId, ShapeIndex};
+use memplan_memory::{MemorySpaceId, Transfer};
 use memplan_passes as passes;
+use memplan_passes::HOST_MEMORY;
 
-use super::Setting;
-use super::known::ModuleKey;
-use super::narrow;
+use super::candidate::Candidate;
 use super::policy::{self, Policy};
-use super::program::Program;
 use super::shard::{self, Along};
+use super::{ModuleKey, Setting};
 
 /// A kind of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, strum::Display)]
@@ -71,9 +70,9 @@ pub(super) struct Edits {
 }
 
 /// Every change that may help a program.
-pub(super) fn all(program: &Program, setting: &Setting<'_>) -> Edits {
+pub(super) fn all(program: &Candidate, setting: &Setting<'_>) -> Edits {
     let (mut list, mut refused) = (Vec::new(), Vec::new());
-    let donations = donations(&program.module);
+    let donations = passes::donations(&program.module);
     if !donations.is_empty() {
         list.push(Edit::Donate(donations));
     }
@@ -96,15 +95,16 @@ pub(super) fn all(program: &Program, setting: &Setting<'_>) -> Edits {
     }
     if program.parameters(ValueClass::OptimizerState).next().is_some() {
         list.push(Edit::Narrow(ValueClass::OptimizerState, ElementType::Bf16));
-        let host = MemorySpaceId(HOST as u32);
-        match setting.target.space(host).is_some() && setting.target.space(MemorySpaceId::MAIN).is_some() {
+        match setting.target.space(HOST_MEMORY).is_some()
+            && setting.target.space(MemorySpaceId::MAIN).is_some()
+        {
             true => list.push(Edit::Offload),
             false => refused
                 .push(format!("offload: {} has no memory of a host beside its own", setting.target.name)),
         }
     }
     if program.trains {
-        match narrow::kept(program).is_empty() {
+        match kept(program).is_empty() {
             false => list.push(Edit::NarrowKept(ElementType::Bf16)),
             true => refused.push(
                 "activations in bf16: outside of loops, nothing large is kept in f32 for the backward half"
@@ -124,9 +124,6 @@ pub(super) fn all(program: &Program, setting: &Setting<'_>) -> Edits {
     Edits { list, refused }
 }
 
-/// The host's memory, in layouts.
-const HOST: i64 = 5;
-
 impl Edit {
     pub(super) fn lever(&self) -> Lever {
         match self {
@@ -141,7 +138,7 @@ impl Edit {
     }
 
     /// What is changed, for people.
-    pub(super) fn what(&self, program: &Program) -> String {
+    pub(super) fn what(&self, program: &Candidate) -> String {
         let examples = program.examples().unwrap_or(0);
         match self {
             Edit::Donate(pairs) => {
@@ -165,7 +162,7 @@ impl Edit {
     }
 
     /// How it is written.
-    pub(super) fn apply(&self, program: &Program, setting: &Setting<'_>) -> String {
+    pub(super) fn apply(&self, program: &Candidate, setting: &Setting<'_>) -> String {
         let examples = program.examples().unwrap_or(0);
         let quoted =
             |names: Vec<String>| names.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
@@ -185,7 +182,7 @@ impl Edit {
                 format!("keep {} in jnp.{numpy}, and convert where it is used", names.join(", "))
             }
             Edit::NarrowKept(_) => {
-                let lines = policy::lines(program, &narrow::kept(program), setting);
+                let lines = policy::lines(program, &kept(program), setting);
                 format!(
                     "x = jax.lax.optimization_barrier(x.astype(jnp.bfloat16)).astype(x.dtype) for what is kept: {lines}"
                 )
@@ -207,13 +204,13 @@ impl Edit {
     }
 }
 
-impl Program {
+impl Candidate {
     /// The program with a change, or why it cannot be changed so.
-    pub(super) fn with(&self, edit: &Edit, setting: &Setting<'_>) -> Result<Program, String> {
+    pub(super) fn with(&self, edit: &Edit, setting: &Setting<'_>) -> Result<Candidate, String> {
         match edit {
             Edit::Donate(pairs) => {
                 let mut module = self.module.clone();
-                donate(&mut module, pairs);
+                passes::donate(&mut module, pairs);
                 Ok(self.with_module(module))
             }
             Edit::Checkpoint(policy) => policy.carry_out(self),
@@ -235,12 +232,12 @@ impl Program {
                 let numbers = self.parameters(*class).filter(|(_, array)| array.element_type.is_floating());
                 let numbers: Vec<usize> = numbers.map(|(number, _)| number).collect();
                 let mut module = self.module.clone();
-                narrow::arguments(&mut module, &numbers, *element_type);
+                passes::narrow_arguments(&mut module, &numbers, *element_type);
                 Ok(self.with_module(module))
             }
             Edit::NarrowKept(element_type) => {
                 let mut module = self.module.clone();
-                narrow::values(&mut module, &narrow::kept(self), *element_type);
+                passes::narrow_values(&mut module, &kept(self), *element_type);
                 Ok(self.with_module(module))
             }
             Edit::Offload => {
@@ -248,7 +245,7 @@ impl Program {
                     self.parameters(ValueClass::OptimizerState).map(|(number, _)| number).collect();
                 let bytes = self.bytes(ValueClass::OptimizerState, setting);
                 let mut module = self.module.clone();
-                keep_on_host(&mut module, &numbers);
+                passes::keep_on_host(&mut module, &numbers);
                 let mut next = self.with_module(module);
                 // There and back, while nothing else goes on.
                 next.extra_seconds += 2.0 * bytes.0 as f64 / host_link(setting);
@@ -268,7 +265,7 @@ impl Program {
     }
 
     /// The program for another number of examples.
-    pub(super) fn resized(&self, examples: i64) -> Result<Program, String> {
+    pub(super) fn resized(&self, examples: i64) -> Result<Candidate, String> {
         let batch = self.batch().ok_or("there is no batch")?;
         let (whole, factor) = (batch.extent(self.dimensions()), self.dimensions().extent(batch.factor));
         let extent = examples.checked_mul(factor).filter(|n| n % whole == 0).map(|n| n / whole);
@@ -281,94 +278,21 @@ impl Program {
         &self,
         factor: memplan_analysis::FactorId,
         extent: i64,
-    ) -> Result<Program, String> {
+    ) -> Result<Candidate, String> {
         let resized = passes::resize(&self.module, self.dimensions(), factor, extent);
         Ok(self.with_module(resized.map_err(|error| error.to_string())?.module))
     }
 }
 
+/// What the forward half keeps for the backward half in 32 bits.
+fn kept(program: &Candidate) -> Vec<InstructionId> {
+    passes::kept_for_backward(&program.module, program.phases())
+}
+
 /// Bytes per second between a device and its host: what the target says, else a fourth-generation PCIe with 16 lanes.
 fn host_link(setting: &Setting<'_>) -> f64 {
     const PCIE: f64 = 2.5e10;
-    let host = MemorySpaceId(HOST as u32);
-    let link =
-        setting.target.transfers.iter().find(|link| link.from == host && link.to == MemorySpaceId::MAIN);
+    let is_link = |link: &&Transfer| link.from == HOST_MEMORY && link.to == MemorySpaceId::MAIN;
+    let link = setting.target.transfers.iter().find(is_link);
     link.and_then(|link| link.bandwidth).unwrap_or(PCIE)
-}
-
-/// Donating fewer elements is not worth a word.
-pub(super) const SMALL: u64 = 1 << 10;
-
-/// Parameters that nobody needs afterwards, each with a result of its shape that has no memory of an argument yet.
-fn donations(module: &Module) -> Vec<(usize, ShapeIndex)> {
-    let entry = module.entry_computation();
-    let given: Vec<u32> = module.config.given_up().map(|(parameter, _)| parameter).collect();
-    let mut taken: Vec<ShapeIndex> =
-        module.config.input_output_alias.iter().map(|alias| alias.output_index.clone()).collect();
-    let results = module.shape(entry.root).leaves();
-    let mut pairs = Vec::new();
-    for (number, &id) in entry.parameters.iter().enumerate() {
-        let shape = module.shape(id);
-        let is_large = shape.as_array().is_some_and(|array| array.element_count() >= Some(SMALL));
-        if !is_large || given.contains(&(number as u32)) {
-            continue;
-        }
-        let fitting =
-            results.iter().find(|(index, leaf)| leaf.same_ignoring_layout(shape) && !taken.contains(index));
-        if let Some((index, _)) = fitting {
-            taken.push(index.clone());
-            pairs.push((number, index.clone()));
-        }
-    }
-    pairs
-}
-
-fn donate(module: &mut Module, pairs: &[(usize, ShapeIndex)]) {
-    let alias = |(parameter, index): &(usize, ShapeIndex)| InputOutputAlias {
-        output_index: index.clone(),
-        parameter: *parameter as u32,
-        parameter_index: ShapeIndex::root(),
-        kind: AliasKind::MayAlias,
-    };
-    module.config.input_output_alias.extend(pairs.iter().map(alias));
-}
-
-/// Results that live in parameters, by number.
-pub(super) fn results_of(module: &Module, numbers: &[usize]) -> Vec<usize> {
-    let aliases = module.config.input_output_alias.iter();
-    let of = aliases.filter(|alias| numbers.contains(&(alias.parameter as usize)));
-    // Results within results keep their type and their place.
-    let own = |alias: &InputOutputAlias| {
-        (alias.output_index.0.len() == 1).then(|| alias.output_index.0[0] as usize)
-    };
-    of.filter_map(own).collect()
-}
-
-/// Keeps parameters and the results that live in them in the host's memory.
-fn keep_on_host(module: &mut Module, numbers: &[usize]) {
-    set_interface(module);
-    let results = results_of(module, numbers);
-    let Some(interface) = &mut module.config.entry_computation_layout else { return };
-    let to_host = |shape: &mut Shape| {
-        if let Some(array) = shape.as_array_mut() {
-            let rank = array.rank();
-            array.layout.get_or_insert_with(|| Layout::row_major(rank)).memory_space = HOST;
-        }
-    };
-    for &number in numbers {
-        to_host(&mut interface.parameters[number]);
-    }
-    if let Shape::Tuple(elements) = &interface.result {
-        let mut elements = elements.to_vec();
-        results.iter().for_each(|&result| to_host(&mut elements[result]));
-        interface.result = Shape::tuple(elements);
-    }
-}
-
-/// The caller's shapes are those of the parameters and of the root.
-pub(super) fn set_interface(module: &mut Module) {
-    let entry = module.entry_computation();
-    let parameters = entry.parameters.iter().map(|&id| module.shape(id).clone()).collect();
-    let result = module.shape(entry.root).clone();
-    module.config.entry_computation_layout = Some(ProgramShape { parameters, result });
 }

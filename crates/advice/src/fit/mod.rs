@@ -7,29 +7,28 @@
 //! micro-batches, transfers over links) says so where it is made.
 
 mod as_it_is;
-mod known;
+mod candidate;
 mod lever;
-mod narrow;
 mod policy;
-mod program;
 mod search;
 mod shard;
 
 use std::sync::Arc;
 
-use memplan_driver::{CompileError, CompileOptions, Effort, EstimateError, Price, compile, in_parallel};
-use memplan_ir::Module;
+use memplan_driver::{
+    CompileError, CompileOptions, Effort, EstimateError, Known, Price, compile, in_parallel,
+};
+use memplan_ir::{Module, ProgramShape, fingerprint};
 use memplan_memory::{Bytes, Compiler, Target};
 use memplan_passes::PassError;
-use memplan_planner::ProgramCost;
+use memplan_plan_hlo::ProgramCost;
 use memplan_pool::process::{Placement, Settings};
 
 use as_it_is::AsItIs;
 pub use as_it_is::{Padded, PaddingRemedy, Replicated};
-use known::{Known, ModuleKey};
+use candidate::Candidate;
 use lever::Edit;
 pub use lever::Lever;
-use program::Program;
 
 /// What to aim for.
 #[derive(Clone, Debug)]
@@ -58,7 +57,7 @@ pub struct Fit {
     /// Seconds of one step of it.
     pub seconds: f64,
     /// Every lever that was tried, alone, from fewest bytes to most.
-    pub changes: Vec<Change>,
+    pub changes: Vec<Suggestion>,
     /// The cheapest set that fits; where none does, the one that needs fewest bytes.
     pub best: Best,
     /// The dimension that counts examples, where there is one.
@@ -75,7 +74,7 @@ pub struct Fit {
 
 /// A change to the program, and what it comes to with it.
 #[derive(Clone, Debug, serde::Serialize)]
-pub struct Change {
+pub struct Suggestion {
     /// What kind of change.
     pub lever: Lever,
     /// What is changed, for people.
@@ -94,7 +93,7 @@ pub struct Change {
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Best {
     /// The changes in the order in which they are made; each with those before it.
-    pub changes: Vec<Change>,
+    pub changes: Vec<Suggestion>,
     /// Bytes of one device with all of them.
     pub total: Bytes,
     /// Seconds of one step.
@@ -132,6 +131,23 @@ pub enum FitError {
     NoBatch(usize, usize),
 }
 
+/// What tells the modules apart that levers make of one: all but notes, which levers leave as they are, and with the
+/// memories that arguments and results are in.
+#[derive(PartialEq)]
+struct ModuleKey {
+    fingerprint: u64,
+    interface: Option<ProgramShape>,
+}
+
+impl ModuleKey {
+    fn new(module: &Module) -> ModuleKey {
+        ModuleKey {
+            fingerprint: fingerprint(module),
+            interface: module.config.entry_computation_layout.clone(),
+        }
+    }
+}
+
 /// What a program is fitted for, and what was found out so far.
 struct Setting<'a> {
     compiler: &'a Compiler,
@@ -154,7 +170,7 @@ pub fn fit(
 ) -> Result<Fit, FitError> {
     let setting =
         Setting { compiler, target, options, prices: Known::default(), rewritten: Known::default() };
-    let program = Program::new(module, &setting)?;
+    let program = Candidate::new(module, &setting)?;
     let as_it_is = program.price(&setting)?;
     let edits = lever::all(&program, &setting);
     // What takes longest first: the others are done beside it.
@@ -166,8 +182,8 @@ pub fn fit(
     let (mut singles, mut changes, mut refused, mut looked) = (Vec::new(), Vec::new(), edits.refused, None);
     for done in done {
         match done? {
-            Done::Change(change, Some(edit)) => singles.push((change, edit)),
-            Done::Change(change, None) => changes.push(change),
+            Done::Suggestion(change, Some(edit)) => singles.push((change, edit)),
+            Done::Suggestion(change, None) => changes.push(change),
             Done::AsItIs(found) => looked = Some(found),
             Done::Refused(why) => refused.push(why),
         }
@@ -213,21 +229,26 @@ enum Job {
 /// What came of it.
 enum Done {
     /// A change, with the edit where it may be in a set.
-    Change(Change, Option<Edit>),
+    Suggestion(Suggestion, Option<Edit>),
     AsItIs(AsItIs),
     Refused(String),
 }
 
 impl Job {
-    fn done(self, module: &Module, program: &Program, setting: &Setting<'_>) -> Result<Done, EstimateError> {
+    fn done(
+        self,
+        module: &Module,
+        program: &Candidate,
+        setting: &Setting<'_>,
+    ) -> Result<Done, EstimateError> {
         Ok(match self {
             Job::AsItIs => Done::AsItIs(as_it_is::look(module, setting)?),
             Job::OwnKernels => match own_kernels(module, setting) {
-                Ok(change) => Done::Change(change, None),
+                Ok(change) => Done::Suggestion(change, None),
                 Err(error) => Done::Refused(format!("{}: {error}", Lever::Order)),
             },
             Job::Alone(edit) => match alone(program, &edit, setting) {
-                Ok(change) => Done::Change(change, Some(edit)),
+                Ok(change) => Done::Suggestion(change, Some(edit)),
                 Err(why) => Done::Refused(format!("{}: {why}", edit.what(program))),
             },
         })
@@ -235,7 +256,7 @@ impl Job {
 }
 
 /// What a lever brings without others, or why it cannot be pulled.
-fn alone(program: &Program, edit: &Edit, setting: &Setting<'_>) -> Result<Change, String> {
+fn alone(program: &Candidate, edit: &Edit, setting: &Setting<'_>) -> Result<Suggestion, String> {
     let price = program.with(edit, setting)?.price(setting).map_err(|error| error.to_string())?;
     Ok(search::change(edit, program, price, setting))
 }
@@ -244,9 +265,9 @@ fn alone(program: &Program, edit: &Edit, setting: &Setting<'_>) -> Result<Change
 const MOST_OF_A_DEVICE: f64 = 0.95;
 
 /// A larger share of the device for the pool, where the program has a place in it then.
-fn larger_pool(placement: &Placement, price: Price) -> Option<Change> {
+fn larger_pool(placement: &Placement, price: Price) -> Option<Suggestion> {
     let fraction = placement.shortage?.enough.filter(|fraction| fraction.get() <= MOST_OF_A_DEVICE)?;
-    Some(Change {
+    Some(Suggestion {
         lever: Lever::Pool,
         what: format!("a pool of {fraction} of the device instead of {}", placement.settings.fraction),
         total: price.total,
@@ -257,7 +278,7 @@ fn larger_pool(placement: &Placement, price: Price) -> Option<Change> {
 }
 
 impl Best {
-    fn of_one(change: Change, module: Module) -> Best {
+    fn of_one(change: Suggestion, module: Module) -> Best {
         Best {
             total: change.total,
             seconds: change.seconds,
@@ -269,14 +290,14 @@ impl Best {
 }
 
 /// What memplan makes of the program itself. No other compiler does so, hence it is in no set.
-fn own_kernels(module: &Module, setting: &Setting<'_>) -> Result<Change, CompileError> {
+fn own_kernels(module: &Module, setting: &Setting<'_>) -> Result<Suggestion, CompileError> {
     let (target, limit) = (setting.target, setting.options.limit);
     let mut compiled = module.clone();
     let usual = CompileOptions { threads: setting.options.threads, ..CompileOptions::default() };
     let found = compile(&mut compiled, target, &Effort::Quick.of(usual))?;
     let totals = found.planned.plan.totals;
     let total = totals.total.saturating_sub(totals.constants);
-    Ok(Change {
+    Ok(Suggestion {
         lever: Lever::Order,
         what: format!(
             "compiled by memplan, with the kernels that {}'s file promises, and no other compiler's",

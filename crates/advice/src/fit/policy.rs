@@ -10,7 +10,7 @@ use memplan_passes::Checkpoint;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Setting;
-use super::program::Program;
+use super::candidate::Candidate;
 
 /// Where checkpoints are, and what they save.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,7 +100,7 @@ impl Policy {
     }
 
     /// The program as JAX would hand it over with this policy.
-    pub(super) fn carry_out(&self, program: &Program) -> Result<Program, String> {
+    pub(super) fn carry_out(&self, program: &Candidate) -> Result<Candidate, String> {
         let (module, phases) = (&program.module, program.phases());
         let sources = Sources::new(module);
         let is_of = |id: InstructionId, groups: &[Group]| {
@@ -130,7 +130,7 @@ impl Policy {
 
 /// Policies that may help: the ready ones, those of layers that end with the line whose results leave least to keep, and the
 /// lines themselves.
-pub(super) fn all(program: &Program, setting: &Setting<'_>) -> Vec<Policy> {
+pub(super) fn all(program: &Candidate, setting: &Setting<'_>) -> Vec<Policy> {
     if !program.trains {
         return Vec::new();
     }
@@ -148,7 +148,7 @@ pub(super) fn all(program: &Program, setting: &Setting<'_>) -> Vec<Policy> {
 }
 
 /// The lines that make most of some values, for people.
-pub(super) fn lines(program: &Program, values: &[InstructionId], setting: &Setting<'_>) -> String {
+pub(super) fn lines(program: &Candidate, values: &[InstructionId], setting: &Setting<'_>) -> String {
     let module = &program.module;
     let sources = Sources::new(module);
     let mut bytes: BTreeMap<Group, u64> = BTreeMap::new();
@@ -192,7 +192,7 @@ struct Kept {
 
 /// Sets of lines, each one line larger than the one before: what is kept with them, and what is computed again between two
 /// of them, are together as small as can be.
-fn best_names(program: &Program, setting: &Setting<'_>) -> Vec<Vec<Group>> {
+fn best_names(program: &Candidate, setting: &Setting<'_>) -> Vec<Vec<Group>> {
     let (module, phases) = (&program.module, program.phases());
     let entry = module.entry_computation();
     let sources = Sources::new(module);
@@ -248,7 +248,7 @@ fn best_names(program: &Program, setting: &Setting<'_>) -> Vec<Vec<Group>> {
 
 /// Whether what comes after results of a line is made from them alone, but for a few bytes: otherwise saving them spares
 /// nothing.
-fn separates(program: &Program, setting: &Setting<'_>, border: &Group, kept: &[Kept]) -> bool {
+fn separates(program: &Candidate, setting: &Setting<'_>, border: &Group, kept: &[Kept]) -> bool {
     let (module, phases) = (&program.module, program.phases());
     let sources = Sources::new(module);
     let mut level: FxHashMap<InstructionId, u32> = FxHashMap::default();

@@ -3,13 +3,13 @@
 use memplan_driver::{EstimateError, Price, in_parallel};
 use memplan_memory::Bytes;
 
+use super::candidate::Candidate;
 use super::lever::{Edit, Lever};
-use super::program::Program;
-use super::{Best, Change, Setting};
+use super::{Best, Setting, Suggestion};
 
 /// What a change of a program comes to.
-pub(super) fn change(edit: &Edit, program: &Program, price: Price, setting: &Setting<'_>) -> Change {
-    Change {
+pub(super) fn change(edit: &Edit, program: &Candidate, price: Price, setting: &Setting<'_>) -> Suggestion {
+    Suggestion {
         lever: edit.lever(),
         what: edit.what(program),
         total: price.total,
@@ -57,9 +57,9 @@ fn place(edit: &Edit) -> u8 {
 
 /// The cheapest set of the first tier in which one fits; where none does, the smallest of all.
 pub(super) fn best(
-    program: &Program,
+    program: &Candidate,
     before: Price,
-    singles: &[(Change, Edit)],
+    singles: &[(Suggestion, Edit)],
     setting: &Setting<'_>,
 ) -> Result<Best, EstimateError> {
     let nothing = Tried { edits: Vec::new(), total: before.total, cost: before.seconds };
@@ -90,9 +90,9 @@ fn chosen<'a>(tried: &'a [Tried], setting: &Setting<'_>) -> Option<&'a Tried> {
 }
 
 /// Changes of a tier that were tried alone.
-fn alone(program: &Program, singles: &[(Change, Edit)], own: u8) -> Vec<Tried> {
+fn alone(program: &Candidate, singles: &[(Suggestion, Edit)], own: u8) -> Vec<Tried> {
     let of_tier = singles.iter().filter(|(_, edit)| tier(edit) == own);
-    let as_set = |(change, edit): &(Change, Edit)| Tried {
+    let as_set = |(change, edit): &(Suggestion, Edit)| Tried {
         edits: vec![edit.clone()],
         total: change.total,
         cost: change.seconds * per_example(program, edit),
@@ -101,7 +101,7 @@ fn alone(program: &Program, singles: &[(Change, Edit)], own: u8) -> Vec<Tried> {
 }
 
 /// How many devices, or runs, a change needs for as many examples as before.
-fn per_example(program: &Program, edit: &Edit) -> f64 {
+fn per_example(program: &Candidate, edit: &Edit) -> f64 {
     match edit {
         Edit::Batch(n) => program.examples().unwrap_or(*n) as f64 / *n as f64,
         Edit::Shard(_, devices) => *devices as f64,
@@ -111,7 +111,7 @@ fn per_example(program: &Program, edit: &Edit) -> f64 {
 
 /// Sets to try: the changes of a tier, with each other in the lowest, else with the sets of lower tiers that need fewest
 /// bytes.
-fn together(singles: &[(Change, Edit)], tried: &[Tried], before: Bytes, own: u8) -> Vec<Vec<Edit>> {
+fn together(singles: &[(Suggestion, Edit)], tried: &[Tried], before: Bytes, own: u8) -> Vec<Vec<Edit>> {
     let helps = singles.iter().filter(|(change, edit)| change.total < before && tier(edit) == own);
     let helpful: Vec<&Edit> = helps.map(|(_, edit)| edit).collect();
     let mut bases: Vec<&Tried> =
@@ -161,7 +161,7 @@ fn thinned(list: Vec<Edit>, most: usize) -> Vec<Edit> {
 
 /// Makes all changes, one after the other; `None` where one cannot be made.
 fn carry_out(
-    program: &Program,
+    program: &Candidate,
     edits: Vec<Edit>,
     setting: &Setting<'_>,
 ) -> Result<Option<Tried>, EstimateError> {
@@ -177,7 +177,11 @@ fn carry_out(
 }
 
 /// Where fewer examples are among the changes, as many as fit: halves were tried, and what is between is found by bisection.
-fn with_larger_batch(program: &Program, best: Tried, setting: &Setting<'_>) -> Result<Tried, EstimateError> {
+fn with_larger_batch(
+    program: &Candidate,
+    best: Tried,
+    setting: &Setting<'_>,
+) -> Result<Tried, EstimateError> {
     const STEPS: usize = 4;
     let limit = setting.options.limit;
     let place = best.edits.iter().position(|edit| edit.lever() == Lever::Batch);
@@ -201,7 +205,7 @@ fn with_larger_batch(program: &Program, best: Tried, setting: &Setting<'_>) -> R
 
 /// The changes of a set with the price after each.
 fn step_by_step(
-    program: &Program,
+    program: &Candidate,
     before: Price,
     edits: &[Edit],
     setting: &Setting<'_>,

@@ -8,7 +8,7 @@ use memplan_passes as passes;
 use memplan_passes::{Context, RunOptions};
 
 use super::Setting;
-use super::program::Program;
+use super::candidate::Candidate;
 
 /// What is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Along {
 }
 
 /// Ways to use some numbers of devices.
-pub(super) fn all(program: &Program, devices: &[i64]) -> Vec<(Along, i64)> {
+pub(super) fn all(program: &Candidate, devices: &[i64]) -> Vec<(Along, i64)> {
     let mut list = Vec::new();
     let features = features(program);
     for &n in devices.iter().filter(|&&n| n > 1) {
@@ -76,7 +76,7 @@ pub(super) fn all(program: &Program, devices: &[i64]) -> Vec<(Along, i64)> {
 
 /// The dimension that most elements of weights have, once each, and half of the weights at most, since what all have is the
 /// stream between layers: parameter, dimension and extent.
-fn features(program: &Program) -> Option<(usize, usize, i64)> {
+fn features(program: &Candidate) -> Option<(usize, usize, i64)> {
     let mut elements: BTreeMap<FactorId, (u64, usize)> = BTreeMap::new();
     let matrices = program.parameters(ValueClass::Parameter).filter(|(_, array)| array.rank() > 1).count();
     let batch = program.batch().map(|batch| batch.factor);
@@ -104,11 +104,11 @@ fn features(program: &Program) -> Option<(usize, usize, i64)> {
 
 /// The program of one device, as XLA's partitioner leaves it.
 pub(super) fn carry_out(
-    program: &Program,
+    program: &Candidate,
     along: Along,
     devices: i64,
     setting: &Setting<'_>,
-) -> Result<Program, String> {
+) -> Result<Candidate, String> {
     let part = of_one_device(program, along, devices, setting)?;
     let mut module = part.module.clone();
     // It merges common subexpressions when it is done, which XLA otherwise does only after other rewrites.
@@ -120,11 +120,11 @@ pub(super) fn carry_out(
 }
 
 fn of_one_device(
-    program: &Program,
+    program: &Candidate,
     along: Along,
     devices: i64,
     setting: &Setting<'_>,
-) -> Result<Program, String> {
+) -> Result<Candidate, String> {
     let n = devices as f64;
     let gradients = program.bytes(ValueClass::Parameter, setting).0 as f64;
     let link = setting.target.interconnect.unwrap_or(f64::INFINITY);

@@ -177,12 +177,9 @@ fn matmul_dimensions(config: &Value, lhs: &ArrayShape, rhs: &ArrayShape) -> Opti
     let flag = |key: &str| config.get(key).and_then(Value::as_bool).unwrap_or(false);
     let batch = i64::try_from(lhs.rank().min(rhs.rank())).ok()?.checked_sub(2).filter(|&n| n >= 0)?;
     let (l, r) = (lhs.rank() as i64, rhs.rank() as i64);
-    Some(DotDimensions {
-        lhs_contracting: [if flag("transpose_a") { l - 2 } else { l - 1 }].into_iter().collect(),
-        rhs_contracting: [if flag("transpose_b") { r - 1 } else { r - 2 }].into_iter().collect(),
-        lhs_batch: (0..batch).collect(),
-        rhs_batch: (0..batch).collect(),
-    })
+    let lhs = if flag("transpose_a") { l - 2 } else { l - 1 };
+    let rhs = if flag("transpose_b") { r - 1 } else { r - 2 };
+    Some(DotDimensions::new([lhs], [rhs]).with_batch(0..batch, 0..batch))
 }
 
 fn number(value: &Value) -> Option<f64> {

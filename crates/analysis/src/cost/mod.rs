@@ -190,7 +190,7 @@ struct Costing<'a> {
 impl Costing<'_> {
     fn work(&mut self, id: InstructionId) -> Work {
         let (module, instruction) = (self.module, &self.module.instructions[id]);
-        if moves_nothing(&instruction.op) {
+        if !moves_bytes(&instruction.op) {
             return Work::default();
         }
         let pairs = self.in_place.must_alias(module, id);
@@ -261,16 +261,10 @@ impl Costing<'_> {
     }
 }
 
-/// Whether an instruction itself moves no bytes between memory and the cores: it passes values on, hands control to
-/// others, or is a transfer, which is not a kernel's work.
-fn moves_nothing(op: &Op) -> bool {
-    match op.traits().role {
-        Role::Provides | Role::PassesOn | Role::Regroups | Role::Queries | Role::Orders | Role::Calls => true,
-        Role::Continues | Role::Ends => true,
-        // Collectives read what they send when they start.
-        Role::Starts => matches!(op, Op::CopyStart { .. } | Op::AsyncStart(_)),
-        Role::Computes => op.only_names_memory(),
-    }
+/// Whether an instruction itself moves bytes between memory and the cores: a kernel, or the start of a collective, which
+/// reads what it sends. A copy that goes on beside others is not the work of the cores.
+fn moves_bytes(op: &Op) -> bool {
+    op.does_work() && op.traits().role != Role::Queries && !matches!(op, Op::CopyStart { .. })
 }
 
 /// The leaves of an instruction's shape with their indices, in order.

@@ -1,7 +1,7 @@
 //! How many operations an instruction takes.
 
 use memplan_ir::{
-    Arithmetic, ArrayShape, Convolution, DotDimensions, Instruction, InstructionId, Module, Op, Role, Shape,
+    Arithmetic, ArrayShape, Convolution, DotDimensions, Instruction, InstructionId, Module, Op, Shape,
     WindowDimension,
 };
 
@@ -145,7 +145,7 @@ fn vector_operations(module: &Module, instruction: &Instruction, result: f64, op
             updates.and_then(ArrayShape::element_count).unwrap_or(0) as f64
         }
         // Inside a kernel these cost nothing but the reads, which are counted as such.
-        op if matches!(op.traits().role, Role::Provides | Role::PassesOn | Role::Regroups) => 0.0,
+        op if op.is_free() => 0.0,
         Op::Fusion(_) => 0.0,
         Op::DynamicUpdateSlice => {
             let update = instruction.operands.get(1).and_then(|&o| module.shape(o).as_array());

@@ -12,7 +12,7 @@
 //!
 //! A computation that is called from several places has one set of dimensions for all of them, and so has a constant
 //! that several instructions read, so that values that have nothing to do with each other may seem to belong together. Passes can
-//! see to it beforehand that this does not happen (`passes::TELL_APART`).
+//! see to it beforehand that this does not happen (`passes::UNSHARE_SPLATS`).
 
 mod batch;
 mod factors;

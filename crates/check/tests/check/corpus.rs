@@ -4,7 +4,7 @@ use memplan_hlo::parse;
 use memplan_ir::{Module, fingerprint};
 use memplan_memory::Target;
 use memplan_passes as passes;
-use memplan_planner::{PlanOptions, Planned, plan};
+use memplan_plan_hlo::{PlanOptions, Planned, plan};
 use memplan_testkit::corpus;
 
 use crate::support::Case;
@@ -13,8 +13,7 @@ use crate::support::Case;
 pub(crate) fn planned(text: &str, target: &str) -> Case {
     let mut module: Module = parse(text).unwrap();
     let target = Target::find(target).unwrap();
-    let context = passes::Context { target: &target };
-    passes::run(&mut module, &[&passes::LEGALIZE], &context, passes::RunOptions::default()).unwrap();
+    passes::legalize(&mut module, &target).unwrap();
     let Planned { schedule, plan, .. } = plan(&module, &target, &PlanOptions::default()).unwrap();
     schedule.apply(&mut module);
     let mut case = Case { module, schedule, target, plan };

@@ -114,7 +114,7 @@ const MUTATIONS: &[Mutation] = &[
     (
         "use the caller's value as the body's memory",
         |c| c.shift("by", -16),
-        |v| matches!(v, V::Lost { found: memplan_check::Found::LeftBy(name), .. } if &**name == "body"),
+        |v| matches!(v, V::Lost { found: memplan_check::Contents::LeftBy(name), .. } if &**name == "body"),
     ),
     ("write into an argument", |c| c.merge("m", "p"), |v| matches!(v, V::ReadOnly { .. })),
     ("write into a constant", |c| c.merge("m", "k"), |v| matches!(v, V::ReadOnly { .. })),
@@ -247,7 +247,7 @@ const MUTATIONS: &[Mutation] = &[
             let (m, slice) = (c.find("m"), *c.slice("v", &[]));
             c.plan.scratch.entry(m).or_default().push(slice);
         },
-        |v| matches!(v, V::Lost { found: memplan_check::Found::Scratch(_), .. }),
+        |v| matches!(v, V::Lost { found: memplan_check::Contents::Scratch(_), .. }),
     ),
     (
         "use a transfer's destination as scratch memory",
@@ -264,7 +264,7 @@ const MUTATIONS: &[Mutation] = &[
             let main = Slice { offset: main.end(), size: Bytes(4), ..main };
             c.plan.scratch.entry(z).or_default().extend([main, fast]);
         },
-        |v| matches!(v, V::Lost { found: memplan_check::Found::Scratch(_), .. }),
+        |v| matches!(v, V::Lost { found: memplan_check::Contents::Scratch(_), .. }),
     ),
     (
         "use the same scratch memory twice at once",

@@ -32,7 +32,7 @@ enum Kind {
 }
 
 /// A program: instructions, perhaps a loop over some of them, and more instructions.
-struct Program {
+struct RandomProgram {
     before: Vec<Node>,
     /// Numbers of nodes in `before` that start the state, and where the state lies.
     state: Vec<(usize, usize)>,
@@ -73,12 +73,12 @@ impl Random {
         }
     }
 
-    fn program(&mut self) -> Program {
+    fn program(&mut self) -> RandomProgram {
         let given = |name: String, len, offset| Node { name, kind: Kind::Given, len, offset };
         let mut before = vec![given("p".into(), 1 + self.below(2), 100)];
         let n = 1 + self.below(3);
         self.extend(&mut before, n, "a");
-        let mut program = Program {
+        let mut program = RandomProgram {
             after: before.clone(),
             before,
             state: Vec::new(),
@@ -117,7 +117,7 @@ impl Random {
     }
 }
 
-impl Program {
+impl RandomProgram {
     fn text(&self) -> String {
         let mut text = String::from("HloModule m, is_scheduled=true\n");
         let shape = |len: usize| format!("s8[{len}]{{0}}");

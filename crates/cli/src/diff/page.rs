@@ -31,7 +31,7 @@ fn tables(diff: &Diff) -> Vec<Table> {
             cells: vec![signed(cause.bytes), cause.what.clone()],
             query: String::new(),
         };
-        let change = |change: &memplan::advice::diff::Change| Row {
+        let change = |change: &memplan::advice::diff::ValueChange| Row {
             cells: [vec![signed(change.bytes())], lines(change).to_vec()].concat(),
             query: format!("{} {}", change.operation, change.class),
         };

@@ -1,6 +1,6 @@
 //! What is compared: two plan files, two modules, or the programs of two folders by their names.
 
-use memplan::advice::diff::{Diff, Program, diff, diff_programs};
+use memplan::advice::diff::{Diff, PlannedModule, diff, diff_programs};
 use memplan::advice::note_peaks;
 use memplan::ir::Module;
 use memplan::memory::{Compiler, PlanFile, Target};
@@ -13,7 +13,7 @@ use crate::plan::plan_module;
 
 /// What becomes of modules before they are compared.
 #[derive(Clone, Debug, Default)]
-pub(super) enum Way {
+pub(super) enum Preparation {
     /// They are planned as they are.
     #[default]
     Planned,
@@ -25,7 +25,7 @@ pub(super) enum Way {
 
 /// What modules are made into plans with.
 pub(super) struct Setting {
-    pub(super) way: Way,
+    pub(super) way: Preparation,
     pub(super) target: Target,
     /// Whether modules are kept beside their plans, to be looked at.
     pub(super) keeps_modules: bool,
@@ -80,7 +80,7 @@ fn compare_two(before: Side, after: Side, keeps_modules: bool) -> (Diff, Modules
     let diff = match &modules {
         None => diff(&before.file, &after.file),
         Some(modules) => {
-            let [a, b] = modules.each_ref().map(|(module, planned)| Program { module, planned });
+            let [a, b] = modules.each_ref().map(|(module, planned)| PlannedModule { module, planned });
             diff_programs((&before.file, a), (&after.file, b))
         }
     };
@@ -91,8 +91,8 @@ impl Setting {
     /// The plans that a path names: that of a plan file, or those of modules.
     fn plans(&self, path: &str) -> Result<Vec<Side>, Failure> {
         let form = match self.way {
-            Way::Planned => Form::Compiled,
-            Way::Compiled | Way::Estimated(_) => Form::Given,
+            Preparation::Planned => Form::Compiled,
+            Preparation::Compiled | Preparation::Estimated(_) => Form::Given,
         };
         let found = find(path, form)?;
         if let [file] = &found[..] {
@@ -119,15 +119,15 @@ impl Setting {
     /// The module as it is compared, with a plan.
     fn program(&self, mut module: Module) -> Result<(Module, Planned), Failure> {
         match &self.way {
-            Way::Planned => {
+            Preparation::Planned => {
                 let (planned, _) = plan_module(&mut module, &self.target, true, &PlanOptions::default())?;
                 Ok((module, planned))
             }
-            Way::Compiled => {
+            Preparation::Compiled => {
                 let compiled = compile(&mut module, &self.target, &CompileOptions::default());
                 Ok((module, compiled.map_err(|error| Failure::input(&error))?.planned))
             }
-            Way::Estimated(compiler) => {
+            Preparation::Estimated(compiler) => {
                 let found = estimate(&module, compiler, &self.target);
                 let found = found.map_err(|error| Failure::input(&error))?;
                 Ok((found.module, found.planned))

@@ -1,7 +1,7 @@
 //! Differences as people read them: on a screen, and in a comment on a pull request.
 
 use comfy_table::{CellAlignment, Table, presets};
-use memplan::advice::diff::{Change, Diff, Figure, Matched, MemoryDiff, signed};
+use memplan::advice::diff::{Diff, Figure, Matched, MemoryDiff, ValueChange, signed};
 use memplan::memory::Bytes;
 
 use super::programs::Compared;
@@ -187,7 +187,7 @@ fn without_peak(diff: &Diff) -> String {
 }
 
 /// What changed, and from what to what.
-pub(super) fn lines(change: &Change) -> [String; 2] {
+pub(super) fn lines(change: &ValueChange) -> [String; 2] {
     let was = change.operation_before.as_ref().map(|was| format!(", was {was}"));
     let source = change.source.as_ref().map(|source| format!(" {source}"));
     let name = format!(
@@ -213,6 +213,6 @@ pub(super) fn lines(change: &Change) -> [String; 2] {
     [name, held]
 }
 
-fn sum(changes: &[Change]) -> i128 {
-    changes.iter().map(Change::bytes).sum()
+fn sum(changes: &[ValueChange]) -> i128 {
+    changes.iter().map(ValueChange::bytes).sum()
 }

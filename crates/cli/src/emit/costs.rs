@@ -2,10 +2,10 @@
 
 use memplan::analysis::RunEstimate;
 
-use super::Program;
+use super::PlannedModule;
 
 /// A row for every instruction of every computation that runs in sequence.
-pub(super) fn costs(program: &Program<'_>) -> String {
+pub(super) fn costs(program: &PlannedModule<'_>) -> String {
     let mut text = String::from(
         "computation\tinstruction\truns\tseconds\tmain_memory_bytes\tmatrix_operations\tvector_operations\n",
     );

@@ -8,9 +8,9 @@ use memplan::hlo;
 use memplan::ipu::TileDocument;
 use memplan::memory::{Family, Target};
 
-use super::Program;
+use super::PlannedModule;
 use super::costs::costs;
-use super::program::json;
+use super::planned_module::json;
 use super::request::{Contents, Request};
 use super::view::{Shown, page, view};
 use crate::failure::Failure;
@@ -146,7 +146,7 @@ fn has_tiles(target: &Target) -> Result<(), &'static str> {
 }
 
 /// The program, and beside it what it was before, where that is another one.
-fn html(program: &Program<'_>) -> String {
+fn html(program: &PlannedModule<'_>) -> String {
     let shown = |name, module, planned| Shown { name, module, target: program.target, planned };
     let after = (shown("plan", program.module, program.planned), program.view());
     let before = program.before.as_ref().map(|before| {
@@ -159,7 +159,7 @@ fn html(program: &Program<'_>) -> String {
 }
 
 fn graph(request: &Request<'_>) -> Result<Contents, Failure> {
-    let Program { module, planned, .. } = *request.program;
+    let PlannedModule { module, planned, .. } = *request.program;
     let find = |name: &str| {
         let name = name.trim_start_matches('%');
         let found = module.instructions.iter().find(|(_, instruction)| *instruction.name == *name);
@@ -177,7 +177,7 @@ fn graph(request: &Request<'_>) -> Result<Contents, Failure> {
 
 /// A log folder with a profile of one run, of which only the program is known.
 fn profile(request: &Request<'_>) -> Result<Contents, Failure> {
-    let Program { module, planned, .. } = *request.program;
+    let PlannedModule { module, planned, .. } = *request.program;
     let program = xprof(module, planned).map_err(|error| Failure::input(&error))?;
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let name: String = module.name.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
@@ -188,14 +188,14 @@ fn profile(request: &Request<'_>) -> Result<Contents, Failure> {
     ]))
 }
 
-fn constants(program: &Program<'_>) -> Result<Contents, Failure> {
+fn constants(program: &PlannedModule<'_>) -> Result<Contents, Failure> {
     let mut bytes = Vec::new();
     write_constants(program.module, &program.planned.plan, &mut bytes)
         .map_err(|error| Failure::input(&error))?;
     Ok(bytes.into())
 }
 
-fn tiles(program: &Program<'_>) -> Result<Contents, Failure> {
+fn tiles(program: &PlannedModule<'_>) -> Result<Contents, Failure> {
     let chips = program.tiles.ok_or_else(|| {
         let what = "is not planned by tiles here; `compile` for a machine that has some writes them";
         Failure::Usage(format!("`{}` {what}", program.target.name))

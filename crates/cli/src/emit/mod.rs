@@ -3,7 +3,7 @@
 mod costs;
 mod kinds;
 mod page;
-mod program;
+mod planned_module;
 mod request;
 mod view;
 
@@ -13,7 +13,7 @@ use clap::Args;
 use memplan::memory::{Target, did_you_mean};
 
 pub(crate) use page::PageArgs;
-pub(crate) use program::{Before, Program, json};
+pub(crate) use planned_module::{Before, PlannedModule, json};
 pub(crate) use view::{Shown, page_of_two};
 
 use crate::failure::Failure;
@@ -90,7 +90,7 @@ impl EmitArgs {
     }
 
     /// Writes all that was asked for.
-    pub(crate) fn write(&self, program: &Program<'_>) -> Result<(), Failure> {
+    pub(crate) fn write(&self, program: &PlannedModule<'_>) -> Result<(), Failure> {
         self.emit.iter().try_for_each(|Emit { kind, path }| {
             let around = self.around.as_deref();
             match (kind.contents)(&Request { program, path, around, depth: self.depth })? {

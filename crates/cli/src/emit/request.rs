@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::Program;
+use super::PlannedModule;
 
 /// One thing to write.
 pub(super) struct Request<'a> {
-    pub(super) program: &'a Program<'a>,
+    pub(super) program: &'a PlannedModule<'a>,
     /// Where it goes, whose name may decide the form.
     pub(super) path: &'a str,
     /// The instruction that graphs are drawn around.

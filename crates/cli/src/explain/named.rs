@@ -1,7 +1,7 @@
 //! What a name stands for: an instruction, a part of its result, an argument, an operation or a line.
 
 use indexmap::IndexMap;
-use memplan::advice::explain::{Found, Subject, ValueNote, find};
+use memplan::advice::explain::{NamedItem, Subject, ValueNote, find};
 use memplan::advice::folded_operation;
 use memplan::ir::{InstructionId, Module, ShapeIndex};
 use memplan::memory::{Bytes, Target};
@@ -38,8 +38,8 @@ pub(super) fn named(subject: &Subject<'_>, original: &Module, name: &str) -> Res
     let mut named =
         Named { name: name.to_string(), values: Vec::new(), within_kernels: Vec::new(), compiled: None };
     let (ids, index) = match found {
-        Found::Instruction(id, index) => (vec![id], index),
-        Found::Several(ids) => (ids, None),
+        NamedItem::Instruction(id, index) => (vec![id], index),
+        NamedItem::Several(ids) => (ids, None),
     };
     for &id in &ids {
         let leaves = || subject.module.shape(id).leaves().into_iter().map(|(index, _)| index);

@@ -24,7 +24,7 @@ pub(crate) use foreign::JAX_RECIPE;
 pub use module::parse_module;
 
 /// A program that a path names.
-pub(crate) struct Found {
+pub(crate) struct ProgramFiles {
     /// What its files are called in a folder, without what tells them apart; a path that names a file.
     pub(crate) name: String,
     /// The file to read.
@@ -32,7 +32,7 @@ pub(crate) struct Found {
     assignment: Option<PathBuf>,
 }
 
-impl Found {
+impl ProgramFiles {
     /// Reads and verifies the module.
     pub(crate) fn module(&self) -> Result<Module, Failure> {
         parse_module(read(&self.file)?, if self.file == "-" { "<stdin>" } else { &self.file })
@@ -78,7 +78,7 @@ pub(crate) fn read_module(path: &str, form: Form) -> Result<Module, Failure> {
 }
 
 /// Says which of the files in a folder was read, and how to name another.
-pub(crate) fn note_choice(path: &str, found: &[Found], chosen: usize) {
+pub(crate) fn note_choice(path: &str, found: &[ProgramFiles], chosen: usize) {
     let file = &found[chosen].file;
     let Some(other) = found.iter().enumerate().find(|&(i, _)| i != chosen).map(|(_, other)| other) else {
         if file != path {
@@ -97,11 +97,11 @@ pub(crate) fn note_choice(path: &str, found: &[Found], chosen: usize) {
 
 /// The programs that a path names, at least one: a file, standard input, the programs of a folder that XLA dumped into, or
 /// those of them that are called so (`FOLDER/jit_step`).
-pub(crate) fn find(path: &str, form: Form) -> Result<Vec<Found>, Failure> {
+pub(crate) fn find(path: &str, form: Form) -> Result<Vec<ProgramFiles>, Failure> {
     let given = Path::new(path);
     if path == "-" || given.is_file() {
         let assignment = dump::assignment_beside(given);
-        return Ok(vec![Found { name: path.to_string(), file: path.to_string(), assignment }]);
+        return Ok(vec![ProgramFiles { name: path.to_string(), file: path.to_string(), assignment }]);
     }
     let within = |folder: &Path, name: Option<&str>| {
         let programs = dump::programs(folder)
@@ -138,13 +138,17 @@ pub(crate) fn find(path: &str, form: Form) -> Result<Vec<Found>, Failure> {
         }
         // Reading it says why it cannot be read.
         (false, true) => {
-            return Ok(vec![Found { name: path.to_string(), file: path.to_string(), assignment: None }]);
+            return Ok(vec![ProgramFiles {
+                name: path.to_string(),
+                file: path.to_string(),
+                assignment: None,
+            }]);
         }
     }))
 }
 
 /// A few programs by name.
-fn names(programs: &[Found]) -> String {
+fn names(programs: &[ProgramFiles]) -> String {
     const MOST: usize = 8;
     let mut names: Vec<&str> = programs.iter().take(MOST).map(|program| program.name.as_str()).collect();
     if programs.len() > MOST {
@@ -153,9 +157,9 @@ fn names(programs: &[Found]) -> String {
     names.join(", ")
 }
 
-fn found(name: String, files: &dump::Files, form: Form) -> Option<Found> {
+fn found(name: String, files: &dump::Files, form: Form) -> Option<ProgramFiles> {
     let file = files.module(form)?.to_string_lossy().into_owned();
-    Some(Found { name, file, assignment: files.assignment.clone() })
+    Some(ProgramFiles { name, file, assignment: files.assignment.clone() })
 }
 
 /// The target with a name, or from a file.

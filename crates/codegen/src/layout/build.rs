@@ -9,7 +9,7 @@ use memplan_ir::{
 };
 use memplan_memory::{Alignment, AllocationKind, Bytes, KindName, MemoryPlan, MemorySpaceId, Target};
 
-use super::program::{Program, address_of, shape_text};
+use super::program::{NumberedProgram, address_of, shape_text};
 use super::transfer::transfers;
 use super::{
     Allocation, Argument, Buffer, Call, CallRole, Computation, Launch, LaunchKind, Lifetime, Port,
@@ -38,7 +38,7 @@ use crate::constants::constant_offsets;
 /// }";
 /// let module = memplan_hlo::parse(text)?;
 /// let target = Target::find("gpu-h100")?;
-/// let planned = memplan_planner::plan(&module, &target, &Default::default())?;
+/// let planned = memplan_plan_hlo::plan(&module, &target, &Default::default())?;
 /// let layout = layout(&module, &planned.facts, &target, &planned.plan);
 ///
 /// let names: Vec<&str> = layout.launches_in_order().iter().map(|(_, launch)| &*launch.name).collect();
@@ -49,12 +49,12 @@ use crate::constants::constant_offsets;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn layout(module: &Module, facts: &Facts, target: &Target, plan: &MemoryPlan) -> ProgramLayout {
-    document(&Program::new(module, facts, target, plan))
+    document(&NumberedProgram::new(module, facts, target, plan))
 }
 
 /// The layout of a program whose launches and buffers are numbered.
-pub(crate) fn document(program: &Program<'_>) -> ProgramLayout {
-    let Program { module, target, plan, .. } = *program;
+pub(crate) fn document(program: &NumberedProgram<'_>) -> ProgramLayout {
+    let NumberedProgram { module, target, plan, .. } = *program;
     let buffers = program.buffers();
     let (file_offsets, constants_file) = constant_offsets(plan);
     ProgramLayout {
@@ -77,7 +77,7 @@ pub(crate) fn document(program: &Program<'_>) -> ProgramLayout {
     }
 }
 
-impl Program<'_> {
+impl NumberedProgram<'_> {
     fn spaces(&self) -> Vec<Space> {
         let mut ids: Vec<MemorySpaceId> = self.plan.allocations.values().map(|a| a.space).collect();
         ids.push(MemorySpaceId::MAIN);
@@ -170,7 +170,7 @@ impl Program<'_> {
                 shape: shape_text(self.part(position)),
                 buffer: self.buffer_number(value),
                 address: self.address(position),
-                donated: parameter.is_some() && self.facts.live.is_given(value),
+                donated: parameter.is_some() && self.facts.live.is_given_up(value),
             }
         };
         flow.positions.of(id).filter(has_bytes).map(port).collect()
@@ -217,7 +217,7 @@ impl Program<'_> {
             unpadded: self.target.unpadded_size_of(part),
             live,
             parameter,
-            donated: parameter.is_some() && self.facts.live.is_given(value),
+            donated: parameter.is_some() && self.facts.live.is_given_up(value),
             constant,
             result: self.facts.live.is_live_out(value),
         }

@@ -4,14 +4,14 @@ use indexmap::IndexMap;
 use memplan_ir::{ArrayShape, Layout, Shape};
 use memplan_memory::Bytes;
 
-use super::program::{Program, shape_text};
+use super::program::{NumberedProgram, shape_text};
 use super::{Buffer, Padding, Remedy};
 
 /// Most shapes to report.
 const MAX_SHAPES: usize = 16;
 
 /// The shapes that lose most bytes to padding in one buffer, worst first.
-pub(super) fn worst(program: &Program<'_>, buffers: &[Buffer]) -> Vec<Padding> {
+pub(super) fn worst(program: &NumberedProgram<'_>, buffers: &[Buffer]) -> Vec<Padding> {
     let mut shapes: IndexMap<ArrayShape, Padding, rustc_hash::FxBuildHasher> = IndexMap::default();
     for buffer in buffers {
         let lost = buffer.address.size.saturating_sub(buffer.unpadded);
@@ -42,7 +42,7 @@ fn in_main_memory(array: &ArrayShape) -> ArrayShape {
 }
 
 /// What would lose less, as text.
-fn remedies(program: &Program<'_>, array: &ArrayShape) -> Vec<Remedy> {
+fn remedies(program: &NumberedProgram<'_>, array: &ArrayShape) -> Vec<Remedy> {
     let of = memplan_memory::remedies(program.target, array).into_iter();
     of.map(|remedy| Remedy {
         kind: remedy.kind,

@@ -10,7 +10,7 @@ use memplan_memory::{MemoryPlan, MemorySpaceId, Slice, Target};
 use super::{Address, Buffer, LaunchKind, Lifetime};
 
 /// What is known about the program, with launches and buffers numbered.
-pub(crate) struct Program<'a> {
+pub(crate) struct NumberedProgram<'a> {
     pub(crate) module: &'a Module,
     pub(crate) facts: &'a Facts,
     pub(crate) target: &'a Target,
@@ -34,14 +34,14 @@ pub(crate) struct Nesting {
     pub(crate) runs: u64,
 }
 
-impl<'a> Program<'a> {
+impl<'a> NumberedProgram<'a> {
     pub(crate) fn new(
         module: &'a Module,
         facts: &'a Facts,
         target: &'a Target,
         plan: &'a MemoryPlan,
-    ) -> Program<'a> {
-        let mut program = Program {
+    ) -> NumberedProgram<'a> {
+        let mut program = NumberedProgram {
             module,
             facts,
             target,

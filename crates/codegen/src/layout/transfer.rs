@@ -3,11 +3,11 @@
 use memplan_ir::{InstructionId, Op, PositionId};
 use memplan_memory::Bytes;
 
-use super::program::Program;
+use super::program::NumberedProgram;
 use super::{Address, LaunchKind, Transfer};
 
 /// All transfers, by the launch that starts them.
-pub(super) fn transfers(program: &Program<'_>) -> Vec<Transfer> {
+pub(super) fn transfers(program: &NumberedProgram<'_>) -> Vec<Transfer> {
     let mut transfers = Vec::new();
     // The transfer that each start has become.
     let mut started = memplan_ir::SecondaryMap::<InstructionId, Option<usize>>::new();
@@ -39,7 +39,7 @@ pub(super) fn transfers(program: &Program<'_>) -> Vec<Transfer> {
 }
 
 /// The instruction that started what another one waits for: its operand, through updates in between.
-fn start_of(program: &Program<'_>, done: InstructionId) -> Option<InstructionId> {
+fn start_of(program: &NumberedProgram<'_>, done: InstructionId) -> Option<InstructionId> {
     let mut at = *program.module.instructions[done].operands.first()?;
     loop {
         let instruction = &program.module.instructions[at];
@@ -51,7 +51,7 @@ fn start_of(program: &Program<'_>, done: InstructionId) -> Option<InstructionId>
     }
 }
 
-fn transfer(program: &Program<'_>, id: InstructionId) -> Transfer {
+fn transfer(program: &NumberedProgram<'_>, id: InstructionId) -> Transfer {
     let instruction = &program.module.instructions[id];
     let positions = &program.facts.flow.positions;
     let wrapped = match instruction.op {

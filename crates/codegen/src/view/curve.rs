@@ -2,14 +2,14 @@
 
 use memplan_analysis::Time;
 use memplan_memory::{Bytes, MemorySpaceId};
-use memplan_planner::{Load, Planned, lifetimes};
+use memplan_plan_hlo::{Load, Planned, lifetimes};
 
 use super::{Curve, space_of};
-use crate::layout::program::Program;
+use crate::layout::program::NumberedProgram;
 
 /// A curve for each memory space that has buffers, and that of all together. The flattened schedule has instants that are
 /// no launches; a launch has the most of its own instant and those since the launch before.
-pub(super) fn curves(program: &Program<'_>, planned: &Planned) -> (Vec<Curve>, Vec<Bytes>) {
+pub(super) fn curves(program: &NumberedProgram<'_>, planned: &Planned) -> (Vec<Curve>, Vec<Bytes>) {
     let line = &planned.facts.line;
     let lifetimes = lifetimes(program.module, &planned.facts, &planned.plan);
     let mut spaces: Vec<MemorySpaceId> =
@@ -29,7 +29,7 @@ pub(super) fn curves(program: &Program<'_>, planned: &Planned) -> (Vec<Curve>, V
     (spaces.into_iter().zip(loads).map(curve).collect(), by_launch(program, &all))
 }
 
-fn by_launch(program: &Program<'_>, load: &Load) -> Vec<Bytes> {
+fn by_launch(program: &NumberedProgram<'_>, load: &Load) -> Vec<Bytes> {
     let last = program.n_launches().saturating_sub(1);
     let mut live = vec![Bytes::ZERO; last as usize + 1];
     for (time, bytes) in load.curve().enumerate() {

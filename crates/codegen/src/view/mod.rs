@@ -11,9 +11,9 @@ mod svg;
 use memplan_analysis::{Sources, ValueId, operation};
 use memplan_ir::Module;
 use memplan_memory::{AllocationId, Bytes, KindName, MemorySpaceId, Target};
-use memplan_planner::{Planned, ProgramCost, peak_report};
+use memplan_plan_hlo::{Planned, ProgramCost, peak_report};
 
-use crate::layout::program::Program;
+use crate::layout::program::NumberedProgram;
 use crate::layout::{Lifetime, ProgramLayout, document};
 use clock::Clock;
 use curve::curves;
@@ -117,12 +117,12 @@ impl View {
         planned: &Planned,
         notes: impl Fn(ValueId) -> ValueNotes,
     ) -> View {
-        let program = Program::new(module, &planned.facts, target, &planned.plan);
+        let program = NumberedProgram::new(module, &planned.facts, target, &planned.plan);
         let layout = document(&program);
         let launches = launch_notes(&program, &ProgramCost::new(module, &planned.facts, target));
         let report = peak_report(module, &planned.facts, &planned.plan);
         let flow = &planned.facts.flow;
-        let number = |buffer: &memplan_planner::PeakBuffer| {
+        let number = |buffer: &memplan_plan_hlo::PeakBuffer| {
             let mut positions = flow.positions.of(buffer.position.instruction);
             let position = positions.find(|&p| *flow.positions.shape_index(p) == buffer.position.index)?;
             program.buffer_number(flow.value_at(position)?)
@@ -170,7 +170,7 @@ impl View {
     }
 }
 
-fn launch_notes(program: &Program<'_>, cost: &ProgramCost) -> Vec<LaunchNotes> {
+fn launch_notes(program: &NumberedProgram<'_>, cost: &ProgramCost) -> Vec<LaunchNotes> {
     let (module, facts) = (program.module, program.facts);
     let kernels = cost.kernels(module, facts, program.target);
     let sources = Sources::new(module);
@@ -187,7 +187,7 @@ fn launch_notes(program: &Program<'_>, cost: &ProgramCost) -> Vec<LaunchNotes> {
     notes
 }
 
-fn buffer_notes(program: &Program<'_>, notes: impl Fn(ValueId) -> ValueNotes) -> Vec<BufferNotes> {
+fn buffer_notes(program: &NumberedProgram<'_>, notes: impl Fn(ValueId) -> ValueNotes) -> Vec<BufferNotes> {
     let (module, flow) = (program.module, &program.facts.flow);
     let notes = |&value: &ValueId| {
         let id = flow.positions.instruction(flow.values[value].definition);

@@ -21,8 +21,6 @@ pub struct Rewrite {
     pub ways: fn(&Situation<'_>) -> Vec<AnyPass>,
     /// Removes what it leaves behind.
     pub cleanup: Pipeline,
-    /// Whether the ways depend on which products may be computed again.
-    pub takes_products: bool,
     /// Bytes of the arrays in a program of the kind that it replaces, where these are all that it saves.
     pub replaces: Option<fn(&Module, &Target) -> u64>,
 }
@@ -52,7 +50,6 @@ impl Rewrite {
             orders: vec![FirstGuess::Text],
             ways,
             cleanup: dead_code.clone(),
-            takes_products: false,
             replaces: None,
         };
         vec![
@@ -63,7 +60,6 @@ impl Rewrite {
             ),
             Rewrite {
                 cleanup: after_loops.clone(),
-                takes_products: true,
                 ..rewrite(
                     "loop residuals",
                     "a later loop recomputes what an earlier one kept for it row by row",
@@ -100,7 +96,6 @@ impl Rewrite {
                 // JAX's text is a walk from the results, depth first, in which the gradients of all weights come last;
                 // every compiler runs them as soon as it can.
                 orders: vec![FirstGuess::Text, FirstGuess::Fused],
-                takes_products: true,
                 ..rewrite("recomputation", "what crosses the peak is computed again after it", |now| {
                     let tie = if now.compiler.keeps_barriers { Tie::Barrier } else { Tie::Select };
                     vec![Remat { tie: Some(tie), products: now.products, ..passes::REMAT }.into()]

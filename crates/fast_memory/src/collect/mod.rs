@@ -18,7 +18,7 @@ use crate::benefit::Benefit;
 use crate::candidate::Candidate;
 use crate::idle::IdleTime;
 use crate::slices;
-pub(crate) use uses::is_kernel;
+pub(crate) use uses::reaches_fast_memory;
 use uses::{Collector, Uses};
 use views::views;
 

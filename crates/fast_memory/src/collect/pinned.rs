@@ -4,7 +4,7 @@ use memplan_analysis::{LiveRange, Time, ValueId, ValueKind, union_of_ranges};
 use memplan_ir::{Op, Use};
 use rustc_hash::FxHashMap;
 
-use super::values::is_given;
+use super::values::starts_in_main_memory;
 use super::{Collector, Context};
 use crate::candidate::{Evicted, EvictedResult, Pinned, PrefetchedInput, View};
 
@@ -24,12 +24,14 @@ impl Collector<'_> {
             prefetched: Vec::new(),
             evicted: Vec::new(),
         };
-        if values.len() == 1 && (is_given(self.context, values[0]) || facts.live.is_live_out(values[0])) {
+        if values.len() == 1
+            && (starts_in_main_memory(self.context, values[0]) || facts.live.is_live_out(values[0]))
+        {
             return None;
         }
         for &value in values {
             let range = facts.live.of(value);
-            if is_given(self.context, value) {
+            if starts_in_main_memory(self.context, value) {
                 // It remains in main memory, and a copy of it flows into the others.
                 let uses = self.uses.merging.get(&value).cloned().unwrap_or_default();
                 if uses.is_empty() || self.uses.unsplittable.contains(value) {
@@ -92,7 +94,7 @@ impl Collector<'_> {
         let flow = &facts.flow;
         let definition = flow.positions.instruction(flow.values[value].definition);
         if flow.values[value].kind != ValueKind::Written
-            || is_given(self.context, value)
+            || starts_in_main_memory(self.context, value)
             || self.uses.needs_main.contains(value)
             || self.uses.unsplittable.contains(value)
             || module.instructions[definition].op.is_allocation()

@@ -2,7 +2,7 @@
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{LiveRange, ValueId, ValueKind};
-use memplan_ir::{ComputationId, Effect, EntitySet, InstructionId, Op, Role, Shape, Use};
+use memplan_ir::{ComputationId, Effect, EntitySet, InstructionId, Op, Shape, Use};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Context;
@@ -65,7 +65,8 @@ impl Walk<'_> {
             if definition.kind != ValueKind::Written {
                 continue;
             }
-            if !is_kernel(&instruction.op) && !instruction.op.is_allocation() {
+            let op = &instruction.op;
+            if !reaches_fast_memory(op) && !op.is_free() && !op.is_allocation() {
                 self.uses.needs_main.insert(value);
                 continue;
             }
@@ -85,7 +86,7 @@ impl Walk<'_> {
                 // What is passed on is used where it arrives.
                 Op::Tuple | Op::GetTupleElement { .. } | Op::Bitcast | Op::Parameter { .. } => {}
                 Op::While | Op::Conditional | Op::Call { .. } => self.pass_in(id),
-                op if is_kernel(op) => self.read(id),
+                op if reaches_fast_memory(op) => self.read(id),
                 _ => self.require_main(id),
             }
             if self.context.module.computations[instruction.parent].root == id {
@@ -269,15 +270,8 @@ impl Walk<'_> {
 }
 
 /// Whether an operation is a kernel that reads its operands and writes its result in whichever memory they are.
-pub(crate) fn is_kernel(op: &Op) -> bool {
-    let traits = op.traits();
-    match traits.role {
-        Role::Provides | Role::Regroups => true,
-        Role::PassesOn => matches!(op, Op::Bitcast),
-        // What is dynamic is read and written under another extent than its buffer's.
-        Role::Computes => {
-            traits.effect == Effect::None && !matches!(op, Op::SetDimensionSize { .. } | Op::DynamicReshape)
-        }
-        _ => false,
-    }
+pub(crate) fn reaches_fast_memory(op: &Op) -> bool {
+    // What is dynamic is read and written under another extent than its buffer's.
+    let is_dynamic = matches!(op, Op::SetDimensionSize { .. } | Op::DynamicReshape);
+    op.is_kernel() && op.traits().effect == Effect::None && !is_dynamic
 }

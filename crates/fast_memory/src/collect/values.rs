@@ -75,7 +75,7 @@ impl Collector<'_> {
     /// When values that are nothing but temporaries are live.
     fn live(self, values: &[ValueId]) -> Vec<LiveRange> {
         let live = &self.context.facts.live;
-        match values.iter().any(|&v| is_given(self.context, v) || live.is_live_out(v)) {
+        match values.iter().any(|&v| starts_in_main_memory(self.context, v) || live.is_live_out(v)) {
             true => Vec::new(),
             false => union_of_ranges(values.iter().map(|&v| live.of(v)).collect()),
         }
@@ -102,7 +102,7 @@ pub(super) fn bytes_of(context: Context<'_>, value: ValueId) -> Option<u64> {
 }
 
 /// Whether a value is in main memory to begin with.
-pub(super) fn is_given(context: Context<'_>, value: ValueId) -> bool {
+pub(super) fn starts_in_main_memory(context: Context<'_>, value: ValueId) -> bool {
     let flow = &context.facts.flow;
     let definition = flow.positions.instruction(flow.values[value].definition);
     flow.values[value].kind == ValueKind::Parameter

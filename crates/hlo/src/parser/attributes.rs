@@ -1,153 +1,24 @@
-//! Attributes: what follows the operands. Their names decide their types; which opcode takes which is one table.
+//! Attributes: what follows the operands. Their names decide how they are read; which opcode takes which is in
+//! [`table`](crate::attributes).
 
-mod allowed;
-mod value;
+pub(crate) mod value;
 
 use std::sync::Arc;
 
-use memplan_ir::{
-    ComputationId, ConvolutionDimensions, Dimensions, Domain, Extras, Instruction, InstructionId, Literal,
-    Metadata, Opcode, OutputOperandAlias, PaddingDimension, Precision, ReplicaGroups, Shape, SliceDimension,
-    TensorSparsity, Window,
-};
+use memplan_ir::{Extras, Instruction, InstructionId, Metadata, Opcode};
 use smallvec::SmallVec;
-use strum::{EnumIter, IntoStaticStr};
 
-use self::allowed::{allowed, is_allowed};
 use super::{
-    cursor::{Cursor, Parsed},
+    cursor::Parsed,
     instruction::Head,
     module::{Parser, Scope},
 };
+use crate::attributes::{Attribute, Value, allowed, is_allowed};
 use crate::{error::ParseErrorKind, lexer::Token, tables};
-
-/// The attributes that only some opcodes take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumIter, IntoStaticStr)]
-#[strum(serialize_all = "snake_case")]
-pub(crate) enum Attribute {
-    Algorithm,
-    ApiVersion,
-    AsyncExecutionThread,
-    BatchGroupCount,
-    Body,
-    BranchComputations,
-    CalledComputations,
-    Calls,
-    ChannelId,
-    CollapsedSliceDims,
-    Condition,
-    ConstrainLayout,
-    ConvolutionKind,
-    CrossProgramPrefetchIndex,
-    CustomCallHasSideEffect,
-    CustomCallTarget,
-    Delta,
-    DimLabels,
-    Dimensions,
-    Direction,
-    Distribution,
-    Domain,
-    DynamicSliceSizes,
-    Epsilon,
-    ExponentBits,
-    FalseComputation,
-    FeatureGroupCount,
-    FeatureIndex,
-    FftLength,
-    FftType,
-    HasDynamicRoot,
-    Index,
-    IndexVectorDim,
-    IndicesAreSorted,
-    InfeedConfig,
-    InferredDimension,
-    InputBatchingDims,
-    InsertedWindowDims,
-    IotaDimension,
-    IsAssociative,
-    IsComposite,
-    IsHostTransfer,
-    IsReverse,
-    IsStable,
-    K,
-    Kind,
-    Largest,
-    LeftSide,
-    LhsBatchDims,
-    LhsContractingDims,
-    LhsRaggedDims,
-    Literal,
-    Lower,
-    MantissaBits,
-    Mode,
-    NumCarries,
-    OffsetDims,
-    OperandBatchingDims,
-    OperandLayoutConstraints,
-    OperandPrecision,
-    OutfeedConfig,
-    OutfeedShape,
-    OutputToOperandAliasing,
-    Padding,
-    PaddingType,
-    ReplicaGroups,
-    ResultAccuracy,
-    RhsBatchDims,
-    RhsContractingDims,
-    RhsGroupDims,
-    Scatter,
-    ScatterDimsToOperandDims,
-    ScatterIndicesBatchingDims,
-    Schedule,
-    Select,
-    Slice,
-    SliceSizes,
-    SourceTargetPairs,
-    SparsityConfig,
-    StartIndexMap,
-    StartIndicesBatchingDims,
-    ToApply,
-    TransposeA,
-    TrueComputation,
-    Type,
-    UniqueIndices,
-    UnitDiagonal,
-    UpdateWindowDims,
-    UseGlobalDeviceIds,
-    Window,
-}
 
 /// The attributes of every instruction, for the message that lists what is allowed.
 const COMMON: &str = "backend_config, control-predecessors, frontend_attributes, metadata, origin, \
                       parameter_replication, sharding, statistics";
-
-/// What an attribute says.
-#[derive(Debug)]
-pub(super) enum Value<'s> {
-    Aliases(Vec<OutputOperandAlias>),
-    Boolean(bool),
-    Bytes(Box<[u8]>),
-    Computation(ComputationId),
-    Computations(SmallVec<[ComputationId; 4]>),
-    Domain(Box<Domain>),
-    Float(f64),
-    Groups(Box<ReplicaGroups>),
-    Integer(i64),
-    IntegerLists(Vec<Dimensions>),
-    Integers(Dimensions),
-    Labels(Box<ConvolutionDimensions>),
-    Literal(Box<Literal>),
-    Padding(SmallVec<[PaddingDimension; 2]>),
-    Pairs(Vec<(i64, i64)>),
-    Precisions(SmallVec<[Precision; 3]>),
-    Shape(Box<Shape>),
-    Shapes(Vec<Shape>),
-    Slice(SmallVec<[SliceDimension; 2]>),
-    Sparsity(Box<[Option<TensorSparsity>; 2]>),
-    Text(Box<str>),
-    Window(Box<Window>),
-    Word(&'s str),
-}
 
 /// What followed the operands of one instruction.
 #[derive(Default)]
@@ -163,60 +34,13 @@ pub(super) struct Attributes<'s> {
     seen_common: u16,
 }
 
-macro_rules! takers {
-    ($($name:ident: $variant:ident -> $type:ty;)*) => {
-        $(pub(super) fn $name(&mut self, attribute: Attribute) -> Option<$type> {
-            match self.take(attribute)?.1 {
-                Value::$variant(value) => Some(value),
-                other => unreachable!("the name {attribute:?} decides the type of {other:?}"),
-            }
-        })*
-    };
-}
-
 impl<'s> Attributes<'s> {
-    takers! {
-        aliases: Aliases -> Vec<OutputOperandAlias>;
-        boolean: Boolean -> bool;
-        bytes: Bytes -> Box<[u8]>;
-        computation: Computation -> ComputationId;
-        computations: Computations -> SmallVec<[ComputationId; 4]>;
-        domain: Domain -> Box<Domain>;
-        float: Float -> f64;
-        groups: Groups -> Box<ReplicaGroups>;
-        integer: Integer -> i64;
-        integers: Integers -> Dimensions;
-        labels: Labels -> Box<ConvolutionDimensions>;
-        literal: Literal -> Box<Literal>;
-        padding: Padding -> SmallVec<[PaddingDimension; 2]>;
-        pairs: Pairs -> Vec<(i64, i64)>;
-        precisions: Precisions -> SmallVec<[Precision; 3]>;
-        shape: Shape -> Box<Shape>;
-        shapes: Shapes -> Vec<Shape>;
-        slice: Slice -> SmallVec<[SliceDimension; 2]>;
-        sparsity: Sparsity -> Box<[Option<TensorSparsity>; 2]>;
-        string: Text -> Box<str>;
-        window: Window -> Box<Window>;
-    }
-
     pub(super) fn has(&self, attribute: Attribute) -> bool {
         self.own.iter().any(|(a, ..)| *a == attribute)
     }
 
-    /// Where the value of an attribute begins.
-    pub(super) fn place(&self, attribute: Attribute) -> Option<usize> {
-        self.own.iter().find(|(a, ..)| *a == attribute).map(|(_, at, _)| *at)
-    }
-
-    /// A word with its place.
-    pub(super) fn word(&mut self, attribute: Attribute) -> Option<(usize, &'s str)> {
-        match self.take(attribute)? {
-            (at, Value::Word(word)) => Some((at, word)),
-            (_, other) => unreachable!("the name {attribute:?} decides the type of {other:?}"),
-        }
-    }
-
-    fn take(&mut self, attribute: Attribute) -> Option<(usize, Value<'s>)> {
+    /// What an attribute says, and where that begins.
+    pub(super) fn take(&mut self, attribute: Attribute) -> Option<(usize, Value<'s>)> {
         let at = self.own.iter().position(|(a, ..)| *a == attribute)?;
         let (_, place, value) = self.own.swap_remove(at);
         Some((place, value))
@@ -255,10 +79,9 @@ impl<'s> Parser<'s> {
             if self.common_attribute(scope, name, &span, &mut attributes)? {
                 continue;
             }
-            let Some(attribute) = tables::attribute(name).filter(|&a| is_allowed(head, a)) else {
+            let Some(attribute) = tables::attribute(name).filter(|&a| takes(head, a)) else {
                 let opcode = head.wrapped.unwrap_or(head.opcode);
-                let allowed: Vec<&str> =
-                    allowed(opcode).iter().map(|&a| a.into()).chain(COMMON.split(", ")).collect();
+                let allowed: Vec<&str> = allowed(opcode).map(Into::into).chain(COMMON.split(", ")).collect();
                 let (name, allowed) = (name.to_owned(), allowed.join(", "));
                 return Err(self
                     .cursor
@@ -272,14 +95,14 @@ impl<'s> Parser<'s> {
             }
             attributes.seen |= bit;
             let at = self.cursor.span.start;
-            if attribute == Attribute::ResultAccuracy {
-                if let Some(accuracy) = self.cursor.result_accuracy()? {
-                    attributes.extras.get_or_insert_default().result_accuracy = Some(accuracy);
+            match attribute.read(self)? {
+                Value::Accuracy(accuracy) => {
+                    if accuracy.is_some() {
+                        attributes.extras.get_or_insert_default().result_accuracy = accuracy;
+                    }
                 }
-                continue;
+                value => attributes.own.push((attribute, at, value)),
             }
-            let value = self.value(attribute)?;
-            attributes.own.push((attribute, at, value));
         }
         Ok(attributes)
     }
@@ -342,20 +165,12 @@ impl<'s> Parser<'s> {
     }
 }
 
-impl Attributes<'_> {
-    /// `output_to_operand_aliasing` of an async start, unless it belongs to what is wrapped.
-    pub(super) fn aliases_unless(&mut self, wrapped: Opcode) -> Vec<OutputOperandAlias> {
-        match allowed(wrapped).contains(&Attribute::OutputToOperandAliasing) {
-            true => Vec::new(),
-            false => self.aliases(Attribute::OutputToOperandAliasing).unwrap_or_default(),
-        }
-    }
-
-    /// The lists in `slice_sizes={{..},{..}}`; `{}` has none.
-    pub(super) fn slice_size_lists(&mut self) -> Vec<Dimensions> {
-        match self.take(Attribute::SliceSizes) {
-            Some((_, Value::IntegerLists(lists))) => lists,
-            _ => Vec::new(),
-        }
+/// Whether an instruction takes an attribute. An async spelling like `slice-start` takes those of both, but for the
+/// computation of the start, which is made around the slice.
+fn takes(head: &Head, attribute: Attribute) -> bool {
+    let takes = |opcode: Opcode| is_allowed(opcode, attribute);
+    match head.wrapped.filter(|_| head.opcode == Opcode::AsyncStart) {
+        Some(wrapped) => takes(wrapped) || takes(head.opcode) && attribute != Attribute::Calls,
+        None => takes(head.opcode),
     }
 }

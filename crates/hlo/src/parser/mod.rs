@@ -4,7 +4,7 @@
 //! read one part of the language, from the outside in: [`module`], [`instruction`], [`op`], [`attributes`], and the
 //! small languages inside attributes.
 
-pub(crate) mod attributes;
+mod attributes;
 mod cursor;
 mod instruction;
 mod literal;
@@ -15,4 +15,7 @@ mod shape;
 mod sharding;
 mod windows;
 
+pub(crate) use attributes::value;
+pub(crate) use cursor::Parsed;
 pub(crate) use module::Parser;
+pub(crate) use op::Operation;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use memplan_ir::{ArrayLiteral, ElementType, Literal, LiteralData, Shape};
 
-use super::{separated, shape};
+use super::{Layouts, separated, shape};
 
 /// The text of a literal, without its shape.
 pub(super) fn literal<W: fmt::Write>(literal_: &Literal, out: &mut W) -> fmt::Result {
@@ -23,12 +23,12 @@ pub(super) fn literal<W: fmt::Write>(literal_: &Literal, out: &mut W) -> fmt::Re
 }
 
 /// The text of a literal, each array with its shape.
-pub(super) fn shaped_literal<W: fmt::Write>(literal: &Literal, out: &mut W) -> fmt::Result {
+pub(crate) fn shaped_literal<W: fmt::Write>(literal: &Literal, out: &mut W) -> fmt::Result {
     match literal {
         Literal::Array(array) => {
             let array_shape = Shape::array(array.element_type, array.dimensions.iter().copied());
             // With its layout: braces right behind a shape would be read as one.
-            shape::shape(&array_shape, shape::Layouts::Print, out)?;
+            shape(&array_shape, Layouts::Print, out)?;
             out.write_char(' ')?;
             array_literal(array, out)
         }
@@ -182,7 +182,7 @@ fn shortened(value: f64, digits: usize) -> Result<f64, std::num::ParseFloatError
 }
 
 /// A number with at most so many significant digits, the way C's `%g` writes it.
-pub(super) fn number<W: fmt::Write>(out: &mut W, value: f64, digits: usize) -> fmt::Result {
+pub(crate) fn number<W: fmt::Write>(out: &mut W, value: f64, digits: usize) -> fmt::Result {
     if value.is_infinite() {
         return out.write_str(if value > 0.0 { "inf" } else { "-inf" });
     }

@@ -11,10 +11,16 @@ mod notes;
 mod shape;
 mod sharding;
 mod sugar;
+mod windows;
 
 use std::fmt;
 
+pub(crate) use attributes::Printer;
+pub(crate) use literal::{number, shaped_literal};
 use memplan_ir::{Literal, Module, Shape};
+pub(crate) use shape::{Layouts, shape};
+pub(crate) use sharding::{replica_groups, sharding};
+pub(crate) use windows::{dimension_labels, sparsity, window};
 
 /// The text of a module.
 pub fn print(module: &Module) -> String {
@@ -35,7 +41,7 @@ pub fn write(module: &Module, out: &mut impl fmt::Write) -> fmt::Result {
 /// The text of a shape, with its layout unless that is not chosen.
 pub fn shape_text(shape: &Shape) -> String {
     let mut out = String::new();
-    shape::shape(shape, shape::Layouts::Print, &mut out).expect("a string takes everything");
+    self::shape(shape, Layouts::Print, &mut out).expect("a string takes everything");
     out
 }
 
@@ -47,7 +53,7 @@ pub fn literal_text(literal: &Literal) -> String {
 }
 
 /// Writes items with a separator between them.
-fn separated<W: fmt::Write, T>(
+pub(crate) fn separated<W: fmt::Write, T>(
     out: &mut W,
     separator: &str,
     items: impl IntoIterator<Item = T>,
@@ -63,12 +69,12 @@ fn separated<W: fmt::Write, T>(
 }
 
 /// `1,0`
-fn integers<W: fmt::Write>(out: &mut W, values: &[i64]) -> fmt::Result {
+pub(crate) fn integers<W: fmt::Write>(out: &mut W, values: &[i64]) -> fmt::Result {
     separated(out, ",", values, |out, value| write!(out, "{value}"))
 }
 
 /// A string in quotes, with the escapes that XLA writes: octal for what is not printable ASCII.
-fn quoted<W: fmt::Write>(out: &mut W, bytes: &[u8]) -> fmt::Result {
+pub(crate) fn quoted<W: fmt::Write>(out: &mut W, bytes: &[u8]) -> fmt::Result {
     out.write_char('"')?;
     let mut rest = bytes;
     while !rest.is_empty() {

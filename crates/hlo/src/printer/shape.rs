@@ -8,12 +8,12 @@ use super::{integers, separated};
 
 /// Whether layouts are printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Layouts {
+pub(crate) enum Layouts {
     Print,
     Omit,
 }
 
-pub(super) fn shape<W: fmt::Write>(shape_: &Shape, layouts: Layouts, out: &mut W) -> fmt::Result {
+pub(crate) fn shape<W: fmt::Write>(shape_: &Shape, layouts: Layouts, out: &mut W) -> fmt::Result {
     match shape_ {
         Shape::Array(array) => array_shape(array, layouts, out),
         Shape::Buffer(array) => {

@@ -9,7 +9,7 @@ use memplan_ir::{
 
 use super::{integers, notes, separated};
 
-pub(super) fn sharding<W: fmt::Write>(sharding: &Sharding, out: &mut W) -> fmt::Result {
+pub(crate) fn sharding<W: fmt::Write>(sharding: &Sharding, out: &mut W) -> fmt::Result {
     match sharding {
         Sharding::Single(spec) => sharding_spec(spec, out),
         Sharding::Tuple(leaves) => {
@@ -191,7 +191,7 @@ fn axes<W: fmt::Write>(mesh: &Mesh, axes: &[AxisRef], out: &mut W) -> fmt::Resul
     })
 }
 
-pub(super) fn replica_groups<W: fmt::Write>(groups: &ReplicaGroups, out: &mut W) -> fmt::Result {
+pub(crate) fn replica_groups<W: fmt::Write>(groups: &ReplicaGroups, out: &mut W) -> fmt::Result {
     match groups {
         ReplicaGroups::List(groups) => {
             out.write_char('{')?;

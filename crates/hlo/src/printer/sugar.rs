@@ -145,7 +145,7 @@ fn wrapped(computation: &Computation, notes: AsyncNotes, module: &Module) -> Opt
         && parameters.iter().enumerate().all(is_named)
         && instruction.control_predecessors.is_empty()
         && notes.are_all_of(instruction)
-        && !matches!(instruction.op, Op::Parameter { .. } | Op::Constant(_))
+        && !instruction.op.is_input()
         && has_async_spelling(&instruction.op);
     is_only_an_operation.then_some(root)
 }

@@ -14,6 +14,8 @@ use super::wire::Kept;
 
 mod op;
 
+pub(super) use op::Export;
+
 type Exported<T> = Result<T, ExportError>;
 
 pub(super) fn module(module: &Module) -> Exported<Vec<u8>> {

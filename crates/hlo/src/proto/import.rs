@@ -18,6 +18,8 @@ use super::{FieldError, ImportError, Imported, Warning};
 
 mod op;
 
+pub(super) use op::Import;
+
 type InstructionProto = Kept<pb::HloInstructionProto>;
 type ComputationProto = Kept<pb::HloComputationProto>;
 

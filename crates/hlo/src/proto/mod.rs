@@ -17,6 +17,7 @@ mod export;
 mod import;
 #[rustfmt::skip]
 mod messages;
+mod operations;
 mod wire;
 
 use memplan_ir::Module;

@@ -11,7 +11,7 @@ use crate::element::{At, LANES, store};
 use crate::kernels::Kernel;
 use crate::lower::{Form, Ix, Leaf, Lower, Name, addressing};
 use crate::memory::{Memory, Place};
-use crate::program::{Level, Machine, Program, Reg, Source, StepOp, fixed};
+use crate::program::{KernelCode, Level, Machine, Reg, Source, StepOp, fixed};
 use crate::pull::array_shape;
 use memplan_memory::Addressing;
 
@@ -22,7 +22,7 @@ pub(crate) struct LoopKernel {
 
 /// Some elements of some results, computed together.
 struct Region {
-    program: Program,
+    program: KernelCode,
     count: usize,
     stores: Vec<Store>,
     /// Nothing needs to be done when this operand and this result are the same place.

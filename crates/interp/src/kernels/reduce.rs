@@ -15,11 +15,11 @@ use crate::lambda::Lambda;
 use crate::lower::{Ix, Lower, Name};
 use crate::math;
 use crate::memory::{Memory, Place};
-use crate::program::{Level, Machine, Program, Reg, fixed};
+use crate::program::{KernelCode, Level, Machine, Reg, fixed};
 use crate::pull::{array_shape, as_binary};
 
 pub(crate) struct ReduceKernel {
-    program: Program,
+    program: KernelCode,
     /// Elements of each result.
     outer: usize,
     /// Positions reduced into each element.

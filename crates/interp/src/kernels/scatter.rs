@@ -14,13 +14,13 @@ use crate::lambda::Lambda;
 use crate::lower::{Ix, Lower, Name, addressing};
 use crate::math;
 use crate::memory::{Memory, Place};
-use crate::program::{Level, Machine, Program, Reg, fixed};
+use crate::program::{KernelCode, Level, Machine, Reg, fixed};
 use crate::pull::array_shape;
 
 /// Updates in row-major order of their batch dimensions, then of their windows.
 pub(crate) struct ScatterKernel {
     initial: Vec<LoopKernel>,
-    program: Program,
+    program: KernelCode,
     count: usize,
     updates: Vec<Reg>,
     inside: Option<Reg>,
@@ -30,7 +30,7 @@ pub(crate) struct ScatterKernel {
 /// For every element of the source, the element of the array that its window selects.
 pub(crate) struct SelectAndScatterKernel {
     initial: LoopKernel,
-    program: Program,
+    program: KernelCode,
     /// Elements of the source.
     count: usize,
     /// Positions of a window.

@@ -3,15 +3,14 @@
 use memplan_interp::{scratch, with_meaningful_layouts};
 use memplan_ir::Module;
 use memplan_memory::Target;
-use memplan_passes::{Context, LAYOUT_ASSIGNMENT, LEGALIZE, RunOptions, run};
-use memplan_planner::{AssignOptions, PlanOptions, Planned, plan};
+use memplan_passes::{Context, LAYOUT_ASSIGNMENT, RunOptions, legalize, run};
+use memplan_plan_hlo::{AssignOptions, PlanOptions, Planned, plan};
 
 /// A module as it can be planned, and its plan for a target.
 pub(crate) fn planned(module: &Module, target: &str) -> Result<(Module, Planned), String> {
     let target = Target::find(target).map_err(|e| e.to_string())?;
     let mut module = with_meaningful_layouts(module).into_owned();
-    let context = Context { target: &target };
-    run(&mut module, &[&LEGALIZE], &context, RunOptions::default()).map_err(|e| e.to_string())?;
+    legalize(&mut module, &target).map_err(|e| e.to_string())?;
     let assign = AssignOptions { scratch: scratch(&module), ..AssignOptions::default() };
     let options = PlanOptions { assign, ..PlanOptions::default() };
     let planned = plan(&module, &target, &options).map_err(|e| e.to_string())?;

@@ -148,32 +148,30 @@ fn select_and_scatter() {
 
 #[test]
 fn dots() {
-    let numbers = |lc: &[i64], rc: &[i64], lb: &[i64], rb: &[i64]| DotDimensions {
-        lhs_contracting: list(lc),
-        rhs_contracting: list(rc),
-        lhs_batch: list(lb),
-        rhs_batch: list(rb),
-    };
     let dot = |n| Op::Dot(Box::new(Dot { dimensions: n, ..Default::default() }));
-    let matrix = || dot(numbers(&[1], &[0], &[], &[]));
+    let matrix = || dot(DotDimensions::new([1], [0]));
     check(matrix(), &["f32[2,3]", "f32[3,4]"], "f32[2,4]");
     check(matrix(), &["s8[2,3]", "s32[3,4]"], "s32[2,4]");
     check(matrix(), &["f8e4m3fn[2,3]", "f8e5m2[3,4]"], "f8e5m2[2,4]");
     check_given(matrix(), &["bf16[2,3]", "bf16[3,4]"], "f32[2,4]", "f32[2,4]");
     check_given(matrix(), &["s32[2,3]", "s32[3,4]"], "s8[2,4]", "s8[2,4]");
-    check(dot(numbers(&[2], &[0], &[0], &[1])), &["f32[<=5,2,3]", "f32[3,5,4]"], "f32[<=5,2,4]");
+    check(
+        dot(DotDimensions::new([2], [0]).with_batch([0], [1])),
+        &["f32[<=5,2,3]", "f32[3,5,4]"],
+        "f32[<=5,2,4]",
+    );
     check(
         matrix(),
         &["f32[2,3]", "f32[4,4]"],
         "error: operands 0 and 1 must have the same extents in contracting dimensions, are f32[2,3] and f32[4,4]",
     );
     check(
-        dot(numbers(&[1], &[], &[], &[])),
+        dot(DotDimensions::new([1], [])),
         &["f32[2,3]", "f32[3]"],
         "error: rhs_contracting_dims must be 1 long, is 0 long",
     );
     check(
-        dot(numbers(&[1], &[0], &[1], &[0])),
+        dot(DotDimensions::new([1], [0]).with_batch([1], [0])),
         &["f32[2,3]", "f32[3]"],
         "error: lhs_contracting_dims and lhs_batch_dims has dimension 1 twice",
     );
@@ -187,22 +185,22 @@ fn dots() {
         }))
     };
     check(
-        ragged(numbers(&[1], &[1], &[], &[]), &[0], &[0]),
+        ragged(DotDimensions::new([1], [1]), &[0], &[0]),
         &["f32[11,5]", "f32[3,5,7]", "s32[3]"],
         "f32[11,7]",
     );
     check(
-        ragged(numbers(&[1], &[0], &[], &[]), &[1], &[]),
+        ragged(DotDimensions::new([1], [0]), &[1], &[]),
         &["f32[11,5]", "f32[5,7]", "s32[3]"],
         "f32[3,11,7]",
     );
     check(
-        ragged(numbers(&[2], &[1], &[0], &[0]), &[0], &[]),
+        ragged(DotDimensions::new([2], [1]).with_batch([0], [0]), &[0], &[]),
         &["f32[4,11,5]", "f32[4,5,7]", "s32[3]"],
         "f32[4,11,7]",
     );
     check(
-        ragged(numbers(&[1], &[1], &[], &[]), &[0], &[0]),
+        ragged(DotDimensions::new([1], [1]), &[0], &[0]),
         &["f32[11,5]", "f32[4,5,7]", "s32[3]"],
         "error: operands 1 and 2 must have the same number of groups, are f32[4,5,7] and s32[3]",
     );

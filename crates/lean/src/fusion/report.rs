@@ -2,23 +2,32 @@
 
 use memplan_ir::{InstructionId, Module, Opcode};
 use memplan_memory::Bytes;
+use rustc_hash::FxHashMap;
 
 /// The decision about every edge from a producer to a consumer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FusionReport {
     /// The edges, computation by computation, consumers from last to first.
     pub edges: Vec<FusionEdge>,
+    /// Names of the instructions and their computations. Fusion numbers instructions anew, so that nobody can look them up
+    /// afterwards.
+    names: FxHashMap<InstructionId, Name>,
 }
 
-/// The decision about one edge.
+/// Name of an instruction, and of its computation.
 #[derive(Clone, Debug, PartialEq, Eq)]
+struct Name {
+    computation: Box<str>,
+    instruction: Box<str>,
+}
+
+/// The decision about one edge, between instructions of the module as fusion found it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FusionEdge {
-    /// Name of the computation.
-    pub computation: Box<str>,
-    /// Name of the instruction that makes the value.
-    pub producer: Box<str>,
-    /// Name of the instruction that reads it.
-    pub consumer: Box<str>,
+    /// The instruction that makes the value.
+    pub producer: InstructionId,
+    /// The instruction that reads it.
+    pub consumer: InstructionId,
     /// What was decided.
     pub verdict: Verdict,
 }
@@ -140,25 +149,27 @@ impl FusionReport {
     /// The report's text: one line per edge.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
-        for edge in &self.edges {
+        for FusionEdge { producer, consumer, verdict } in &self.edges {
+            let [producer, consumer] = [producer, consumer].map(|id| &self.names[id]);
             text.push_str(&format!(
-                "{}: {} -> {}: {}\n",
-                edge.computation, edge.producer, edge.consumer, edge.verdict
+                "{}: {} -> {}: {verdict}\n",
+                consumer.computation, producer.instruction, consumer.instruction
             ));
         }
         text
     }
 
-    /// Takes names from the module for decisions made about ids.
-    pub(super) fn add(&mut self, module: &Module, decisions: &[(InstructionId, InstructionId, Verdict)]) {
-        self.edges.extend(decisions.iter().map(|&(producer, consumer, verdict)| {
-            let [producer, consumer] = [producer, consumer].map(|id| &module.instructions[id]);
-            FusionEdge {
-                computation: module.computations[consumer.parent].name.clone(),
-                producer: producer.name.clone(),
-                consumer: consumer.name.clone(),
-                verdict,
+    /// Adds decisions about the instructions of a module.
+    pub(super) fn add(&mut self, module: &Module, decisions: &[FusionEdge]) {
+        for edge in decisions {
+            for id in [edge.producer, edge.consumer] {
+                let instruction = &module.instructions[id];
+                self.names.entry(id).or_insert_with(|| Name {
+                    computation: module.computations[instruction.parent].name.clone(),
+                    instruction: instruction.name.clone(),
+                });
             }
-        }));
+        }
+        self.edges.extend(decisions);
     }
 }

@@ -10,14 +10,14 @@
 //! ```
 //!
 //! Any elementwise operations will do, as long as the last one reads what lives where its result goes (see
-//! [`Homes`]), the others nothing but constants, and the loop writes every row.
+//! [`Backings`]), the others nothing but constants, and the loop writes every row.
 
 use memplan_ir::{ArrayShape, Cursor, Insert, InstructionId, Module, Names, Op, Shape, Users};
 use memplan_rewriter::loops::{Loop, loops, scalar, splat};
 
 use super::apply::set_shapes;
 use super::find::made_row_by_row;
-use crate::homes::Homes;
+use crate::backing::Backings;
 
 /// Elementwise operations on an array that a loop makes.
 struct Accumulation {
@@ -36,11 +36,11 @@ pub(super) fn run(module: &mut Module, max_operations: usize) -> bool {
     }
     let users = Users::new(module);
     let loops = loops(module, &users);
-    let homes = Homes::new(module, &users, &loops);
+    let backings = Backings::new(module, &users, &loops);
     let mut found = Vec::new();
     for of in &loops {
         for made in made_row_by_row(module, &users, of) {
-            let accumulation = accumulation(module, &users, &homes, of, made.element, max_operations);
+            let accumulation = accumulation(module, &users, &backings, of, made.element, max_operations);
             found.extend(accumulation.map(|found| (of, found)));
         }
     }
@@ -54,7 +54,7 @@ pub(super) fn run(module: &mut Module, max_operations: usize) -> bool {
 fn accumulation(
     module: &Module,
     users: &Users,
-    homes: &Homes<'_>,
+    backings: &Backings<'_>,
     of: &Loop,
     element: u32,
     max_operations: usize,
@@ -71,8 +71,9 @@ fn accumulation(
         let is_other = |&&operand: &&InstructionId| operand != id && !is_constant(module, operand);
         if let Some(&onto) = operation.operands.iter().find(is_other) {
             let is_alike = module.instructions[onto].shape == operation.shape;
-            let home = homes.of(onto, &[user]).filter(|_| is_alike && is_given(module, onto))?;
-            let goes_there = homes.goes_to(&[user], &home)?;
+            let backing =
+                backings.of(onto, &[user]).filter(|_| is_alike && is_there_from_the_start(module, onto))?;
+            let goes_there = backings.goes_to(&[user], &backing)?;
             return goes_there.then_some(Accumulation { element, operations, onto });
         }
         id = user;
@@ -81,7 +82,7 @@ fn accumulation(
 }
 
 /// Whether a value is there from the beginning of its computation.
-fn is_given(module: &Module, id: InstructionId) -> bool {
+fn is_there_from_the_start(module: &Module, id: InstructionId) -> bool {
     let is_parameter = |id: InstructionId| matches!(module.instructions[id].op, Op::Parameter { .. });
     match module.instructions[id].op {
         Op::GetTupleElement { .. } => is_parameter(module.instructions[id].operands[0]),

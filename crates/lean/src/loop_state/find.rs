@@ -5,7 +5,7 @@ use memplan_ir::{ArrayShape, Extras, InstructionId, Module, Op, ShapeId, Shardin
 use memplan_rewriter::loops::Loop;
 
 use super::line::{Line, Lines};
-use crate::homes::{Home, Homes};
+use crate::backing::{Backing, Backings};
 
 /// Two elements of a loop's state that one array can be.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ impl Made {
 
 /// The pairs that one array each can be. Every element is in one pair at most. Linear in the loop, but for elements of
 /// equal shape, which are compared with each other.
-pub(super) fn matches(module: &Module, users: &Users, homes: &Homes<'_>, of: &Loop) -> Vec<Match> {
+pub(super) fn matches(module: &Module, users: &Users, backings: &Backings<'_>, of: &Loop) -> Vec<Match> {
     let Some(n_steps) = trip_count(module, of.id).filter(|&n| n > 0) else { return Vec::new() };
     let mut lines = Lines::new(module, of, n_steps);
     let n_elements = module.instructions[of.init].operands.len() as u32;
@@ -72,17 +72,17 @@ pub(super) fn matches(module: &Module, users: &Users, homes: &Homes<'_>, of: &Lo
     let read = (0..n_elements).filter_map(|element| read(module, users, of, &mut lines, element));
     let given = |read: &Candidate| module.instructions[of.init].operands[read.element as usize];
     let results = |element: u32| of.results.get(&element).map_or(&[][..], Vec::as_slice);
-    let mut read: Vec<(Candidate, Home)> = read
-        .filter_map(|read| Some((homes.of(given(&read), &[of.init])?, read)))
-        .map(|(home, read)| (read, home))
+    let mut read: Vec<(Candidate, Backing)> = read
+        .filter_map(|read| Some((backings.of(given(&read), &[of.init])?, read)))
+        .map(|(backing, read)| (read, backing))
         .collect();
     let mut found = Vec::new();
     for written in written {
         let alike = read.iter().enumerate().filter(|(_, (read, _))| {
             read.shape == written.shape && are_sharded_alike(module, of, read.element, written.element)
         });
-        let at_home =
-            alike.filter_map(|(i, (_, home))| Some((homes.goes_to(results(written.element), home)?, i)));
+        let at_home = alike
+            .filter_map(|(i, (_, backing))| Some((backings.goes_to(results(written.element), backing)?, i)));
         // Those that come from where the result goes to come first.
         let mut candidates: Vec<(bool, usize)> = at_home.collect();
         candidates.sort_unstable_by_key(|&(goes_there, i)| (!goes_there, i));

@@ -45,7 +45,7 @@ pub use flat::FLAT_LOOP_STATE;
 pub use uninitialized::UNINITIALIZED_RESULTS;
 pub use within::KeepWithinLoops;
 
-use crate::homes::Homes;
+use crate::backing::Backings;
 
 /// The pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,8 +92,8 @@ impl Pass for LoopStateInPlace {
 fn join(module: &mut Module) -> bool {
     let users = Users::new(module);
     let loops = loops(module, &users);
-    let homes = Homes::new(module, &users, &loops);
-    let found: Vec<_> = loops.iter().map(|of| find::matches(module, &users, &homes, of)).collect();
+    let backings = Backings::new(module, &users, &loops);
+    let found: Vec<_> = loops.iter().map(|of| find::matches(module, &users, &backings, of)).collect();
     let mut names = Names::new(module);
     let mut changed = false;
     for (of, matches) in loops.iter().zip(found).filter(|(_, matches)| !matches.is_empty()) {

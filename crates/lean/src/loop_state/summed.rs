@@ -43,7 +43,7 @@ pub(super) fn run(module: &mut Module, target: &Target, options: &KeepWithinLoop
     }
     let users = Users::new(module);
     let loops = loops(module, &users);
-    let mut program: Option<Program<'_>> = None;
+    let mut program: Option<LoopContext<'_>> = None;
     let mut found: Vec<(&Loop, Cone)> = Vec::new();
     for of in loops.iter().filter(|of| !of.is_sharded(module)) {
         let made = made_row_by_row(module, &users, of);
@@ -55,7 +55,7 @@ pub(super) fn run(module: &mut Module, target: &Target, options: &KeepWithinLoop
         };
         let mut done: FxHashSet<u32> = FxHashSet::default();
         for made in read.iter().filter(is_large) {
-            let program = program.get_or_insert_with(|| Program {
+            let program = program.get_or_insert_with(|| LoopContext {
                 module,
                 target,
                 users: &users,
@@ -90,7 +90,7 @@ fn positions(module: &Module) -> FxHashMap<InstructionId, usize> {
 }
 
 #[derive(Clone)]
-struct Program<'a> {
+struct LoopContext<'a> {
     module: &'a Module,
     target: &'a Target,
     users: &'a Users,
@@ -115,7 +115,7 @@ enum Refusal {
 
 /// The cone of a stack, and of others that are read with it, where that saves memory.
 fn cone(
-    program: &Program<'_>,
+    program: &LoopContext<'_>,
     of: &Loop,
     made: &[Made],
     first: &Made,
@@ -135,7 +135,7 @@ fn cone(
 }
 
 struct Growth<'a> {
-    program: &'a Program<'a>,
+    program: &'a LoopContext<'a>,
     of: &'a Loop,
     n: i64,
     /// The rows of a step, and their elements.
@@ -153,7 +153,7 @@ struct Growth<'a> {
 }
 
 impl<'a> Growth<'a> {
-    fn new(program: &'a Program<'a>, of: &'a Loop, made: &[Made], stacks: &[Made]) -> Growth<'a> {
+    fn new(program: &'a LoopContext<'a>, of: &'a Loop, made: &[Made], stacks: &[Made]) -> Growth<'a> {
         let sites_of = |made: &[Made]| -> FxHashMap<InstructionId, Made> {
             made.iter().flat_map(|made| of.results[&made.element].iter().map(|&site| (site, *made))).collect()
         };
@@ -269,7 +269,7 @@ impl<'a> Growth<'a> {
 
     /// Whether a value is not computed from the loop.
     fn check_is_there_before(&self, value: InstructionId) -> Result<(), Refusal> {
-        let Program { module, positions, .. } = self.program;
+        let LoopContext { module, positions, .. } = self.program;
         let first = positions[&self.of.id];
         let mut seen: FxHashSet<InstructionId> = FxHashSet::default();
         let mut open = vec![value];
@@ -292,11 +292,10 @@ impl<'a> Growth<'a> {
 
     /// The cone, where it ends in sums of which all take much less than the stacks.
     fn finish(self, stacks: Vec<Made>) -> Option<Cone> {
-        let Program { module, target, .. } = *self.program;
+        let LoopContext { module, target, .. } = *self.program;
         let bytes = |id: InstructionId| cost::result_bytes(module, target, id);
         let sum = |ids: &mut dyn Iterator<Item = InstructionId>| ids.map(bytes).fold(0, u64::saturating_add);
-        let is_given =
-            |id: InstructionId| matches!(module.instructions[id].op, Op::Parameter { .. } | Op::Constant(_));
+        let is_given = |id: InstructionId| module.instructions[id].op.is_input();
         let is_sum = |id: &InstructionId| self.treatments[id].rows().is_none();
         let sums = sum(&mut self.members.iter().copied().filter(is_sum));
         let carried = sum(&mut self.carried.iter().copied().filter(|&id| !is_given(id)));

@@ -23,7 +23,7 @@ use memplan_rewriter::{Context, Outcome, Pass, PassError, Pipeline};
 use super::{summed, unchanging};
 
 /// The pass.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KeepWithinLoops {
     /// Most times that the module is looked at: stacks of stacks take one for each loop around.
     pub max_rounds: usize,

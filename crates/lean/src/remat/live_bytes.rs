@@ -4,7 +4,7 @@
 //! overwritten in place. The planner is exact, but runs later.
 
 use cranelift_entity::SecondaryMap;
-use memplan_ir::{ComputationId, InstructionId, Module, Op, Role};
+use memplan_ir::{ComputationId, InstructionId, Module, Op};
 use memplan_memory::Target;
 use memplan_rewriter::cost::{self, CostClass, Hero};
 
@@ -103,10 +103,10 @@ impl<'a> LiveBytes<'a> {
     }
 
     fn bytes(&self, id: InstructionId) -> u64 {
-        match self.module.instructions[id].op.traits().role {
-            Role::Provides | Role::PassesOn | Role::Regroups => 0,
+        match self.module.instructions[id].op.is_free() {
+            true => 0,
             // The limit keeps sums over a program from overflowing.
-            _ => cost::result_bytes(self.module, self.target, id).min(1 << 48),
+            false => cost::result_bytes(self.module, self.target, id).min(1 << 48),
         }
     }
 

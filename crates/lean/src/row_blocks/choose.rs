@@ -8,7 +8,7 @@ use rustc_hash::FxHashSet;
 
 use super::RowBlocks;
 use super::build::ATTRIBUTE;
-use super::region::{Program, Region, Stage, is_materialized, region};
+use super::region::{Region, RegionContext, Stage, is_materialized, region};
 use crate::remat;
 use crate::rows::{Outcome, Rows};
 
@@ -26,7 +26,7 @@ pub(super) fn smallest_worthwhile(
 
 /// Arrays of at least `smallest` bytes that are in memory as a whole, the largest first. What loops over blocks compute is
 /// not looked at again.
-pub(super) fn seeds(program: Program<'_>, graph: &CallGraph, smallest: Bytes) -> Vec<InstructionId> {
+pub(super) fn seeds(program: RegionContext<'_>, graph: &CallGraph, smallest: Bytes) -> Vec<InstructionId> {
     let module = program.module;
     let is_block = |&computation: &ComputationId| {
         graph
@@ -54,7 +54,7 @@ pub(super) fn seeds(program: Program<'_>, graph: &CallGraph, smallest: Bytes) ->
 ///
 /// Regions whose results are all rows compute the same numbers as before, bit for bit. One that adds up over blocks has
 /// to save much more than those.
-pub(super) fn choose(program: Program<'_>, seed: InstructionId, smallest: Bytes) -> Option<Region> {
+pub(super) fn choose(program: RegionContext<'_>, seed: InstructionId, smallest: Bytes) -> Option<Region> {
     let options = program.options;
     let array = program.module.shape(seed).as_array()?;
     let asked = cost::result_bytes(program.module, program.target, seed).div_ceil(smallest.0.max(1));
@@ -102,7 +102,7 @@ fn counts(extent: i64, asked: i64) -> Vec<i64> {
 
 /// Bytes of wide arrays that are no longer there as a whole, less what the loops hold instead, and whether all results
 /// are rows. `None` where a loop cannot hand on a result, or most of what is wide stays.
-fn savings(program: Program<'_>, region: &Region) -> Option<(u64, bool)> {
+fn savings(program: RegionContext<'_>, region: &Region) -> Option<(u64, bool)> {
     let module = program.module;
     let of_stages = |part: fn(&Stage) -> &Vec<InstructionId>| -> FxHashSet<InstructionId> {
         region.stages.iter().flat_map(|stage| part(stage).iter().copied()).collect()

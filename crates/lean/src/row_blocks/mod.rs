@@ -35,7 +35,7 @@ use memplan_rewriter::{Context, OneIn, Outcome, Pass, PassError, call_graph};
 use rustc_hash::FxHashSet;
 
 use crate::FusionOptions;
-use region::{Places, Program};
+use region::{Places, RegionContext};
 
 /// The pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,14 +127,14 @@ impl RowBlocks {
         let graph = call_graph(module, self.name())?;
         let mut names = Names::new(module);
         let mut places = Places::new(module);
-        let program = Program { module, target, places: &places, options: self };
+        let program = RegionContext { module, target, places: &places, options: self };
         let seeds = choose::seeds(program, &graph, smallest);
         let mut is_done: FxHashSet<InstructionId> = FxHashSet::default();
         for seed in seeds {
             if is_done.contains(&seed) {
                 continue;
             }
-            let program = Program { module, target, places: &places, options: self };
+            let program = RegionContext { module, target, places: &places, options: self };
             let Some(region) = choose::choose(program, seed, smallest) else { continue };
             build::build(module, &region, &mut names);
             is_done.extend(region.treatments.into_keys());

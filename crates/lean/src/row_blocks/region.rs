@@ -79,7 +79,7 @@ impl Region {
 
 /// What regions are found in.
 #[derive(Clone, Copy)]
-pub(super) struct Program<'a> {
+pub(super) struct RegionContext<'a> {
     pub(super) module: &'a Module,
     pub(super) target: &'a Target,
     pub(super) places: &'a Places,
@@ -114,7 +114,7 @@ impl Places {
 }
 
 /// The region of `seed` that is cut into `n` blocks along `rows` of it; `None` where nothing wide becomes smaller.
-pub(super) fn region(program: Program<'_>, seed: InstructionId, n: i64, rows: Rows) -> Option<Region> {
+pub(super) fn region(program: RegionContext<'_>, seed: InstructionId, n: i64, rows: Rows) -> Option<Region> {
     let mut growth = Growth::new(program, seed, n);
     growth.propose(by_result(program.module, seed, n, rows).map(|treatment| (seed, treatment)));
     growth.grow()?;
@@ -138,7 +138,7 @@ pub(super) fn is_inner_edge(
 }
 
 /// Whether an array has to be in memory as a whole, whatever is fused: what no kernel but its own makes or reads.
-pub(super) fn is_materialized(program: Program<'_>, id: InstructionId) -> bool {
+pub(super) fn is_materialized(program: RegionContext<'_>, id: InstructionId) -> bool {
     let is_fused = |id| {
         matches!(
             cost::class_of(program.module, id),
@@ -150,7 +150,7 @@ pub(super) fn is_materialized(program: Program<'_>, id: InstructionId) -> bool {
 
 /// A region while it grows.
 struct Growth<'a> {
-    program: Program<'a>,
+    program: RegionContext<'a>,
     n: i64,
     /// Arrays with at least this many elements are wide.
     wide_from: u64,
@@ -160,7 +160,7 @@ struct Growth<'a> {
 }
 
 impl<'a> Growth<'a> {
-    fn new(program: Program<'a>, seed: InstructionId, n: i64) -> Growth<'a> {
+    fn new(program: RegionContext<'a>, seed: InstructionId, n: i64) -> Growth<'a> {
         let elements = element_count(program.module, seed);
         Growth {
             program,
@@ -222,7 +222,7 @@ impl<'a> Growth<'a> {
     }
 
     fn add_users(&mut self, id: InstructionId, rows: Rows, is_wanted: impl Fn(Candidate) -> bool) {
-        let Program { module, places, .. } = self.program;
+        let RegionContext { module, places, .. } = self.program;
         for &user in places.users.of(id) {
             let numbers = 0..module.instructions[user].operands.len();
             for number in numbers.filter(|&i| module.instructions[user].operands[i] == id) {
@@ -245,7 +245,7 @@ impl<'a> Growth<'a> {
     /// Takes out of the region what is computed from nothing wide but what comes from outside, where it is no larger than
     /// that: the mask of a dropout rather than the random numbers that it is made of.
     fn leave_out_what_is_brought(&mut self, seed: InstructionId) {
-        let Program { module, target, .. } = self.program;
+        let RegionContext { module, target, .. } = self.program;
         let bytes = |id: InstructionId| cost::result_bytes(module, target, id);
         for id in self.program.places.in_order(self.treatments.keys().copied()) {
             let instruction = &module.instructions[id];
@@ -276,7 +276,7 @@ impl<'a> Growth<'a> {
     /// In which stage each instruction from the first member to the last is: that of the members that it needs, and one
     /// more for each time that the way from there leads out of the region and in again.
     fn levels(&self, seed: InstructionId) -> FxHashMap<InstructionId, u32> {
-        let Program { module, places, .. } = self.program;
+        let RegionContext { module, places, .. } = self.program;
         let positions = || self.treatments.keys().map(|&id| places.positions[id] as usize);
         let first = positions().min().unwrap_or(0);
         let last = positions().max().unwrap_or(0);
@@ -312,7 +312,7 @@ struct Candidate {
 
 /// Drops narrow members that nothing wide of their stage is made of, unless they read something wide.
 fn drop_loose_ends(
-    program: Program<'_>,
+    program: RegionContext<'_>,
     is_wide: &FxHashMap<InstructionId, bool>,
     levels: &FxHashMap<InstructionId, u32>,
     treatments: &mut FxHashMap<InstructionId, Treatment>,
@@ -341,7 +341,7 @@ fn drop_loose_ends(
 /// Divides members among stages: from the last to the first, so that what a stage wants of an earlier one is known
 /// when that one's turn comes.
 fn stages(
-    program: Program<'_>,
+    program: RegionContext<'_>,
     treatments: &FxHashMap<InstructionId, Treatment>,
     is_wide: &FxHashMap<InstructionId, bool>,
     levels: &FxHashMap<InstructionId, u32>,
@@ -387,14 +387,14 @@ fn stages(
 }
 
 /// Whether computing an array anew in a later loop is better than keeping it.
-fn is_cheap_again(program: Program<'_>, id: InstructionId) -> bool {
+fn is_cheap_again(program: RegionContext<'_>, id: InstructionId) -> bool {
     is_recomputable(program.module, program.target, id)
         || matches!(cost::class_of(program.module, id), CostClass::Hero(Hero::Update))
 }
 
 /// Whether an instruction outside the region reads a member, or one of it that needs it cut differently.
 fn is_read_outside(
-    program: Program<'_>,
+    program: RegionContext<'_>,
     treatments: &FxHashMap<InstructionId, Treatment>,
     id: InstructionId,
 ) -> bool {

@@ -73,7 +73,7 @@ pub struct Resized {
 /// The program with another extent for a factor of its dimensions. Ids stay; the schedule, if there is one, too. Close to
 /// linear.
 ///
-/// The dimensions are those of this very module, best after [`TELL_APART`](crate::TELL_APART).
+/// The dimensions are those of this very module, best after [`UNSHARE_SPLATS`](crate::UNSHARE_SPLATS).
 ///
 /// # Errors
 /// See [`ResizeError`].

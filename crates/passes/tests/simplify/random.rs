@@ -25,7 +25,7 @@ fn random_programs_keep_their_meaning() {
         if only.is_some_and(|only| only != seed) {
             continue;
         }
-        let source = Program::new(seed).source();
+        let source = RandomProgram::new(seed).source();
         if only.is_some() {
             eprintln!("{source}");
         }
@@ -50,7 +50,7 @@ struct Array {
     dimensions: Vec<i64>,
 }
 
-struct Program {
+struct RandomProgram {
     seed: u64,
     random: Random,
     body: String,
@@ -67,10 +67,10 @@ impl Array {
     }
 }
 
-impl Program {
-    fn new(seed: u64) -> Program {
+impl RandomProgram {
+    fn new(seed: u64) -> RandomProgram {
         let mut program =
-            Program { seed, random: Random::new(seed), body: String::new(), arrays: Vec::new() };
+            RandomProgram { seed, random: Random::new(seed), body: String::new(), arrays: Vec::new() };
         for (i, (element_type, dimensions)) in [
             ("f32", vec![2, 3]),
             ("f32", vec![3, 1, 4]),

@@ -10,9 +10,7 @@ pub fn order_for_async_copies(module: &mut Module) {
     for computation in module.computations.values_mut() {
         let instructions = &module.instructions;
         let is_free = |id: InstructionId| instructions[id].control_predecessors.is_empty();
-        let is_given = |&id: &InstructionId| {
-            matches!(instructions[id].op, Op::Parameter { .. } | Op::Constant(_)) && is_free(id)
-        };
+        let is_given = |&id: &InstructionId| instructions[id].op.is_input() && is_free(id);
         let is_state = |id: InstructionId| match users.of(id) {
             [user] => {
                 instructions[id].op == Op::Tuple && is_free(id) && instructions[*user].op.runs_callees()

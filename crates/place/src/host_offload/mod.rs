@@ -26,8 +26,9 @@ mod transfers;
 use std::sync::Arc;
 
 use memplan_analysis::{InPlace, dataflow};
-use memplan_ir::{EntityRef, Instruction, InstructionId, Module, Op, Shape, ShapeId};
+use memplan_ir::{EntityRef, Instruction, InstructionId, Layout, Module, Op, Shape, ShapeId};
 use memplan_memory::MemorySpaceId;
+use memplan_rewriter::interface::{results_in, set_interface};
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter, call_graph};
 
 use crate::FLATTEN_CALL_GRAPH;
@@ -38,8 +39,11 @@ use crate::spell_out::spell_out_tuples;
 pub const HOST_OFFLOAD: PassFn =
     PassFn { name: "host-offload", description: "keep on the host what the program wants there", run };
 
-/// The host's memory, in layouts.
-const HOST: i64 = 5;
+/// The host's memory, beside that of a device.
+pub const HOST_MEMORY: MemorySpaceId = MemorySpaceId(5);
+
+/// The same, in layouts.
+const HOST: i64 = HOST_MEMORY.0 as i64;
 
 /// Where a call says that an array is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +54,7 @@ enum Placement {
 
 fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
     let calls = module.instructions.values().any(|instruction| placement(instruction).is_some());
-    let has_host = context.target.space(MemorySpaceId(HOST as u32)).is_some();
+    let has_host = context.target.space(HOST_MEMORY).is_some();
     if module.is_scheduled || !(calls || says_host(module)) {
         return Ok(false);
     }
@@ -141,4 +145,25 @@ fn drop_calls(module: &mut Module) -> bool {
         Some(operand)
     });
     rewriter.finish()
+}
+
+/// Lets the caller keep parameters, given by number, and the results that live in them, in the host's memory.
+pub fn keep_on_host(module: &mut Module, numbers: &[usize]) {
+    set_interface(module);
+    let results = results_in(module, numbers);
+    let Some(interface) = &mut module.config.entry_computation_layout else { return };
+    let to_host = |shape: &mut Shape| {
+        if let Some(array) = shape.as_array_mut() {
+            let rank = array.rank();
+            array.layout.get_or_insert_with(|| Layout::row_major(rank)).memory_space = HOST;
+        }
+    };
+    for &number in numbers {
+        to_host(&mut interface.parameters[number]);
+    }
+    if let Shape::Tuple(elements) = &interface.result {
+        let mut elements = elements.to_vec();
+        results.iter().for_each(|&result| to_host(&mut elements[result]));
+        interface.result = Shape::tuple(elements);
+    }
 }

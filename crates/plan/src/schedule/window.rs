@@ -73,7 +73,7 @@ struct WindowBuffer {
 
 /// What a search of a window found.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Found {
+pub(crate) struct SearchResult {
     /// Places in the old order, in the new one; `None` when nothing below the limit was found.
     pub(crate) order: Option<Vec<u8>>,
     /// Whether every order was looked at or ruled out.
@@ -153,10 +153,10 @@ impl Window {
 
     /// Looks for an order with a peak below `limit`: committing, then, where `effort` says so, exactly, then with a
     /// beam.
-    pub(crate) fn search(&self, limit: u64, effort: Effort) -> Found {
+    pub(crate) fn search(&self, limit: u64, effort: Effort) -> SearchResult {
         let floor = self.floor();
         if floor >= limit {
-            return Found { order: None, is_exhaustive: true, steps: self.nodes.len() as u64 };
+            return SearchResult { order: None, is_exhaustive: true, steps: self.nodes.len() as u64 };
         }
         let mut steps = 0;
         for (commits, max_states) in [(true, effort.committing), (false, effort.exact)] {
@@ -164,14 +164,14 @@ impl Window {
             let order = search.best_first(max_states, commits);
             steps += search.steps;
             match order {
-                Some(Some(order)) => return Found { order: Some(order), is_exhaustive: false, steps },
-                Some(None) if !commits => return Found { order: None, is_exhaustive: true, steps },
+                Some(Some(order)) => return SearchResult { order: Some(order), is_exhaustive: false, steps },
+                Some(None) if !commits => return SearchResult { order: None, is_exhaustive: true, steps },
                 _ => {}
             }
         }
         let mut search = Search::new(self, limit, floor);
         let order = search.beam(effort.width);
-        Found { order, is_exhaustive: false, steps: steps + search.steps }
+        SearchResult { order, is_exhaustive: false, steps: steps + search.steps }
     }
 
     /// A bound on the peak of every order: what is live across the window, and what one node touches.

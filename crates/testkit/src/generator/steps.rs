@@ -73,12 +73,7 @@ impl Body<'_, '_> {
         };
         let Some(y) = self.any_where(with_extent) else { return Ok(None) };
         let along = self.array(y).dimensions.iter().position(|&d| d == shared).expect("it has the extent");
-        let dimensions = DotDimensions {
-            lhs_contracting: [1].into_iter().collect(),
-            rhs_contracting: [along as i64].into_iter().collect(),
-            ..DotDimensions::default()
-        };
-        let product = self.computation.dot(x, y, dimensions)?;
+        let product = self.computation.dot(x, y, DotDimensions::new([1], [along as i64]))?;
         self.bounded(product).map(Some)
     }
 

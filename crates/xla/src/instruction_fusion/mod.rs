@@ -23,19 +23,37 @@ use std::collections::BinaryHeap;
 
 use cranelift_entity::{EntitySet, SecondaryMap};
 use memplan_ir::{ComputationId, FusionKind, InstructionId, Module, Op, Users};
-use memplan_memory::{InstructionFusionRules, Target};
+use memplan_memory::Target;
 use memplan_rewriter::{Context, Outcome, Pass, PassError, call_graph, cost};
 use rustc_hash::FxHashSet;
+use serde::Deserialize;
 use smallvec::SmallVec;
 
 use super::fusions::{self, Group, post_order};
 use indexing::Indexing;
 
 /// The pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(transparent)]
 pub struct InstructionFusion {
     /// What is taken in; `None` for those of the built-in compiler that runs the pass.
     pub rules: Option<InstructionFusionRules>,
+}
+
+/// What is taken in, beside the rules of all kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InstructionFusionRules {
+    /// How often the instructions of a computation may be duplicated, on average.
+    pub max_duplication: usize,
+    /// Concatenations of more are not fused: code looks for the right operand of each element.
+    pub max_concatenated: usize,
+    /// Nor are those that are this long or longer in the dimension in which elements lie side by side.
+    pub max_minor_extent: i64,
+    /// Most reductions in a kernel, before one more.
+    pub max_reductions: usize,
+    /// Code for a product with a matrix walks over a vector again and again: it has fewer bytes than this.
+    pub max_vector_bytes: u64,
 }
 
 /// The pass with the rules of the built-in compiler.
@@ -51,7 +69,7 @@ impl Pass for InstructionFusion {
     }
 
     fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
-        let rules = self.rules.unwrap_or_else(|| super::built_in(|compiler| compiler.instruction_fusion));
+        let rules = self.rules.unwrap_or_else(|| super::built_in(self.name()));
         let graph = call_graph(module, self.name())?;
         let users = Users::new(module);
         let mut groups = Vec::new();

@@ -1,127 +1,66 @@
 //! What attributes say: their names decide how they are read.
 
 use memplan_ir::{Dimensions, Domain, OutputOperandAlias, SliceDimension};
-use smallvec::SmallVec;
 
-use super::{Attribute, Cursor, Parsed, Parser, Value};
+use crate::attributes::Value;
+use crate::parser::cursor::{Cursor, Parsed};
+use crate::parser::module::Parser;
 use crate::{error::ParseErrorKind, lexer::Token};
 
-impl<'s> Parser<'s> {
-    pub(super) fn value(&mut self, attribute: Attribute) -> Parsed<Value<'s>> {
-        use Attribute::*;
-        let cursor = &mut self.cursor;
-        Ok(match attribute {
-            BatchGroupCount
-            | ChannelId
-            | CrossProgramPrefetchIndex
-            | Delta
-            | ExponentBits
-            | FeatureGroupCount
-            | FeatureIndex
-            | Index
-            | IndexVectorDim
-            | InferredDimension
-            | IotaDimension
-            | K
-            | MantissaBits
-            | NumCarries => Value::Integer(cursor.integer()?),
-            ConstrainLayout
-            | CustomCallHasSideEffect
-            | HasDynamicRoot
-            | IndicesAreSorted
-            | IsAssociative
-            | IsComposite
-            | IsHostTransfer
-            | IsReverse
-            | IsStable
-            | Largest
-            | LeftSide
-            | Lower
-            | UniqueIndices
-            | UnitDiagonal
-            | UseGlobalDeviceIds => Value::Boolean(cursor.boolean()?),
-            CollapsedSliceDims
-            | Dimensions
-            | DynamicSliceSizes
-            | FftLength
-            | InputBatchingDims
-            | InsertedWindowDims
-            | LhsBatchDims
-            | LhsContractingDims
-            | LhsRaggedDims
-            | OffsetDims
-            | OperandBatchingDims
-            | RhsBatchDims
-            | RhsContractingDims
-            | RhsGroupDims
-            | ScatterDimsToOperandDims
-            | ScatterIndicesBatchingDims
-            | StartIndexMap
-            | StartIndicesBatchingDims
-            | UpdateWindowDims => Value::Integers(cursor.integers()?),
-            SliceSizes => {
-                let rest = cursor.source[cursor.span.end..].trim_ascii_start();
-                if rest.starts_with('{') {
-                    let mut lists = Vec::new();
-                    cursor.braces(|c| {
-                        lists.push(c.integers()?);
-                        Ok(())
-                    })?;
-                    Value::IntegerLists(lists)
-                } else {
-                    Value::Integers(cursor.integers()?)
-                }
-            }
-            Body | Calls | Condition | FalseComputation | Scatter | Select | ToApply | TrueComputation => {
-                Value::Computation(self.computation_reference()?)
-            }
-            BranchComputations => Value::Computations(self.computation_references()?),
-            CalledComputations => Value::Computations(self.computation_references()?),
-            Algorithm | ApiVersion | ConvolutionKind | Direction | Distribution | FftType | Kind | Mode
-            | PaddingType | Schedule | TransposeA | Type => {
-                if cursor.token != Token::Identifier {
-                    return Err(cursor.unexpected("a word"));
-                }
-                let word = cursor.text();
-                cursor.advance();
-                Value::Word(word)
-            }
-            AsyncExecutionThread | CustomCallTarget => Value::Text(cursor.string()?),
-            InfeedConfig | OutfeedConfig => Value::Bytes(cursor.bytes()?),
-            Epsilon => Value::Float(cursor.float()?),
-            DimLabels => Value::Labels(Box::new(cursor.dimension_labels()?)),
-            Domain => Value::Domain(Box::new(cursor.domain()?)),
-            Literal => Value::Literal(Box::new(cursor.shaped_literal()?)),
-            OperandLayoutConstraints => {
-                let mut shapes = Vec::new();
-                cursor.braces(|c| {
-                    shapes.push(c.shape()?);
-                    Ok(())
-                })?;
-                Value::Shapes(shapes)
-            }
-            OperandPrecision => {
-                let mut precisions = SmallVec::new();
-                cursor.braces(|c| {
-                    precisions.push(c.word_in_any_case("a precision")?);
-                    Ok(())
-                })?;
-                Value::Precisions(precisions)
-            }
-            OutfeedShape => Value::Shape(Box::new(cursor.shape()?)),
-            OutputToOperandAliasing => Value::Aliases(cursor.output_operand_aliases()?),
-            Padding => Value::Padding(cursor.padding()?),
-            ReplicaGroups => Value::Groups(Box::new(cursor.replica_groups()?)),
-            Slice => Value::Slice(cursor.slice_dimensions()?),
-            SourceTargetPairs => Value::Pairs(cursor.pairs()?),
-            SparsityConfig => Value::Sparsity(Box::new(cursor.sparsity()?)),
-            Window => Value::Window(Box::new(cursor.window()?)),
-            ResultAccuracy => unreachable!("goes to the notes"),
-        })
+/// Functions that read what follows the name of an attribute.
+macro_rules! readers {
+    ($($name:ident: $parser:ident => $value:expr;)*) => {
+        $(pub(crate) fn $name<'s>($parser: &mut Parser<'s>) -> Parsed<Value<'s>> {
+            Ok($value)
+        })*
+    };
+}
+
+readers! {
+    accuracy: p => Value::Accuracy(p.cursor.result_accuracy()?);
+    aliases: p => Value::Aliases(p.cursor.output_operand_aliases()?);
+    boolean: p => Value::Boolean(p.cursor.boolean()?);
+    bytes: p => Value::Bytes(p.cursor.bytes()?);
+    computation: p => Value::Computation(p.computation_reference()?);
+    computations: p => Value::Computations(p.computation_references()?);
+    domain: p => Value::Domain(Box::new(p.cursor.domain()?));
+    float: p => Value::Float(p.cursor.float()?);
+    groups: p => Value::Groups(Box::new(p.cursor.replica_groups()?));
+    integer: p => Value::Integer(p.cursor.integer()?);
+    integers: p => Value::Integers(p.cursor.integers()?);
+    labels: p => Value::Labels(Box::new(p.cursor.dimension_labels()?));
+    literal: p => Value::Literal(Box::new(p.cursor.shaped_literal()?));
+    padding: p => Value::Padding(p.cursor.padding()?);
+    pairs: p => Value::Pairs(p.cursor.pairs()?);
+    precisions: p => Value::Precisions(p.cursor.items(|c| c.word_in_any_case("a precision"))?);
+    shape: p => Value::Shape(Box::new(p.cursor.shape()?));
+    shapes: p => Value::Shapes(p.cursor.items(Cursor::shape)?);
+    slice: p => Value::Slice(p.cursor.items(Cursor::slice_dimension)?);
+    sparsity: p => Value::Sparsity(Box::new(p.cursor.sparsity()?));
+    text: p => Value::Text(p.cursor.string()?);
+    window: p => Value::Window(Box::new(p.cursor.window()?));
+}
+
+/// `{1,2}`, or `{{1,2},{3,4}}`
+pub(crate) fn integers_or_lists<'s>(parser: &mut Parser<'s>) -> Parsed<Value<'s>> {
+    let cursor = &mut parser.cursor;
+    match cursor.source[cursor.span.end..].trim_ascii_start().starts_with('{') {
+        true => Ok(Value::Lists(cursor.items(Cursor::integers)?)),
+        false => integers(parser),
     }
 }
 
-impl Cursor<'_> {
+pub(crate) fn word<'s>(parser: &mut Parser<'s>) -> Parsed<Value<'s>> {
+    let cursor = &mut parser.cursor;
+    if cursor.token != Token::Identifier {
+        return Err(cursor.unexpected("a word"));
+    }
+    let word = cursor.text();
+    cursor.advance();
+    Ok(Value::Word(word))
+}
+
+impl<'s> Cursor<'s> {
     /// `{kind="sharding", entry={..}, exit={..}}`
     fn domain(&mut self) -> Parsed<Domain> {
         self.expect(Token::LeftBrace, "`{`")?;
@@ -144,8 +83,7 @@ impl Cursor<'_> {
 
     /// `{ {0}: (1, {}), {1}: (0, {0}) }`
     fn output_operand_aliases(&mut self) -> Parsed<Vec<OutputOperandAlias>> {
-        let mut aliases = Vec::new();
-        self.braces(|c| {
+        self.items(|c| {
             let output_index = c.shape_index()?;
             c.expect(Token::Colon, "`:`")?;
             c.expect(Token::LeftParen, "`(`")?;
@@ -153,41 +91,44 @@ impl Cursor<'_> {
             c.expect(Token::Comma, "`,`")?;
             let operand_index = c.shape_index()?;
             c.expect(Token::RightParen, "`)`")?;
-            aliases.push(OutputOperandAlias { output_index, operand, operand_index });
-            Ok(())
-        })?;
-        Ok(aliases)
+            Ok(OutputOperandAlias { output_index, operand, operand_index })
+        })
     }
 
     /// `{{0,1},{1,0}}`
     fn pairs(&mut self) -> Parsed<Vec<(i64, i64)>> {
-        let mut pairs = Vec::new();
-        self.braces(|c| {
+        self.items(|c| {
             let start = c.span.start;
             let pair: Dimensions = c.integers()?;
             let &[source, target] = pair.as_slice() else {
                 let kind = ParseErrorKind::Count { expected: 2, found: pair.len() };
                 return Err(c.error_at(start..c.previous_end, kind));
             };
-            pairs.push((source, target));
-            Ok(())
-        })?;
-        Ok(pairs)
+            Ok((source, target))
+        })
     }
 
-    /// `{[0:4], [0:8:2]}`
-    fn slice_dimensions(&mut self) -> Parsed<SmallVec<[SliceDimension; 2]>> {
-        let mut dimensions = SmallVec::new();
+    /// `[0:4]`, `[0:8:2]`
+    fn slice_dimension(&mut self) -> Parsed<SliceDimension> {
+        self.expect(Token::LeftBracket, "`[`")?;
+        let start = self.integer()?;
+        self.expect(Token::Colon, "`:`")?;
+        let limit = self.integer()?;
+        let stride = if self.eat(Token::Colon) { self.integer()? } else { 1 };
+        self.expect(Token::RightBracket, "`]`")?;
+        Ok(SliceDimension { start, limit, stride })
+    }
+
+    /// Items in braces.
+    fn items<T, L: Default + Extend<T>>(
+        &mut self,
+        mut item: impl FnMut(&mut Cursor<'s>) -> Parsed<T>,
+    ) -> Parsed<L> {
+        let mut items = L::default();
         self.braces(|c| {
-            c.expect(Token::LeftBracket, "`[`")?;
-            let start = c.integer()?;
-            c.expect(Token::Colon, "`:`")?;
-            let limit = c.integer()?;
-            let stride = if c.eat(Token::Colon) { c.integer()? } else { 1 };
-            c.expect(Token::RightBracket, "`]`")?;
-            dimensions.push(SliceDimension { start, limit, stride });
+            items.extend([item(c)?]);
             Ok(())
         })?;
-        Ok(dimensions)
+        Ok(items)
     }
 }

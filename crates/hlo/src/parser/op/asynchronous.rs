@@ -3,7 +3,8 @@
 use memplan_ir::{Async, Instruction, Op, Opcode, Operands, Shape};
 use smallvec::smallvec;
 
-use super::{A, Attributes, Called, Head, Parsed, Parser};
+use super::{Attribute, Attributes, Called, Head, Operation, Parsed, Parser};
+use crate::attributes::is_allowed;
 use crate::{async_notes::AsyncNotes, error::ParseErrorKind};
 
 impl<'s> Parser<'s> {
@@ -42,8 +43,13 @@ impl<'s> Parser<'s> {
             inner_operands.push(self.add(&mut scope, parameter, span.clone()));
         }
         let inner_head = Head { shape: None, opcode: wrapped, wrapped: None, span: span.clone() };
-        let aliases = attributes.aliases_unless(wrapped);
-        let thread = attributes.string(A::AsyncExecutionThread);
+        let mut start = Operation { parser: self, head, operands, attributes };
+        let execution_thread = start.optional([Attribute::AsyncExecutionThread])?;
+        // An operation that declares pairs of its own declares those of the text.
+        let output_operand_aliasing = match is_allowed(wrapped, Attribute::OutputToOperandAliasing) {
+            true => Vec::new(),
+            false => start.optional([Attribute::OutputToOperandAliasing])?,
+        };
         let (op, called) = self.op(&inner_head, &inner_operands, attributes)?;
         let shape = self.module.intern(output);
         // Named as XLA names it.
@@ -52,8 +58,7 @@ impl<'s> Parser<'s> {
         inner.called = called;
         self.add(&mut scope, inner, span.clone());
         let computation = self.finish_nameless("async_wrapped", span, scope)?;
-        let execution_thread = thread.unwrap_or_default();
-        let op = Op::AsyncStart(Box::new(Async { execution_thread, output_operand_aliasing: aliases }));
+        let op = Op::AsyncStart(Box::new(Async { execution_thread, output_operand_aliasing }));
         Ok((op, smallvec![computation]))
     }
 
@@ -64,8 +69,9 @@ impl<'s> Parser<'s> {
         operands: &Operands,
         attributes: &mut Attributes<'s>,
     ) -> Parsed<(Op, Called)> {
-        let given = attributes.string(A::AsyncExecutionThread);
-        let called = attributes.computation(A::Calls);
+        let mut operation = Operation { parser: self, head, operands, attributes };
+        let given = operation.some([Attribute::AsyncExecutionThread])?;
+        let called = operation.take_computation(Attribute::Calls);
         let start = operands.first().map(|&id| &self.module.instructions[id]);
         let start = start.filter(|start| matches!(start.op, Op::AsyncStart(_) | Op::AsyncUpdate(_)));
         let Some(start) = start else {

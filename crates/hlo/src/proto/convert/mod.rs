@@ -1,12 +1,14 @@
 //! Conversions between messages and `memplan_ir` types, each in both directions side by side.
 
 mod attributes;
+mod fields;
 mod literal;
 mod notes;
 mod shape;
 mod sharding;
 
 pub(super) use attributes::*;
+pub(super) use fields::Field;
 pub(super) use literal::*;
 pub(super) use notes::*;
 pub(super) use shape::*;
@@ -31,23 +33,3 @@ pub(super) fn steps(index: &ShapeIndex) -> Vec<i64> {
 pub(super) fn number(field: &'static str, value: i64) -> Result<u32, FieldError> {
     u32::try_from(value).map_err(|_| FieldError::value(field, value))
 }
-
-/// A pair of functions between the values of an enumeration and its numbers, from one table.
-macro_rules! enumeration {
-    ($read:ident, $write:ident, $type:ty, $field:literal, [$($number:literal => $value:expr),* $(,)?]) => {
-        pub(in crate::proto) fn $read(number: i32) -> Result<$type, FieldError> {
-            match number {
-                $($number => Ok($value),)*
-                other => Err(FieldError::value($field, other)),
-            }
-        }
-
-        pub(in crate::proto) fn $write(value: $type) -> i32 {
-            $(if value == $value {
-                return $number;
-            })*
-            unreachable!("the table has every value")
-        }
-    };
-}
-use enumeration;

@@ -1,11 +1,11 @@
 //! Shardings, meshes and groups of devices.
 
 use memplan_ir::{
-    AxisRef, Collective, DeviceList, DimensionSharding, Mesh, MeshReduction, NamedSharding, ReplicaGroups,
-    ShardGroup, Sharding, ShardingKind, ShardingSpec, SubgroupKind, TileAssignment,
+    AxisRef, DeviceList, DimensionSharding, Mesh, MeshReduction, NamedSharding, ReplicaGroups, ShardGroup,
+    Sharding, ShardingKind, ShardingSpec, SubgroupKind, TileAssignment,
 };
 
-use super::{FieldError, enumeration, metadata_proto, number};
+use super::{Field, FieldError, metadata_proto, number};
 use crate::proto::messages as pb;
 
 const REPLICATED: i32 = 0;
@@ -15,19 +15,6 @@ const OTHER: i32 = 3;
 const MANUAL: i32 = 4;
 const UNKNOWN: i32 = 5;
 const UNREDUCED: i32 = 6;
-
-enumeration!(subgroup_kind, subgroup_kind_number, SubgroupKind, "last_tile_dims", [
-    0 => SubgroupKind::Replicated,
-    1 => SubgroupKind::Maximal,
-    4 => SubgroupKind::Manual,
-    6 => SubgroupKind::Unreduced,
-]);
-
-enumeration!(reduction, reduction_number, MeshReduction, "reduction_op", [
-    0 => MeshReduction::Sum,
-    1 => MeshReduction::Max,
-    2 => MeshReduction::Min,
-]);
 
 pub(in crate::proto) fn sharding(proto: pb::OpSharding) -> Result<Sharding, FieldError> {
     if proto.r#type == TUPLE {
@@ -66,7 +53,7 @@ fn spec(proto: pb::OpSharding) -> Result<ShardingSpec, FieldError> {
             last_tile_dims: proto
                 .last_tile_dims
                 .iter()
-                .map(|&k| subgroup_kind(k))
+                .map(|&k| SubgroupKind::get(&mut { k }, "last_tile_dims"))
                 .collect::<Result<_, _>>()?,
         }),
         (None, other) => return Err(FieldError::value("sharding type", other)),
@@ -101,7 +88,10 @@ fn named_sharding(proto: pb::NamedShardingProto) -> Result<NamedSharding, FieldE
         dimensions: proto.dim_shardings.iter().map(dimension).collect::<Result<_, _>>()?,
         replicated_axes: axes(&proto.replicated_axes)?,
         unreduced_axes: axes(&proto.unreduced_axes)?,
-        reduction: proto.reduction_op.map(reduction).transpose()?,
+        reduction: proto
+            .reduction_op
+            .map(|mut it| MeshReduction::get(&mut it, "reduction_op"))
+            .transpose()?,
         manual_axes: axes(&proto.manual_axes)?,
     })
 }
@@ -159,7 +149,7 @@ fn spec_proto(spec: &ShardingSpec) -> pb::OpSharding {
             proto.r#type = OTHER;
             proto.tile_assignment_dimensions = tiles.dimensions.to_vec();
             proto.replicate_on_last_tile_dim = tiles.replicate_on_last_tile_dim;
-            proto.last_tile_dims = tiles.last_tile_dims.iter().map(|&k| subgroup_kind_number(k)).collect();
+            proto.last_tile_dims = tiles.last_tile_dims.iter().map(Field::set).collect();
             match &tiles.devices {
                 DeviceList::Explicit(devices) => proto.tile_assignment_devices = devices.clone(),
                 DeviceList::Iota { reshape, transpose } => {
@@ -191,7 +181,7 @@ fn named_proto(named: &NamedSharding) -> pb::NamedShardingProto {
         unreduced_axes: axes_proto(&named.unreduced_axes),
         metadata: Vec::new(),
         manual_axes: axes_proto(&named.manual_axes),
-        reduction_op: named.reduction.map(reduction_number),
+        reduction_op: named.reduction.map(|it| it.set()),
     }
 }
 
@@ -241,8 +231,8 @@ pub(in crate::proto) fn replica_groups(
     Ok(ReplicaGroups::List(groups.into_iter().map(|group| group.replica_ids).collect()))
 }
 
-pub(in crate::proto) fn set_replica_groups(proto: &mut pb::HloInstructionProto, collective: &Collective) {
-    match &collective.replica_groups {
+pub(in crate::proto) fn set_replica_groups(proto: &mut pb::HloInstructionProto, groups: &ReplicaGroups) {
+    match groups {
         ReplicaGroups::List(groups) if groups.is_empty() => (),
         ReplicaGroups::List(groups) => {
             let replica_groups =

@@ -16,13 +16,13 @@
 
 use std::collections::BTreeSet;
 
-use memplan_ir::{InstructionId, Op};
+use memplan_ir::InstructionId;
 use memplan_memory::Bytes;
 use memplan_rewriter::cost::{self, CostClass, Hero};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
-use super::super::report::Verdict;
+use super::super::report::{FusionEdge, Verdict};
 use super::{Grouper, Kernel, KernelId, Usage};
 
 /// Members of one kernel that another one can compute.
@@ -56,7 +56,7 @@ impl Grouper<'_> {
                 self.move_epilogue(&epilogue, reader, writer, kernel);
             }
         }
-        for (producer, _, verdict) in &mut self.grouping.decisions {
+        for FusionEdge { producer, verdict, .. } in &mut self.grouping.decisions {
             *verdict = verdicts.get(producer).copied().unwrap_or(*verdict);
         }
     }
@@ -126,7 +126,7 @@ impl Grouper<'_> {
     /// Whether something is in memory when a kernel computes `stored`, so that reading it then keeps it no longer.
     fn is_there_for(&self, id: InstructionId, stored: InstructionId) -> bool {
         id == stored
-            || matches!(self.module.instructions[id].op, Op::Parameter { .. } | Op::Constant(_))
+            || self.module.instructions[id].op.is_input()
             || self.positions[id] < self.positions[stored]
     }
 

@@ -6,7 +6,7 @@ use memplan_rewriter::cost::Hero;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
-use super::super::report::Verdict;
+use super::super::report::FusionEdge;
 
 /// A kernel of one computation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -98,7 +98,7 @@ pub(crate) struct Grouping {
     /// Reshapes and transposes outside kernels that are only views of their operands.
     pub(crate) views: FxHashSet<InstructionId>,
     /// What was decided about each edge.
-    pub(in crate::fusion) decisions: Vec<(InstructionId, InstructionId, Verdict)>,
+    pub(in crate::fusion) decisions: Vec<FusionEdge>,
     /// The kernel of each root.
     pub(super) rooted: FxHashMap<InstructionId, KernelId>,
     /// Instructions inside kernels, roots excluded.

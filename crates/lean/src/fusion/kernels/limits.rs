@@ -244,7 +244,7 @@ impl Grouper<'_> {
             let broadcast = &self.module.instructions[operand];
             let is_broadcast = matches!(broadcast.op, Op::Broadcast { .. });
             let source = || &self.module.instructions[broadcast.operands[0]].op;
-            is_broadcast && matches!(source(), Op::Parameter { .. } | Op::Constant(_))
+            is_broadcast && source().is_input()
         };
         instruction.operands.len() == 2
             && cost::is_pointwise(self.module, id)

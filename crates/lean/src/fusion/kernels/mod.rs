@@ -43,7 +43,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::FusionOptions;
-use super::report::Verdict;
+use super::report::{FusionEdge, Verdict};
 pub(crate) use kernel::{Grouping, Kernel};
 use kernel::{KernelId, Usage};
 
@@ -224,7 +224,11 @@ impl<'a> Grouper<'a> {
         // Parameters and the like are in memory without anybody deciding so.
         if self.classes[id] != CostClass::Free {
             let users = self.users.of(id).iter();
-            self.grouping.decisions.extend(users.map(|&user| (id, user, verdict)));
+            self.grouping.decisions.extend(users.map(|&user| FusionEdge {
+                producer: id,
+                consumer: user,
+                verdict,
+            }));
         }
     }
 

@@ -26,7 +26,7 @@ use memplan_rewriter::cost::{CostClass, Hero};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::super::report::Verdict;
+use super::super::report::{FusionEdge, Verdict};
 use super::in_step::OutOfStep;
 use super::{Grouper, Kernel, KernelId, Rank, Siblings};
 
@@ -88,7 +88,7 @@ impl Grouper<'_> {
         self.needs.look_at(self.module, &body.instructions, self.users, |id| self.positions[id]);
         self.join_in_each(siblings, |a, b| a || b);
         self.join_in_each(siblings, |_, _| true);
-        for (producer, consumer, verdict) in &mut self.grouping.decisions {
+        for FusionEdge { producer, consumer, verdict } in &mut self.grouping.decisions {
             let kernel = self.grouping.rooted.get(producer);
             if kernel.is_some_and(|kernel| self.kernels_of[*consumer].contains(kernel)) {
                 *verdict = Verdict::Together;

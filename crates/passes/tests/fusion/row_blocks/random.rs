@@ -14,7 +14,7 @@ fn random_programs_keep_their_meaning_in_blocks() {
     let n_programs = std::env::var("N_PROGRAMS").map_or(300, |n| n.parse().expect("a number"));
     let mut n_cut = 0;
     for seed in 0..n_programs {
-        let source = Program::new(seed).source();
+        let source = RandomProgram::new(seed).source();
         let name = format!("seed {seed}");
         let before = parse(&name, &source);
         let after = cut_twice(&name, &before, Bytes(256));
@@ -27,16 +27,17 @@ fn random_programs_keep_their_meaning_in_blocks() {
 }
 
 /// A program under construction.
-struct Program {
+struct RandomProgram {
     random: Random,
     body: String,
     /// The extents of each array.
     arrays: Vec<Vec<i64>>,
 }
 
-impl Program {
-    fn new(seed: u64) -> Program {
-        let mut program = Program { random: Random::new(seed), body: String::new(), arrays: Vec::new() };
+impl RandomProgram {
+    fn new(seed: u64) -> RandomProgram {
+        let mut program =
+            RandomProgram { random: Random::new(seed), body: String::new(), arrays: Vec::new() };
         for (i, dimensions) in [vec![8, 2], vec![2, 16], vec![4, 8, 2], vec![4, 2, 16], vec![16], vec![4, 8]]
             .into_iter()
             .enumerate()

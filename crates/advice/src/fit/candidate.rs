@@ -1,0 +1,164 @@
+//! A program under change: the module, and what is known of it that no module says.
+
+use std::sync::{Arc, OnceLock};
+
+use memplan_analysis::{Batch, CallGraph, Dimensions, Facts, Phases, ValueClass, ValueClasses};
+use memplan_driver::{EstimateError, Price, price};
+use memplan_ir::{ArrayShape, InstructionId, Module, Schedule};
+use memplan_memory::Bytes;
+use memplan_passes as passes;
+use memplan_passes::{Context, PassError, RunOptions};
+
+use super::{FitError, ModuleKey, Setting};
+
+/// A program that levers are tried on.
+#[derive(Clone)]
+pub(super) struct Candidate {
+    pub(super) module: Module,
+    /// What is asked of few of the programs that levers make.
+    followed: OnceLock<Followed>,
+    phases: OnceLock<Phases>,
+    /// The dimension that counts examples: parameter of the entry, part of it, and dimension.
+    batch_at: Option<(usize, usize, usize)>,
+    /// Whether gradients are computed.
+    pub(super) trains: bool,
+    /// The class of each parameter of the entry.
+    pub(super) classes: Arc<[ValueClass]>,
+    /// How often the module runs for one step.
+    pub(super) runs: f64,
+    /// Bytes beside those of the module.
+    pub(super) extra: Bytes,
+    /// Seconds beside those of the module: transfers over links.
+    pub(super) extra_seconds: f64,
+}
+
+/// The dimensions of a program, and which of them is the batch.
+#[derive(Clone)]
+struct Followed {
+    dimensions: Dimensions,
+    batch: Option<Batch>,
+}
+
+impl Candidate {
+    /// The program as it is, with dimensions that can be followed.
+    pub(super) fn new(module: &Module, setting: &Setting<'_>) -> Result<Candidate, FitError> {
+        let mut module = module.clone();
+        module.is_scheduled = false;
+        let context = Context { target: setting.target };
+        passes::run(&mut module, &[&passes::FOLLOWABLE], &context, RunOptions::default())?;
+        module.compact();
+        let facts = Facts::new(&module, &Schedule::in_textual_order(&module))
+            .map_err(|source| PassError::CallGraph { pass: "fit", source })?;
+        let classes = ValueClasses::new(&module, &facts);
+        let class = |&id: &InstructionId| {
+            facts.flow.value_of(id).map_or(ValueClass::Input, |value| classes.of(value))
+        };
+        let dimensions = Dimensions::follow(&module);
+        let batch = match setting.options.batch {
+            None => dimensions.batch(&module),
+            Some((parameter, dimension)) => {
+                let named = dimensions.batch_at(&module, parameter, 0, dimension);
+                Some(named.ok_or(FitError::NoBatch(parameter, dimension))?)
+            }
+        };
+        Ok(Candidate {
+            classes: module.entry_computation().parameters.iter().map(class).collect(),
+            batch_at: batch.as_ref().map(|batch| batch.at),
+            followed: OnceLock::from(Followed { dimensions, batch }),
+            trains: classes.phases.has_backward(),
+            phases: OnceLock::from(classes.phases),
+            module,
+            runs: 1.0,
+            extra: Bytes::ZERO,
+            extra_seconds: 0.0,
+        })
+    }
+
+    /// The same program with another module, whose parameters mean the same.
+    pub(super) fn with_module(&self, module: Module) -> Candidate {
+        Candidate {
+            module,
+            followed: OnceLock::new(),
+            phases: OnceLock::new(),
+            batch_at: self.batch_at,
+            trains: self.trains,
+            classes: self.classes.clone(),
+            runs: self.runs,
+            extra: self.extra,
+            extra_seconds: self.extra_seconds,
+        }
+    }
+
+    /// What the compiler is expected to need. Modules that levers make more than once are estimated once.
+    pub(super) fn price(&self, setting: &Setting<'_>) -> Result<Price, EstimateError> {
+        let of_module = setting
+            .prices
+            .of(ModuleKey::new(&self.module), || price(&self.module, setting.compiler, setting.target))?;
+        Ok(Price {
+            total: of_module.total.saturating_add(self.extra),
+            seconds: of_module.seconds * self.runs + self.extra_seconds,
+            operations: of_module.operations * self.runs,
+        })
+    }
+
+    fn followed(&self) -> &Followed {
+        self.followed.get_or_init(|| {
+            let dimensions = Dimensions::follow(&self.module);
+            let at =
+                |(parameter, part, dimension)| dimensions.batch_at(&self.module, parameter, part, dimension);
+            Followed { batch: self.batch_at.and_then(at), dimensions }
+        })
+    }
+
+    pub(super) fn dimensions(&self) -> &Dimensions {
+        &self.followed().dimensions
+    }
+
+    /// The dimension that counts examples.
+    pub(super) fn batch(&self) -> Option<&Batch> {
+        self.followed().batch.as_ref()
+    }
+
+    /// The halves of a training step.
+    pub(super) fn phases(&self) -> &Phases {
+        let found = || Phases::new(&self.module, &CallGraph::new(&self.module).expect("levers add no calls"));
+        self.phases.get_or_init(found)
+    }
+
+    /// The arrays among the parameters of the entry that are of a class, with their numbers.
+    pub(super) fn parameters(&self, class: ValueClass) -> impl Iterator<Item = (usize, &ArrayShape)> {
+        let entry = self.module.entry_computation();
+        let of_class = self.classes.iter().enumerate().filter(move |(_, own)| **own == class);
+        of_class.filter_map(|(number, _)| {
+            let array = self.module.shape(entry.parameters[number]).as_array()?;
+            (array.rank() > 0).then_some((number, array))
+        })
+    }
+
+    /// Bytes of the parameters of a class.
+    pub(super) fn bytes(&self, class: ValueClass, setting: &Setting<'_>) -> Bytes {
+        let sizes = self.parameters(class).map(|(_, array)| setting.target.size_of(&array.clone().into()));
+        sizes.fold(Bytes::ZERO, Bytes::saturating_add)
+    }
+
+    /// The extent of the batch.
+    pub(super) fn examples(&self) -> Option<i64> {
+        self.batch().map(|batch| batch.extent(self.dimensions()))
+    }
+
+    /// The names of arguments as the program's author calls them, from some numbers of parameters.
+    pub(super) fn arguments(&self, numbers: impl IntoIterator<Item = usize>) -> Vec<String> {
+        let entry = self.module.entry_computation();
+        let mut names: Vec<String> = Vec::new();
+        for number in numbers {
+            let id = entry.parameters[number];
+            let path = memplan_analysis::operation(&self.module, id);
+            let name = path.split(['[', '.']).next().filter(|name| !name.is_empty());
+            let name = name.map_or_else(|| self.module.instructions[id].name.to_string(), str::to_string);
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    }
+}

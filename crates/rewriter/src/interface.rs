@@ -1,0 +1,21 @@
+//! What a program takes from its caller and hands back, for passes that change that.
+
+use memplan_ir::{InputOutputAlias, Module, ProgramShape};
+
+/// Lets the program take and hand back what the parameters and the root of its entry are now.
+pub fn set_interface(module: &mut Module) {
+    let entry = module.entry_computation();
+    let parameters = entry.parameters.iter().map(|&id| module.shape(id).clone()).collect();
+    let result = module.shape(entry.root).clone();
+    module.config.entry_computation_layout = Some(ProgramShape { parameters, result });
+}
+
+/// The numbers of the results that live in some parameters, given by number. Results within results are left out.
+pub fn results_in(module: &Module, parameters: &[usize]) -> Vec<usize> {
+    let aliases = module.config.input_output_alias.iter();
+    let of = aliases.filter(|alias| parameters.contains(&(alias.parameter as usize)));
+    let number = |alias: &InputOutputAlias| {
+        (alias.output_index.0.len() == 1).then(|| alias.output_index.0[0] as usize)
+    };
+    of.filter_map(number).collect()
+}

@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""Sets what `memplan estimate` says beside what XLA said of the programs of this folder.
+
+usage: compare.py [--folder FOLDER] [--table FILE] [--memplan FILE] [--jax VERSION]
+
+From the project's root. Reads truth.tsv, estimates the modules in FOLDER (target/truth; `measure.py --modules` makes them),
+and writes estimates.tsv beside the table and docs/truth.md.
+"""
+
+import argparse
+import collections
+import csv
+import json
+import math
+import os
+import pathlib
+import statistics
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+NEAR = dict(cpu=0.10, gpu=0.10, tpu=0.15)
+NAMES = dict(cpu='XLA CPU', gpu='XLA GPU (H100)', tpu='libtpu (v5e)')
+COLUMNS = ['program', 'backend', 'jax', 'total', 'estimate', 'ratio']
+WORST = 40
+
+# A program under one compiler: bytes that XLA needs and that memplan says, None where it says nothing.
+Compared = collections.namedtuple('Compared', 'program backend jax total estimate seconds')
+
+
+def family(of):
+    return of.program.split('/')[0]
+
+
+def ratio(of):
+    return of.estimate / of.total
+
+
+def is_near(of):
+    return of.estimate is not None and abs(ratio(of) - 1) <= NEAR[of.backend]
+
+
+def distance(of):
+    return abs(math.log(ratio(of))) if of.estimate else math.inf
+
+
+def estimate(memplan, module, backend):
+    """Bytes, or None where memplan refuses."""
+    command = [memplan, 'estimate', module, '--compiler', f'xla-{backend}', '--format', 'json']
+    run = subprocess.run(command, capture_output=True, text=True)
+    if run.returncode not in (0, 3):  # 3: it does not fit
+        print(f'{module}: {run.stderr.strip()[:200]}')
+        return None
+    return json.loads(run.stdout)['total']
+
+
+def compare(rows, folder, memplan):
+    """Everything that XLA compiled, with estimates."""
+    known = [row for row in rows if row['total']]
+    modules = [folder / row['jax'] / row['backend'] / f'{row["program"]}.hlo.gz' for row in known]
+    if missing := [module for module in modules if not module.exists()]:
+        raise SystemExit(f'{len(missing)} modules are not there, as {missing[0]}: make them with measure.py --modules')
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = pool.map(lambda row, module: estimate(memplan, module, row['backend']), known, modules)
+        return [
+            Compared(row['program'], row['backend'], row['jax'], int(row['total']), said, float(row['processor_seconds']))
+            for row, said in zip(known, found)
+        ]
+
+
+def table(head, lines):
+    yield f'| {" | ".join(head)} |\n|---|' + '---:|' * (len(head) - 1)
+    for line in lines:
+        yield f'| {" | ".join(line)} |'
+    yield ''
+
+
+def cells(compared):
+    """How many, the share that is near, the median and the worst ratio."""
+    if not compared:
+        return ['', '', '', '']
+    near = sum(map(is_near, compared))
+    ratios = [ratio(of) for of in compared if of.estimate]
+    worst = max(compared, key=distance)
+    middle = f'{statistics.median(ratios):.2f}' if ratios else ''
+    return [str(len(compared)), f'{near / len(compared):.0%}', middle, f'{ratio(worst):.2f}' if worst.estimate else 'refused']
+
+
+def page(found, rows):
+    yield '# What XLA needs, for hundreds of programs\n'
+    yield (ROOT / 'docs' / 'truth.head.md').read_text()
+    versions = sorted({of.jax for of in found}, reverse=True)
+    backends = list(NEAR)
+    of = lambda backend, version, name=None: [c for c in found if (c.backend, c.jax) == (backend, version) and name in (None, family(c))]
+    yield '## All families\n'
+    yield from table(
+        ['compiler', 'JAX', 'programs', 'families', 'near is within', 'near', 'median', 'worst', 'processor seconds of XLA: median', 'all'],
+        [
+            [
+                NAMES[backend],
+                version,
+                str(len(some)),
+                str(len(set(map(family, some)))),
+                f'{NEAR[backend]:.0%}',
+                *cells(some)[1:],
+                f'{statistics.median(c.seconds for c in some):.1f}',
+                f'{sum(c.seconds for c in some):,.0f}',
+            ]
+            for version in versions
+            for backend in backends
+            if (some := of(backend, version))
+        ],
+    )
+    for version in versions:
+        yield f'## By family, JAX {version}\n'
+        yield 'Programs, the share that is near, the median ratio of estimate to XLA, and the worst.\n'
+        names = sorted({family(c) for c in found if c.jax == version})
+        head = [f'{backend}: {what}' if what == 'n' else what for backend in backends for what in ('n', 'near', 'median', 'worst')]
+        yield from table(
+            ['family', *head], [[name, *(cell for backend in backends for cell in cells(of(backend, version, name)))] for name in names]
+        )
+    yield '## Farthest\n'
+    far = sorted((c for c in found if not is_near(c)), key=lambda c: (-distance(c), c))[:WORST]
+    yield from table(
+        ['program', 'compiler', 'JAX', 'XLA, MB', 'estimate, MB', 'ratio'],
+        [
+            [
+                c.program,
+                NAMES[c.backend],
+                c.jax,
+                f'{c.total / 1e6:,.1f}',
+                *([f'{c.estimate / 1e6:,.1f}', f'{ratio(c):.2f}'] if c.estimate else ['refused', '']),
+            ]
+            for c in far
+        ],
+    )
+    refused = [row for row in rows if row['error']]
+    if refused:
+        yield '## Not compiled\n'
+        yield 'What XLA refuses, or what took too long without a device.\n'
+        why = collections.defaultdict(list)
+        for row in refused:
+            why[row['backend'], row['error'][:90].replace('|', '/')].append(row['program'])
+        yield from table(
+            ['error', 'compiler', 'programs'],
+            [[error, NAMES[backend], ', '.join(sorted(set(programs)))] for (backend, error), programs in sorted(why.items())],
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--folder', type=pathlib.Path, default=ROOT / 'target' / 'truth')
+    parser.add_argument('--table', type=pathlib.Path, default=HERE / 'truth.tsv')
+    parser.add_argument('--memplan', default=ROOT / 'target' / 'release' / 'memplan')
+    parser.add_argument('--jax')
+    arguments = parser.parse_args()
+    with open(arguments.table) as file:
+        rows = [row for row in csv.DictReader(file, delimiter='\t') if arguments.jax in (None, row['jax'])]
+    found = sorted(compare(rows, arguments.folder, arguments.memplan))
+    with open(HERE / 'estimates.tsv', 'w') as out:
+        writer = csv.writer(out, delimiter='\t', lineterminator='\n')
+        writer.writerow(COLUMNS)
+        writer.writerows([c.program, c.backend, c.jax, c.total, c.estimate or '', f'{ratio(c):.4f}' if c.estimate else ''] for c in found)
+    (ROOT / 'docs' / 'truth.md').write_text('\n'.join(page(found, rows)))
+
+
+if __name__ == '__main__':
+    main()
