@@ -1,21 +1,24 @@
-//! Where two plans of one program part: that of what a compiler is expected to make of it, and that of what it made.
+//! Compares what an estimate expects of a compiler with the module that the compiler made.
 //!
 //! ```text
-//!   the program ──► estimate ──────► values, lifetimes ─┐
-//!        └────────► XLA ─► module ─► values, lifetimes ─┴─► pairs ─► what has none, and why ─► causes
+//!   program ─┬─► estimate ──────► values, live ranges ─┐
+//!            └─► XLA ─► module ─► values, live ranges ─┴─► partners ─► values without a partner ─► causes
 //! ```
 //!
-//! Values are paired as [`diff`](crate::diff) pairs them: names of operations, lines and shapes are what compilers leave as
-//! they were. Both are looked at where most of what matters is live: at their peaks, or at the place of one of the peaks.
-//! What one side has there and the other has not is explained by the first thing that they decided otherwise.
+//! Values are paired by what compilers keep, as [`diff`](crate::diff) does: names of operations, source lines, shapes. Each
+//! side is looked at while it holds most of what matters: at its own peak, or at the instant that corresponds to the peak of
+//! the other side. What one side holds then and the other does not is explained by the decision that makes it so.
 
 mod align;
 #[cfg(feature = "proto")]
 mod assigned;
-mod cause;
 mod causes;
+mod lone;
 mod origin;
+mod reason;
 mod side;
+
+use std::cmp::Reverse;
 
 use memplan_analysis::Time;
 use memplan_driver::Estimate;
@@ -23,106 +26,106 @@ use memplan_ir::Module;
 use memplan_memory::{Bytes, Target};
 use serde::Serialize;
 
-use align::{Aligned, pairs};
+use align::{Aligned, Partners};
 #[cfg(feature = "proto")]
 pub use assigned::as_assigned;
-pub use cause::CauseKind;
-use cause::{At, NAMES};
-use causes::Differences;
-use side::{Operations, Side, Stored};
+use causes::{causes, first_decision};
+use reason::At;
+pub use reason::CauseKind;
+use side::{Operations, Side};
 
 use crate::diff::Figure;
 
-/// Where two plans of a program part. Differences are the compiler's bytes less those of the estimate.
+/// Where the two plans of a program differ. Differences are the compiler's bytes less those of the estimate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Beside {
     /// Bytes by kind: `before` is the estimate, `after` is the compiler. The total is without constants.
     pub totals: Vec<Figure>,
-    /// What is compared of the estimate.
-    pub estimate: Place,
-    /// What is compared of the compiler.
-    pub compiler: Place,
-    /// Why they differ; together they are the difference of the totals.
+    /// The instant of the estimate's plan that is compared.
+    pub estimate: Instant,
+    /// The instant of the compiler's plan that is compared.
+    pub compiler: Instant,
+    /// Why the totals differ, the most bytes first; the bytes of all causes add up to the difference of the totals.
     pub causes: Vec<Cause>,
-    /// What was decided otherwise first, of what makes a difference.
-    pub first: Option<Part>,
-    /// What only the compiler has in memory there, the most bytes first.
-    pub only_compiler: Vec<Part>,
-    /// What only the estimate has there.
-    pub only_estimate: Vec<Part>,
+    /// The earliest decision that differs, among those that account for a tenth of the difference or more.
+    pub first: Option<Surplus>,
+    /// What only the compiler's plan holds at its instant, the most bytes first.
+    pub only_compiler: Vec<Surplus>,
+    /// What only the estimate's plan holds at its instant, the most bytes first.
+    pub only_estimate: Vec<Surplus>,
 }
 
-/// An instant of one side.
+/// An instant of one of the plans.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Place {
-    /// The instruction that runs then.
+pub struct Instant {
+    /// The instruction that runs.
     pub instruction: String,
-    /// Bytes that are live then.
+    /// Bytes that are live.
     pub bytes: Bytes,
-    /// Most bytes that are live at an instant.
+    /// Bytes that are live at the peak of the plan.
     pub peak: Bytes,
-    /// Whether it is that instant.
+    /// Whether as much is live as at the peak.
     pub is_peak: bool,
 }
 
-/// All that differs for one kind of reason.
+/// Everything that differs for one kind of reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Cause {
-    /// The reason.
+    /// The kind of reason.
     pub kind: CauseKind,
-    /// By how many bytes the compiler needs more for it.
+    /// How many more bytes the compiler needs because of it.
     pub bytes: i128,
     /// Bytes that only the compiler has.
     pub compiler: Bytes,
     /// Bytes that only the estimate has.
     pub estimate: Bytes,
-    /// The line of the largest.
+    /// The source line of the largest value.
     pub source: Option<String>,
-    /// The largest, in words.
+    /// The largest value and its reason, in words.
     pub example: String,
 }
 
-/// Values that one side has in memory, and the other has not, or not in as many bytes.
+/// Values of one kind that one plan holds at its instant and the other does not, or in fewer bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Part {
-    /// Whether it is the compiler that has it.
+pub struct Surplus {
+    /// Whether the compiler's plan holds them; else it is the estimate's.
     pub is_compilers: bool,
-    /// How many.
+    /// How many values.
     pub count: usize,
-    /// Bytes of all; of values that both sides have, what they are more than there.
+    /// Bytes of all values; where both plans hold them, what they take more than in the other plan.
     pub bytes: Bytes,
     /// The operation that computes them.
     pub operation: String,
-    /// What makes the first of them.
+    /// The instruction that makes the first of them.
     pub instruction: String,
-    /// Its shape, with its layout.
+    /// The shape of the first, with its layout.
     pub shape: String,
     /// The line of the user's program.
     pub source: Option<String>,
     /// What needs it last.
     pub kept_by: String,
-    /// The reason.
+    /// The kind of reason.
     pub kind: CauseKind,
     /// The reason in words.
     pub why: String,
+    /// How much of its program has run when the first is made, in units of 2^-20.
+    #[serde(skip)]
+    made_at: Time,
 }
 
 /// The two programs have nothing in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no operation and no argument of one is in the other: they are two programs")]
+#[error("the two modules are different programs: they share no operation and no argument")]
 pub struct NothingMatches;
 
-/// A decision matters if it makes this part of the difference at least.
-const MATTERS: u128 = 10;
-
-/// Compares what a compiler is expected to make of a program with what it made. Takes time n log n in both.
+/// Compares what a compiler is expected to make of a program with what it made. Takes time n log n in both modules.
 ///
 /// # Errors
-/// They are of two programs.
+/// The modules are different programs.
 pub fn beside(
     given: &Module,
     estimate: &Estimate,
@@ -130,86 +133,19 @@ pub fn beside(
     target: &Target,
 ) -> Result<Beside, NothingMatches> {
     let sides = [Side::new(estimate, target), Side::new(compiled, target)];
-    let [a, b] = &sides;
-    let all = |side: &Side<'_>| {
-        let lifetimes = side.values.lifetimes.iter().enumerate();
-        lifetimes.map(|(lifetime, it)| Stored { lifetime, value: it.largest }).collect::<Vec<_>>()
-    };
-    let of_a = pairs(&sides, [&all(a), &all(b)]);
-    if of_a.iter().all(Option::is_none) {
-        return Err(NothingMatches);
-    }
-    let mut of_b: Vec<Option<u32>> = vec![None; b.values.holders.len()];
-    for (i, j) in (0..).zip(&of_a) {
-        j.iter().for_each(|&j| of_b[j as usize] = Some(i));
-    }
-    let peaks = [a.peak(), b.peak()];
-    // What the larger peak holds is what is to be explained.
-    let there = match b.bytes_at(peaks[1]) >= a.bytes_at(peaks[0]) {
-        true => [a.values.like(&b.values, peaks[1], &of_a), peaks[1]],
-        false => [peaks[0], b.values.like(&a.values, peaks[0], &of_b)],
-    };
-    let aligned = [peaks, there].map(|times| Aligned::new(&sides, times, &of_a));
-    let best = aligned.iter().min_by_key(|aligned| aligned.cost(&sides)).expect("there are two");
+    let partners = Partners::of_all(&sides).ok_or(NothingMatches)?;
+    let aligned = Aligned::nearest(&sides, &partners);
     let program = Operations::new(given);
-    let at = At { sides: &sides, times: best.times, program: &program };
-    let mut parts: Vec<(Part, Time)> = best.parts(&at);
-    let mut differences = Differences::default();
-    for (part, _) in &parts {
-        differences.add(part);
-    }
-    // What the peaks have more than the places that are compared.
-    for (side, sign) in [(1, 1), (0, -1)] {
-        let bytes = |time: Time| i128::from(sides[side].bytes_at(time).0);
-        let more = bytes(peaks[side]) - bytes(best.times[side]);
-        let at = sides[side].name(sides[side].at(peaks[side]));
-        let example = || format!("the peak of {} is elsewhere, at `{at}`", NAMES[side]);
-        differences.plain(CauseKind::Order, sign * more, example);
-    }
-    let [idle_a, idle_b] = [a.idle(), b.idle()];
-    let both = |a: i128, b: i128| {
-        let [a, b] = [a, b].map(|bytes| Bytes(u64::try_from(bytes).unwrap_or(0)));
-        format!("{b} hold nothing at the peak in {}, {a} in {}", NAMES[1], NAMES[0])
-    };
-    differences.plain(CauseKind::Packing, idle_b.arena - idle_a.arena, || {
-        let gap = if idle_b.arena > idle_a.arena { b.largest_gap() } else { a.largest_gap() };
-        format!("of the arena {}{gap}", both(idle_a.arena, idle_b.arena))
-    });
-    differences.plain(CauseKind::Results, idle_b.others - idle_a.others, || {
-        let unused = if idle_b.others > idle_a.others { b.largest_unused() } else { a.largest_unused() };
-        format!("of arguments and results {}{unused}", both(idle_a.others, idle_b.others))
-    });
-    let code = |estimate: &Estimate| i128::from(estimate.code().0);
-    differences.plain(CauseKind::Code, code(compiled) - code(estimate), || "the program itself".to_string());
-    let causes = differences.causes();
-    let difference: i128 = causes.iter().map(|cause| cause.bytes).sum();
-    let is_much = |bytes: i128| {
-        bytes.signum() == difference.signum() && bytes.unsigned_abs() * MATTERS >= difference.unsigned_abs()
-    };
-    // Peaks may be as high, and only places be other ones; and what the other side has for the same reason may outweigh it.
-    let is_at_peak = is_much(i128::from(b.bytes_at(peaks[1]).0) - i128::from(a.bytes_at(peaks[0]).0));
-    let matters = |part: &Part| {
-        let sum = causes.iter().find(|cause| cause.kind == part.kind).map_or(0, |cause| cause.bytes);
-        let bytes = i128::from(part.bytes.0);
-        is_at_peak && is_much(sum) && is_much(if part.is_compilers { bytes } else { -bytes })
-    };
-    let first = parts.iter().filter(|(part, _)| matters(part));
-    // An order follows from what there is to order.
-    let first = first.min_by_key(|(part, time)| (part.kind == CauseKind::Order, *time));
-    let first = first.map(|(part, _)| part.clone());
-    parts.sort_by_key(|(part, time)| (std::cmp::Reverse(part.bytes), *time));
-    let (only_compiler, only_estimate) =
-        parts.into_iter().map(|(part, _)| part).partition(|part| part.is_compilers);
-    let place = |side: usize| Place {
-        instruction: sides[side].name(sides[side].at(best.times[side])).to_string(),
-        bytes: sides[side].bytes_at(best.times[side]),
-        peak: sides[side].bytes_at(peaks[side]),
-        is_peak: sides[side].bytes_at(peaks[side]) == sides[side].bytes_at(best.times[side]),
-    };
+    let at = At { sides: &sides, times: aligned.times, program: &program };
+    let mut surpluses = aligned.surpluses(&at);
+    let causes = causes(&at, &surpluses);
+    let first = first_decision(&at, &surpluses, &causes).cloned();
+    surpluses.sort_by_key(|it| (Reverse(it.bytes), it.made_at));
+    let (only_compiler, only_estimate) = surpluses.into_iter().partition(|it| it.is_compilers);
     Ok(Beside {
         totals: figures(estimate, compiled),
-        estimate: place(0),
-        compiler: place(1),
+        estimate: at.instant(0),
+        compiler: at.instant(1),
         causes,
         first,
         only_compiler,

@@ -30,10 +30,12 @@ pub(super) struct Side<'a> {
     curve: Vec<u64>,
 }
 
-/// Bytes that hold nothing, of the arena and of all other memory.
+/// Bytes that hold nothing at the peak.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Idle {
+    /// Of the memory for temporaries.
     pub(super) arena: i128,
+    /// Of the memory for arguments and results.
     pub(super) others: i128,
 }
 
@@ -148,6 +150,20 @@ impl<'a> Side<'a> {
         self.within[lifetime].iter().copied().filter(move |&value| live.of(value).is_live_at(time))
     }
 
+    /// Whether a value is written over another one that ends there.
+    pub(super) fn is_over_another(&self, stored: Stored) -> bool {
+        let live = &self.subject.planned.facts.live;
+        let start = live.of(stored.value).start;
+        let mut others = self.sharing(stored.lifetime, start);
+        others.any(|other| other != stored.value && live.of(other).end == start + 1)
+    }
+
+    /// All lifetimes, each with its largest value.
+    pub(super) fn all(&self) -> Vec<Stored> {
+        let lifetimes = self.values.lifetimes.iter().enumerate();
+        lifetimes.map(|(lifetime, it)| Stored { lifetime, value: it.largest }).collect()
+    }
+
     pub(super) fn lifetime(&self, stored: Stored) -> &Lifetime {
         &self.values.lifetimes[stored.lifetime]
     }
@@ -160,6 +176,22 @@ impl<'a> Side<'a> {
     pub(super) fn position(&self, value: ValueId) -> Position {
         let flow = &self.subject.planned.facts.flow;
         flow.positions.position(flow.values[value].definition)
+    }
+
+    /// The shape of a value; `None` for tables of tuples.
+    pub(super) fn array(&self, stored: Stored) -> Option<&ArrayShape> {
+        let position = self.position(stored.value);
+        self.subject.module.shape(position.instruction).subshape(&position.index)?.as_array()
+    }
+
+    /// The operation that computes a value, wherever it is moved afterwards.
+    pub(super) fn computed_by(&self, stored: Stored) -> Opcode {
+        self.subject.module.instructions[self.described(stored).origin.computes].op.opcode()
+    }
+
+    /// Bytes of main memory that the program itself takes.
+    pub(super) fn code(&self) -> Bytes {
+        self.found.code()
     }
 
     /// Where values of a kind are in memory.
