@@ -30,8 +30,8 @@ pub(crate) struct EstimateArgs {
     /// Machine that it compiles for: a name from `memplan targets`, or a TOML file (default: the compiler's usual one)
     #[arg(long)]
     target: Option<String>,
-    /// Say where the estimate and the compiler part: a module that the compiler made of this one and scheduled, also `.gz`,
-    /// or a folder of `--xla_dump_to`, of which the compiler's own buffer assignment is read, too
+    /// Say why the estimate differs from what XLA needs: the scheduled module that XLA made of this one (HLO text or
+    /// protobuf, also `.gz`), or a folder of `--xla_dump_to`, from which XLA's buffer assignment is read, too
     #[arg(long, value_name = "XLA_MODULE|DUMP")]
     beside: Option<String>,
     #[command(flatten)]
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
     args.result.check(&target)?;
     args.peak.check(args.result.format)?;
     if args.beside.is_some() {
-        refuse(&args.peak.given(), "it is about one peak, and two plans are compared")?;
+        refuse(&args.peak.given(), "it is about one peak, and `--beside` compares two plans")?;
     }
     let module = read_module(&args.module, Form::Given)?;
     let machine = compiler.on(&target);

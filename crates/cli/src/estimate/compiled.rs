@@ -1,8 +1,8 @@
-//! `memplan estimate --beside`: what the compiler made of the program, and where the estimate parts from it.
+//! `memplan estimate --beside`: compares the estimate with a module that the compiler made.
 
 use comfy_table::{CellAlignment, Table, presets};
 use memplan::Estimate;
-use memplan::advice::beside::{Beside, Cause, CauseKind, Part, Place, as_assigned, beside};
+use memplan::advice::beside::{Beside, Cause, CauseKind, Instant, Surplus, as_assigned, beside};
 use memplan::advice::diff::signed;
 use memplan::driver::{EstimateError, estimate_compiled};
 use memplan::ir::Module;
@@ -14,23 +14,27 @@ use crate::programs;
 use crate::report::count;
 use crate::screen::Screen;
 
-/// Values of each side that are listed.
-const MOST_PARTS: usize = 8;
+/// Kinds of values that are listed of each side.
+const MOST_KINDS: usize = 8;
 
-/// Values that are less than this part of all that differs are not listed.
+/// Values that make up less than one part in so many of everything that differs are not listed.
 const NOTEWORTHY: u128 = 1000;
+
+/// Where people find a module that XLA made.
+const WHERE: &str = "`XLA_FLAGS=--xla_dump_to=FOLDER` makes XLA write its module, as `...after_optimizations.txt`, and \
+                     `jitted.lower(...).compile().as_text()` returns it; name that file, or the folder";
 
 /// A module that the compiler made, with its plan.
 pub(super) struct Compiled {
     file: String,
     found: Estimate,
-    /// Whether the places are those of the compiler's own assignment.
+    /// Whether the values are placed as the compiler's own buffer assignment says.
     is_assigned: bool,
 }
 
 impl Compiled {
-    /// Reads the module that a path names; `code` is what the program itself takes of main memory. Of a folder with several programs, the one of that name, or else the one that needs
-    /// most.
+    /// Reads a compiled module, from a file or a dump. Of several programs in a dump it takes the one with the name of the
+    /// module that is estimated, or else the one that needs most. `code` is what the program itself takes of main memory.
     pub(super) fn read(
         path: &str,
         name: &str,
@@ -49,9 +53,8 @@ impl Compiled {
         let module = program.module()?;
         let found = estimate_compiled(&module, compiler, target, code).map_err(|error| match error {
             EstimateError::NotScheduled => Failure::Input(format!(
-                "error: `{}` is not scheduled (`is_scheduled=true` is missing), so no compiler has finished it\n  help: \
-                 with `XLA_FLAGS=--xla_dump_to=FOLDER` XLA writes it as `...after_optimizations.txt`; name that file, or \
-                 the folder",
+                "error: `{}` is not scheduled (`is_scheduled=true` is missing), so XLA has not finished compiling it\n  \
+                 help: {WHERE}",
                 program.file
             )),
             error => Failure::input(&error),
@@ -74,7 +77,8 @@ impl Compiled {
     ) -> Result<Beside, Failure> {
         beside(given, estimate, &self.found, machine).map_err(|_| {
             Failure::Input(format!(
-                "error: `{}` is another program than `{}`: no operation and no argument of one is in the other",
+                "error: `{}` was not compiled from `{}`: they share no operation and no argument\n  help: give the \
+                 module that JAX handed over and the one that XLA made of the same program; {WHERE}",
                 self.file, given.name
             ))
         })
@@ -93,39 +97,53 @@ impl Compiled {
             ))
         );
         let places = match self.is_assigned {
-            true => "as its own buffer assignment says",
-            false => "its values placed as that compiler is expected to: no buffer assignment is beside it",
+            true => "values are placed as its buffer assignment says",
+            false => "it has no buffer assignment, so values are placed as the estimate places them",
         };
-        text.push_str(&format!("XLA's module is {}, {places}\n\n{}\n", self.file, totals(beside)));
-        let live = |of: &str, place: &Place| {
-            let peak =
-                if place.is_peak { "its peak".to_string() } else { format!("its peak is {}", place.peak) };
-            format!("{} live in {of} while `{}` runs ({peak})", place.bytes, place.instruction)
-        };
+        text.push_str(&format!("XLA's module: {}; {places}\n\n{}\n", self.file, totals(beside)));
         text.push_str(&format!(
             "\ncompared: {}, and {}\n",
             live("XLA", &beside.compiler),
             live("the estimate", &beside.estimate)
         ));
-        text.push_str(&format!("\n{}\n\n", screen.heading("why XLA needs more, or less")));
+        let difference: i128 = beside.causes.iter().map(|cause| cause.bytes).sum();
+        let why = match difference {
+            0 => "XLA needs as much".to_string(),
+            bytes => format!(
+                "why XLA needs {} {}",
+                Bytes(u64::try_from(bytes.unsigned_abs()).unwrap_or(u64::MAX)),
+                if bytes > 0 { "more" } else { "less" }
+            ),
+        };
+        text.push_str(&format!("\n{}\n\n", screen.heading(&why)));
         text.push_str(&causes(&beside.causes, screen));
         if let Some(first) = &beside.first {
-            text.push_str(&format!("\n{}\n\n", screen.heading("what was decided otherwise first")));
+            text.push_str(&format!("\n{}\n\n", screen.heading("the first decision that differs")));
             text.push_str(&item(first, screen));
         }
         let all: u128 = beside.only_compiler.iter().chain(&beside.only_estimate).map(bytes).sum();
-        for (of, parts) in [("in XLA", &beside.only_compiler), ("in the estimate", &beside.only_estimate)] {
-            if !parts.is_empty() {
-                text.push_str(&format!("\n{}\n\n", screen.heading(&format!("in memory only {of}"))));
-                text.push_str(&list(parts, all, screen));
+        for (of, surpluses) in [("in XLA", &beside.only_compiler), ("in the estimate", &beside.only_estimate)]
+        {
+            if !surpluses.is_empty() {
+                text.push_str(&format!("\n{}\n\n", screen.heading(&format!("live only {of}"))));
+                text.push_str(&list(surpluses, all, screen));
             }
         }
         screen.wrap(&text)
     }
 }
 
-fn bytes(part: &Part) -> u128 {
-    u128::from(part.bytes.0)
+/// What is live in a plan at the instant that is compared, in words.
+fn live(of: &str, instant: &Instant) -> String {
+    let peak = match instant.is_peak {
+        true => "its peak".to_string(),
+        false => format!("its peak is {}", instant.peak),
+    };
+    format!("{} live in {of} while `{}` runs ({peak})", instant.bytes, instant.instruction)
+}
+
+fn bytes(surplus: &Surplus) -> u128 {
+    u128::from(surplus.bytes.0)
 }
 
 fn ratio(estimate: Bytes, compiler: Bytes) -> String {
@@ -180,21 +198,23 @@ fn name(kind: CauseKind) -> String {
     <&str>::from(kind).replace('-', " ")
 }
 
-fn list(parts: &[Part], all: u128, screen: Screen) -> String {
-    let n = parts.iter().take(MOST_PARTS).take_while(|part| bytes(part) * NOTEWORTHY >= all).count();
-    let mut text: String = parts[..n].iter().map(|part| item(part, screen)).collect();
-    if let Some(rest) = parts.get(n..).filter(|rest| !rest.is_empty()) {
-        let sum = rest.iter().map(|part| part.bytes).fold(Bytes::ZERO, Bytes::saturating_add);
+fn list(surpluses: &[Surplus], all: u128, screen: Screen) -> String {
+    let is_listed = |it: &&Surplus| bytes(it) * NOTEWORTHY >= all;
+    let n = surpluses.iter().take(MOST_KINDS).take_while(is_listed).count();
+    let mut text: String = surpluses[..n].iter().map(|it| item(it, screen)).collect();
+    let rest = &surpluses[n..];
+    if !rest.is_empty() {
+        let sum = rest.iter().map(|it| it.bytes).fold(Bytes::ZERO, Bytes::saturating_add);
         text.push_str(&screen.item(&sum.to_string(), &count(rest.len(), "smaller kind")));
     }
     text
 }
 
-/// What it is, and who needs it and why it is there.
-fn item(part: &Part, screen: Screen) -> String {
-    let n = if part.count == 1 { String::new() } else { format!("{} × ", part.count) };
-    let source = part.source.as_ref().map_or_else(String::new, |source| format!(" ({source})"));
-    let what = format!("{n}`{}` {} {}{source}", part.instruction, part.shape, part.operation);
-    let why = format!("kept by {}; {}: {}", part.kept_by, name(part.kind), part.why);
-    screen.item(&part.bytes.to_string(), &what) + &screen.item("", &screen.faint(&why))
+/// What it is, what needs it, and why only one side has it.
+fn item(of: &Surplus, screen: Screen) -> String {
+    let n = if of.count == 1 { String::new() } else { format!("{} × ", of.count) };
+    let source = of.source.as_ref().map_or_else(String::new, |source| format!(" ({source})"));
+    let what = format!("{n}`{}` {} {}{source}", of.instruction, of.shape, of.operation);
+    let why = format!("{}: {}; kept by {}", name(of.kind), of.why, of.kept_by);
+    screen.item(&of.bytes.to_string(), &what) + &screen.item("", &screen.faint(&why))
 }
