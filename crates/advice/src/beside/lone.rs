@@ -84,6 +84,18 @@ impl<'c> Lone<'c> {
         Some(Reason::new(CauseKind::InPlace, why))
     }
 
+    /// It is an operand of something as large that the other side writes over it.
+    pub(super) fn overwritten_there(&self) -> Option<Reason> {
+        let (like, over) =
+            self.alike.iter().find_map(|&like| Some((like, self.there.written_over(like)?)))?;
+        if self.is_live_there(like) || self.here.written_over(self.stored).is_some() {
+            return None;
+        }
+        let over = self.there.name(self.there.position(over).instruction);
+        let why = format!("{} writes `{over}` over it, {} does not", self.it, self.me);
+        Some(Reason::new(CauseKind::InPlace, why))
+    }
+
     /// The other side has it in a memory other than the main one.
     pub(super) fn in_another_memory(&self) -> Option<Reason> {
         let (name, memory) = self.there.elsewhere(&self.described.holder).filter(|_| self.is_missing)?;

@@ -84,6 +84,7 @@ impl At<'_> {
         lone.workspace()
             .or_else(|| lone.in_place_there())
             .or_else(|| lone.in_place_of_operand())
+            .or_else(|| lone.overwritten_there())
             .or_else(|| lone.in_another_memory())
             .or_else(|| lone.inside_a_kernel())
             .or_else(|| lone.at_another_time())

@@ -158,6 +158,14 @@ impl<'a> Side<'a> {
         others.any(|other| other != stored.value && live.of(other).end == start + 1)
     }
 
+    /// What is written over a value, by the instruction that reads it last.
+    pub(super) fn written_over(&self, stored: Stored) -> Option<ValueId> {
+        let live = &self.subject.planned.facts.live;
+        let last = live.of(stored.value).end.checked_sub(1)?;
+        let mut others = self.sharing(stored.lifetime, last);
+        others.find(|&other| other != stored.value && live.of(other).start == last)
+    }
+
     /// All lifetimes, each with its largest value.
     pub(super) fn all(&self) -> Vec<Stored> {
         let lifetimes = self.values.lifetimes.iter().enumerate();
