@@ -223,6 +223,25 @@ impl Holder {
         }
     }
 
+    /// What a value of a plan is, as the plan file has it.
+    pub(crate) fn of(words: &Words<'_>, planned: &Planned, value: ValueId) -> HolderEntry {
+        let flow = &planned.facts.flow;
+        let position = flow.positions.position(flow.values[value].definition);
+        let bytes = planned.plan.slices.get(&position).map_or(Bytes::ZERO, |slice| slice.size);
+        let holder = Holder::new(words, value, &position, bytes);
+        HolderEntry {
+            bytes,
+            count: 1,
+            operation: Some(holder.operation),
+            shape: Some(holder.shape),
+            source: holder.source,
+            library_source: None,
+            class: Some(holder.class.to_string()),
+            kept_by: String::new(),
+            values: Vec::new(),
+        }
+    }
+
     fn key(&self, by: GroupBy, i: usize) -> Key<'_> {
         let (operation, source) = (Some(&*self.operation), self.source.as_deref());
         match by {

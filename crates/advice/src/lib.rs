@@ -3,6 +3,7 @@
 //! Nothing here plans or proves; programs are planned by `memplan-driver`, and what values are is known to
 //! `memplan-analysis`.
 
+pub mod beside;
 pub mod diff;
 pub mod explain;
 pub mod fit;

@@ -1,6 +1,9 @@
 //! `memplan estimate`
 
+mod compiled;
+
 use clap::Args;
+use memplan::advice::beside::Beside;
 use memplan::estimate;
 use memplan::ir::Module;
 use memplan::memory::{Bytes, Compiler, Target, Totals};
@@ -11,9 +14,11 @@ use crate::emit::PlannedModule;
 use crate::failure::Failure;
 use crate::holders::PeakOptions;
 use crate::input::{Form, read_module, target};
+use crate::needless::refuse;
 use crate::options::{Format, ResultArgs};
 use crate::report;
 use crate::verdict::verdict;
+use compiled::Compiled;
 
 #[derive(Args)]
 pub(crate) struct EstimateArgs {
@@ -25,6 +30,10 @@ pub(crate) struct EstimateArgs {
     /// Machine that it compiles for: a name from `memplan targets`, or a TOML file (default: the compiler's usual one)
     #[arg(long)]
     target: Option<String>,
+    /// Say why the estimate differs from what XLA needs: the scheduled module that XLA made of this one (HLO text or
+    /// protobuf, also `.gz`), or a folder of `--xla_dump_to`, from which XLA's buffer assignment is read, too
+    #[arg(long, value_name = "XLA_MODULE|DUMP")]
+    beside: Option<String>,
     #[command(flatten)]
     peak: PeakOptions,
     #[command(flatten)]
@@ -43,6 +52,8 @@ struct EstimateFile<'a> {
     total: Bytes,
     seconds: f64,
     totals: &'a Totals,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    beside: Option<&'a Beside>,
 }
 
 pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
@@ -50,6 +61,9 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
     let target = machine_of(compiler, args.target.as_deref())?;
     args.result.check(&target)?;
     args.peak.check(args.result.format)?;
+    if args.beside.is_some() {
+        refuse(&args.peak.given(), "it is about one peak, and `--beside` compares two plans")?;
+    }
     let module = read_module(&args.module, Form::Given)?;
     let machine = compiler.on(&target);
     let of_one = partition(&module, &Context { target: &machine }).map_err(|error| Failure::input(&error))?;
@@ -57,6 +71,9 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
     let per_device = report::per_device(&module, &target);
     let found = estimate(&module, compiler, &target).map_err(|error| Failure::input(&error))?;
     args.result.emit.write(&PlannedModule::new(&found.module, &target, &found.planned))?;
+    let read = |path: &String| Compiled::read(path, &module.name, compiler, &target, found.code());
+    let compiled = args.beside.as_ref().map(read).transpose()?;
+    let beside = compiled.as_ref().map(|compiled| compiled.beside(&module, &found, &machine)).transpose()?;
     let text = match args.result.format {
         Format::Json => {
             let file = EstimateFile {
@@ -67,13 +84,16 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
                 total: found.total,
                 seconds: found.run.seconds,
                 totals: &found.totals,
+                beside: beside.as_ref(),
             };
             serde_json::to_string_pretty(&file).expect("an estimate has only string keys") + "\n"
         }
         Format::Text => {
             let screen = args.result.screen();
-            let report =
-                report::render(&found.module, &target, &found.planned, per_device, &args.peak, screen);
+            let report = match (&compiled, &beside) {
+                (Some(compiled), Some(beside)) => compiled.text(beside, screen),
+                _ => report::render(&found.module, &target, &found.planned, per_device, &args.peak, screen),
+            };
             let expected = format!("expected of {}: {}\n", compiler.name, compiler.description);
             let one = devices.map(|n| {
                 format!("bytes are those of one device of {n}, cut as the shardings of parameters say\n")

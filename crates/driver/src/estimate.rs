@@ -37,6 +37,13 @@ pub struct Estimate {
     pub copies: Vec<InsertedCopy>,
 }
 
+impl Estimate {
+    /// Bytes of main memory that the program itself takes.
+    pub fn code(&self) -> Bytes {
+        self.totals.temp.saturating_sub(self.planned.plan.totals.temp)
+    }
+}
+
 /// Why there is no estimate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -44,6 +51,9 @@ pub enum EstimateError {
     /// The module is not valid.
     #[error("the module is not valid")]
     Invalid(#[source] ir::VerifyErrors),
+    /// A module that a compiler is said to have compiled has no order.
+    #[error("the module is not scheduled (`is_scheduled=true` is missing), so no compiler has finished it")]
+    NotScheduled,
     /// The compiler's file names a pass that there is not, or options that a pass does not have.
     #[error(transparent)]
     Compiler(#[from] CompilerError),
@@ -62,11 +72,27 @@ pub enum EstimateError {
 pub fn estimate(module: &Module, compiler: &Compiler, target: &Target) -> Result<Estimate, EstimateError> {
     ir::verify(module).map_err(EstimateError::Invalid)?;
     let machine = compiler.on(target);
-    let expected = Expected::new(module.clone(), compiler, &machine)?;
-    let peak = plan::peak_report(&expected.module, &expected.planned.facts, &expected.planned.plan);
-    let total = expected.total();
-    let Expected { module, planned, totals, run, copies } = expected;
-    Ok(Estimate { totals, total, peak, run, module, planned, copies })
+    Ok(Expected::new(module.clone(), compiler, &machine)?.into())
+}
+
+/// What a compiler needs for a module that it has compiled and scheduled itself, as its own files have it: the order is
+/// kept, and values share memory and are packed in its ways. Such a file does not say what its code takes of main memory:
+/// `code` does. Close to linear in the module.
+///
+/// # Errors
+/// See [`EstimateError`]: also where the module has no schedule.
+pub fn estimate_compiled(
+    module: &Module,
+    compiler: &Compiler,
+    target: &Target,
+    code: Bytes,
+) -> Result<Estimate, EstimateError> {
+    ir::verify(module).map_err(EstimateError::Invalid)?;
+    if !module.is_scheduled {
+        return Err(EstimateError::NotScheduled);
+    }
+    let machine = compiler.on(target);
+    Ok(Expected::of_scheduled(module.clone(), compiler, &machine, code)?.into())
 }
 
 /// What a compiler is expected to make of a valid module, and what that needs.
@@ -101,15 +127,48 @@ impl Expected {
             assign_fast_memory(&mut module, machine, &fast)?;
             planned = plan::plan(&module, machine, &options)?;
         }
-        let totals =
-            with_code(planned.plan.totals, compiler.code.of(n_kernels(&module, &planned.facts.graph)));
+        let code = compiler.code.of(n_kernels(&module, &planned.facts.graph));
+        Ok(Expected::planned(module, planned, copies, machine, code))
+    }
+
+    /// A valid module that the compiler has scheduled.
+    fn of_scheduled(
+        mut module: Module,
+        compiler: &Compiler,
+        machine: &Target,
+        code: Bytes,
+    ) -> Result<Expected, EstimateError> {
+        let context = Context { target: machine };
+        passes::run(&mut module, &[&passes::LEGALIZE], &context, RunOptions::default())?;
+        let mut planned = plan::plan(&module, machine, &plan_options(compiler))?;
+        planned.apply(&mut module);
+        Ok(Expected::planned(module, planned, Vec::new(), machine, code))
+    }
+
+    fn planned(
+        module: Module,
+        planned: Planned,
+        copies: Vec<InsertedCopy>,
+        machine: &Target,
+        code: Bytes,
+    ) -> Expected {
+        let totals = with_code(planned.plan.totals, code);
         let run = ProgramCost::new(&module, &planned.facts, machine).run;
-        Ok(Expected { module, planned, totals, run, copies })
+        Expected { module, planned, totals, run, copies }
     }
 
     /// Arguments, outputs that are not aliased, and temporaries.
     pub(crate) fn total(&self) -> Bytes {
         self.totals.total.saturating_sub(self.totals.constants)
+    }
+}
+
+impl From<Expected> for Estimate {
+    fn from(expected: Expected) -> Estimate {
+        let peak = plan::peak_report(&expected.module, &expected.planned.facts, &expected.planned.plan);
+        let total = expected.total();
+        let Expected { module, planned, totals, run, copies } = expected;
+        Estimate { totals, total, peak, run, module, planned, copies }
     }
 }
 
@@ -158,8 +217,7 @@ fn fast_memory_options(compiler: &Compiler, machine: &Target, temp: Bytes) -> Op
 /// Instructions that code is generated for.
 fn n_kernels(module: &Module, graph: &CallGraph) -> u64 {
     // Both ends of a transfer have code; `Op::does_work` counts one.
-    let has_code =
-        |op: &Op| op.traits().role != Role::Provides && !op.only_passes_on() && !op.runs_callees();
+    let has_code = |op: &Op| op.traits().role != Role::Provides && !op.only_passes_on() && !op.runs_callees();
     let of = |&computation: &ir::ComputationId| {
         let instructions = module.instructions_of(computation);
         instructions.filter(|(_, instruction)| has_code(&instruction.op)).count() as u64

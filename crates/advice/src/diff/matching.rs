@@ -26,7 +26,7 @@ pub(super) struct Part<'h> {
 
 /// What two holders have in common beside their names.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Like {
+pub(crate) enum Like {
     /// Shape and number.
     Number,
     /// The shape.
@@ -35,13 +35,15 @@ enum Like {
     Scaled,
     /// The dimensions, or scaled ones, of another element type.
     Retyped,
+    /// Elements and bytes, however many dimensions they are.
+    Size,
     /// Number, element type and how many dimensions there are.
     Rank,
 }
 
 /// What two holders are called alike by.
 #[derive(Clone, Copy)]
-enum Name {
+pub(crate) enum Name {
     All,
     /// The line moved.
     OperationAndClass,
@@ -50,33 +52,63 @@ enum Name {
     /// The name moved: the other side has nothing that is called so.
     ClassAndSource,
     Class,
+    /// Another operation of the same line.
+    Source,
+    /// Any operation, of values that have a class.
+    SomeClass,
 }
 
-use Like::{Number, Rank, Retyped, Scaled, Shape};
+use Like::{Number, Rank, Retyped, Scaled, Shape, Size};
 
-/// From the strictest likeness to the loosest. Names are given up before a shape that nothing explains is taken.
-const ROUNDS: [(Name, &[Like]); 7] = [
-    (Name::All, &[Number, Shape, Scaled, Retyped]),
-    (Name::OperationAndClass, &[Number, Shape, Scaled, Retyped]),
-    (Name::Operation, &[Shape, Scaled, Retyped]),
-    (Name::ClassAndSource, &[Number, Shape, Scaled]),
-    (Name::Class, &[Number, Shape, Scaled]),
-    (Name::All, &[Rank]),
-    (Name::OperationAndClass, &[Rank]),
-];
+/// What is paired.
+pub(crate) struct Rules {
+    /// Names, and how much alike holders of one name have to be; the strictest first.
+    rounds: &'static [(Name, &'static [Like])],
+    /// Whether values of one name and shape are one pair of however many there are on each side; else those that are too many
+    /// go on looking for partners.
+    pairs_kinds: bool,
+}
+
+/// Programs may have changed. Names are given up before a shape that nothing explains is taken.
+pub(crate) const CHANGED: Rules = Rules {
+    rounds: &[
+        (Name::All, &[Number, Shape, Scaled, Retyped]),
+        (Name::OperationAndClass, &[Number, Shape, Scaled, Retyped]),
+        (Name::Operation, &[Shape, Scaled, Retyped]),
+        (Name::ClassAndSource, &[Number, Shape, Scaled]),
+        (Name::Class, &[Number, Shape, Scaled]),
+        (Name::All, &[Rank]),
+        (Name::OperationAndClass, &[Rank]),
+    ],
+    pairs_kinds: true,
+};
+
+/// One program was compiled twice: shapes stay, but for how dimensions are joined; of several operations of one line, one or
+/// the other may end a kernel.
+pub(crate) const COMPILED_TWICE: Rules = Rules {
+    rounds: &[
+        (Name::All, &[Number, Shape, Size]),
+        (Name::Operation, &[Shape, Size]),
+        (Name::Source, &[Shape, Size]),
+        (Name::SomeClass, &[Shape, Size]),
+        (Name::Operation, &[Retyped]),
+        (Name::SomeClass, &[Retyped]),
+    ],
+    pairs_kinds: false,
+};
 
 /// Most holders of one name that are looked through for one that is like another: bounds the time for hostile files.
 const MOST_LOOKED_AT: usize = 64;
 
 /// Pairs holders; the closest likeness goes first. Of several the largest goes to the largest, as files list them.
-pub(super) fn pairs<'h>(before: &'h [HolderEntry], after: &'h [HolderEntry]) -> Vec<Pair<'h>> {
+pub(super) fn pairs<'h>(before: &'h [HolderEntry], after: &'h [HolderEntry], rules: &Rules) -> Vec<Pair<'h>> {
     let names = |holders: &'h [HolderEntry]| -> FxHashSet<&'h str> {
         holders.iter().filter_map(|holder| holder.operation.as_deref()).collect()
     };
     let (before, after) = (Side::new(before, &names(after)), Side::new(after, &names(before)));
     let ratios = ratios_of_arguments(&before, &after);
-    let mut matcher = Matcher { before, after, ratios, pairs: Vec::new() };
-    for (name, likes) in ROUNDS {
+    let mut matcher = Matcher { before, after, ratios, pairs_kinds: rules.pairs_kinds, pairs: Vec::new() };
+    for &(name, likes) in rules.rounds {
         likes.iter().for_each(|&like| matcher.pair(name, like));
     }
     matcher.finish()
@@ -128,6 +160,8 @@ impl<'h> Side<'h> {
             Name::ClassAndSource | Name::Class if !self.has_moved[i] => None,
             Name::ClassAndSource => source.map(|_| (None, source, class, shape)),
             Name::Class => Some((None, None, class, shape)),
+            Name::Source => source.map(|_| (None, source, None, shape)),
+            Name::SomeClass => class.map(|_| (None, None, class, shape)),
         }
     }
 
@@ -174,6 +208,7 @@ struct Matcher<'h> {
     before: Side<'h>,
     after: Side<'h>,
     ratios: Vec<Ratio>,
+    pairs_kinds: bool,
     pairs: Vec<Pair<'h>>,
 }
 
@@ -182,7 +217,7 @@ impl<'h> Matcher<'h> {
     fn pair(&mut self, name: Name, like: Like) {
         let matched = match name {
             Name::All | Name::OperationAndClass | Name::Operation => Matched::Name,
-            Name::ClassAndSource | Name::Class => Matched::Shape,
+            Name::ClassAndSource | Name::Class | Name::Source | Name::SomeClass => Matched::Shape,
         };
         let mut waiting: IndexMap<Key<'h>, VecDeque<usize>> = IndexMap::new();
         for i in self.after.waiting() {
@@ -200,8 +235,8 @@ impl<'h> Matcher<'h> {
                 let counts = (self.before.left[a], self.after.left[b]);
                 // Of one shape there are more or fewer now; values of another shape have a partner each.
                 let (n_a, n_b) = match like {
-                    Number | Shape | Rank => counts,
-                    Scaled | Retyped => (counts.0.min(counts.1), counts.0.min(counts.1)),
+                    Number | Shape | Rank if self.pairs_kinds => counts,
+                    _ => (counts.0.min(counts.1), counts.0.min(counts.1)),
                 };
                 self.pairs.push((Some(self.before.take(a, n_a)), Some(self.after.take(b, n_b)), matched));
                 if self.after.left[b] == 0 {
@@ -221,6 +256,14 @@ impl<'h> Matcher<'h> {
             Shape => true,
             Scaled => is_type && is_scaled(dimensions_a, dimensions_b, &self.ratios),
             Retyped => is_scaled(dimensions_a, dimensions_b, &self.ratios),
+            Size => {
+                let bytes =
+                    |side: &Side<'_>, i: usize| side.holders[i].bytes.0 / side.holders[i].count.max(1) as u64;
+                let elements = |dimensions: &[u64]| dimensions.iter().fold(1u64, |n, &d| n.saturating_mul(d));
+                is_type
+                    && elements(dimensions_a) == elements(dimensions_b)
+                    && bytes(&self.before, a) == bytes(&self.after, b)
+            }
             Rank => is_type && is_number && dimensions_a.len() == dimensions_b.len(),
         }
     }

@@ -14,10 +14,13 @@ use memplan_memory::{Bytes, HolderEntry, MemorySpaceId, PeakEntry, PlanFile, Spa
 use serde::Serialize;
 
 pub use causes::{Cause, CauseKind, signed};
-use matching::{Part, pairs};
+pub(crate) use matching::COMPILED_TWICE;
+use matching::{CHANGED, Part, pairs};
 use moved::Elsewhere;
+pub(crate) use moved::Values;
 pub use moved::{Moved, Place, PlannedModule};
 pub use partners::partners;
+pub(crate) use partners::partners_by;
 
 /// The difference of two plans.
 #[derive(Clone, Debug, Serialize)]
@@ -68,6 +71,7 @@ pub struct Side {
 
 /// A figure on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Figure {
     /// Its name in the plan file.
     pub name: &'static str,
@@ -282,7 +286,7 @@ impl Held {
 
 /// Holders that differ, the largest change first.
 fn changes(before: &[HolderEntry], after: &[HolderEntry]) -> Vec<ValueChange> {
-    let mut changes: Vec<ValueChange> = pairs(before, after)
+    let mut changes: Vec<ValueChange> = pairs(before, after, &CHANGED)
         .into_iter()
         .map(|(a, b, matched)| ValueChange::new(a, b, matched))
         .filter(|change| change.before != change.after)

@@ -12,7 +12,7 @@
 //! Which place of one program is that of the peak of the other is known from values: it is where most of what is live at
 //! that peak is live, and least of what is not.
 
-use memplan_analysis::{Time, folded_operation, operation};
+use memplan_analysis::{Time, ValueId, folded_operation, operation};
 use memplan_ir::{InstructionId, Module};
 use memplan_memory::{Bytes, HolderEntry, MemorySpaceId, PeakEntry};
 use memplan_plan_hlo::{Lifetime, Planned, lifetimes};
@@ -69,7 +69,7 @@ impl Elsewhere {
         let sides = [before, after].map(|PlannedModule { module, planned }| {
             let words = Words::new(module, &planned.facts);
             let peak = Peak::new(&words, planned, MemorySpaceId::MAIN);
-            let values = Values::new(&words, planned);
+            let values = Values::new(&words, planned, |value| Holder::of(&words, planned, value));
             (words, planned, peak, values)
         });
         let [(words_a, planned_a, peak_a, values_a), (words_b, planned_b, peak_b, values_b)] = &sides;
@@ -102,39 +102,32 @@ impl Place {
     }
 }
 
-/// The values of a program in main memory.
-struct Values {
-    lifetimes: Vec<Lifetime>,
-    holders: Vec<HolderEntry>,
-    end: Time,
+/// The values of a program in main memory, by when they are made.
+#[derive(Debug)]
+pub(crate) struct Values {
+    pub(crate) lifetimes: Vec<Lifetime>,
+    /// What each of them is.
+    pub(crate) holders: Vec<HolderEntry>,
+    pub(crate) end: Time,
 }
 
 impl Values {
-    fn new(words: &Words<'_>, planned: &Planned) -> Values {
+    /// `describe` says what a value is.
+    pub(crate) fn new(
+        words: &Words<'_>,
+        planned: &Planned,
+        describe: impl Fn(ValueId) -> HolderEntry,
+    ) -> Values {
         let (module, facts, plan) = (words.module, &planned.facts, &planned.plan);
         let mut lifetimes = lifetimes(module, facts, plan);
         lifetimes.retain(|lifetime| plan.allocations[lifetime.slice.allocation].space == MemorySpaceId::MAIN);
         lifetimes.sort_by_key(|lifetime| (lifetime.live.start, lifetime.value));
-        let holder = |lifetime: &Lifetime| {
-            let position = facts.flow.positions.position(facts.flow.values[lifetime.largest].definition);
-            let holder = Holder::new(words, lifetime.largest, &position, lifetime.slice.size);
-            HolderEntry {
-                bytes: holder.bytes,
-                count: 1,
-                operation: Some(holder.operation),
-                shape: Some(holder.shape),
-                source: holder.source,
-                library_source: None,
-                class: Some(holder.class.to_string()),
-                kept_by: String::new(),
-                values: Vec::new(),
-            }
-        };
-        Values { holders: lifetimes.iter().map(holder).collect(), lifetimes, end: facts.line.end() }
+        let holders = lifetimes.iter().map(|lifetime| describe(lifetime.largest));
+        Values { holders: holders.collect(), lifetimes, end: facts.line.end() }
     }
 
     /// When most of what is live in another program at some instant is live, and least of what is not, by bytes.
-    fn like(&self, other: &Values, at: Time, partners: &[Option<u32>]) -> Time {
+    pub(crate) fn like(&self, other: &Values, at: Time, partners: &[Option<u32>]) -> Time {
         let mut steps: Vec<i128> = vec![0; self.end as usize + 1];
         for (lifetime, partner) in self.lifetimes.iter().zip(partners) {
             let is_there = partner.is_some_and(|there| other.lifetimes[there as usize].live.is_live_at(at));

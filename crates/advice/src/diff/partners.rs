@@ -5,17 +5,22 @@ use std::cmp::Reverse;
 use indexmap::IndexMap;
 use memplan_memory::{Bytes, HolderEntry};
 
-use super::matching::pairs;
+use super::matching::{CHANGED, Rules, pairs};
 
 /// For each value before, which of those after it has become; none where it is gone. Values are given as holders of their
 /// own, in the order in which they are made: of one kind, the first has become the first. Takes time linear in them but
 /// for sorting kinds.
 pub fn partners(before: &[HolderEntry], after: &[HolderEntry]) -> Vec<Option<u32>> {
+    partners_by(&CHANGED, before, after)
+}
+
+/// The same by other rules.
+pub(crate) fn partners_by(rules: &Rules, before: &[HolderEntry], after: &[HolderEntry]) -> Vec<Option<u32>> {
     let (before_kinds, after_kinds) = (Kinds::new(before), Kinds::new(after));
     let mut partners = vec![None; before.len()];
     // How many values of each kind have their partner.
     let mut taken = [vec![0; before_kinds.holders.len()], vec![0; after_kinds.holders.len()]];
-    for (a, b, _) in pairs(&before_kinds.holders, &after_kinds.holders) {
+    for (a, b, _) in pairs(&before_kinds.holders, &after_kinds.holders, rules) {
         let (Some(a), Some(b)) = (a, b) else { continue };
         let (from, to) = (taken[0][a.at], taken[1][b.at]);
         let (members_a, members_b) = (&before_kinds.members[a.at][from..], &after_kinds.members[b.at][to..]);

@@ -96,11 +96,7 @@ fn note(subject: &Subject<'_>, cost: &ProgramCost, id: InstructionId) -> CopyNot
     let module = subject.module;
     let instruction = &module.instructions[id];
     let source = copied(subject, id).expect("only copies are noted");
-    let inserted = subject.inserted.iter().find(|copy| *copy.copy == *instruction.name);
-    let (cause, why) = match inserted {
-        Some(copy) => (cause(copy), why_inserted(copy)),
-        None => found(subject, id, source),
-    };
+    let (cause, why) = why(subject, id, source);
     CopyNote {
         instruction: subject.name(id),
         computation: module.computations[instruction.parent].name.to_string(),
@@ -111,6 +107,19 @@ fn note(subject: &Subject<'_>, cost: &ProgramCost, id: InstructionId) -> CopyNot
         source: subject.words.sources.user(id).map(|frame| frame.to_string()),
         cause,
         why,
+    }
+}
+
+/// Why an instruction copies, if it is a copy that runs by itself, in words. Linear in the computation.
+pub(crate) fn why_copied(subject: &Subject<'_>, id: InstructionId) -> Option<String> {
+    Some(why(subject, id, copied(subject, id)?).1)
+}
+
+fn why(subject: &Subject<'_>, id: InstructionId, source: InstructionId) -> (CopyCause, String) {
+    let name = &subject.module.instructions[id].name;
+    match subject.inserted.iter().find(|copy| copy.copy == *name) {
+        Some(copy) => (cause(copy), why_inserted(copy)),
+        None => found(subject, id, source),
     }
 }
 

@@ -17,6 +17,7 @@ use memplan_plan_hlo::{Planned, ProgramCost};
 use serde::Serialize;
 
 pub use constants::ConstantNote;
+pub(crate) use copies::why_copied;
 pub use copies::{CopyCause, CopyNote, why_inserted};
 pub use donation::{ArgumentNote, Donation, DonationTotals};
 pub use expected::{Expected, ExpectedTotal};
@@ -114,7 +115,7 @@ impl<'a> Subject<'a> {
     }
 
     /// An instruction, and where in its result.
-    fn name_at(&self, position: &Position) -> String {
+    pub(crate) fn name_at(&self, position: &Position) -> String {
         let name = &self.module.instructions[position.instruction].name;
         if position.index.is_root() { name.to_string() } else { format!("{name}{}", position.index) }
     }

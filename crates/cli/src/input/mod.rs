@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use memplan::hlo;
+use memplan::hlo::proto::BufferAssignment;
 use memplan::ir::Module;
 use memplan::memory::{Assigned, Target, TargetError};
 
@@ -37,10 +38,27 @@ impl ProgramFiles {
         parse_module(read(&self.file)?, if self.file == "-" { "<stdin>" } else { &self.file })
     }
 
+    /// Whether its files have the name of a module.
+    pub(crate) fn is_called(&self, module: &str) -> bool {
+        dump::is_called(&self.name, module)
+    }
+
+    /// XLA's buffer assignment of the module, where there is one.
+    pub(crate) fn assignment(&self, module: &Module) -> Option<BufferAssignment> {
+        match &self.assignment {
+            Some(text) => assigned::parse(&read_text(text.to_str()?).ok()?, Some(module)),
+            // Standard input is read once.
+            None if self.file == "-" => None,
+            None => hlo::proto::read_assignment(&read(&self.file).ok()?, module).ok()?,
+        }
+    }
+
     /// What XLA's buffer assignment needs, where there is one: beside the module as text, or within its protobuf.
     pub(crate) fn assigned(&self) -> Option<Assigned> {
         match &self.assignment {
-            Some(text) => assigned::parse(&read_text(text.to_str()?).ok()?),
+            Some(text) => {
+                assigned::sum(&assigned::parse(&read_text(text.to_str()?).ok()?, None)?.allocations)
+            }
             // Standard input is read once.
             None if self.file == "-" => None,
             None => assigned::sum(&hlo::proto::read_allocations(&read(&self.file).ok()?).ok()??),

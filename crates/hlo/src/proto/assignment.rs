@@ -2,6 +2,8 @@
 
 use memplan_ir::{InstructionId, Module, Position, ShapeIndex};
 use prost::Message;
+use prost::bytes::Bytes;
+use rustc_hash::FxHashMap;
 
 use super::convert::{shape_index, steps};
 use super::export::Exporter;
@@ -113,6 +115,53 @@ pub fn read_allocations(file: &[u8]) -> Result<Option<Vec<BufferAllocation>>, Im
     }
     let message = pb::BufferAssignmentProto::decode(assignment)?;
     message.buffer_allocations.iter().map(BufferAllocation::of).collect::<Result<_, _>>().map(Some)
+}
+
+/// The buffer assignment in an `HloProto` of a module, as the compiler that wrote the file made it, without the lives of
+/// buffers; `None` where the file has none. Buffers of instructions that the module does not have are left out. Takes time
+/// linear in the file.
+///
+/// # Errors
+/// When the file is damaged.
+pub fn read_assignment(file: &[u8], module: &Module) -> Result<Option<BufferAssignment>, ImportError> {
+    let Some(allocations) = read_allocations(file)? else { return Ok(None) };
+    let file = pb::HloProto::decode(file)?;
+    let message = pb::BufferAssignmentProto::decode(file.buffer_assignment)?;
+    let names = names_of_ids(file.hlo_module)?;
+    let named: FxHashMap<&str, InstructionId> =
+        module.instructions.iter().map(|(id, instruction)| (&*instruction.name, id)).collect();
+    let mut defined_at: FxHashMap<i64, Position> = FxHashMap::default();
+    for buffer in message.logical_buffers {
+        let Some(at) = buffer.defined_at else { continue };
+        let name = names.get(&at.instruction_id).map_or(&*at.instruction_name, |name| name);
+        if let (Some(&instruction), Ok(index)) =
+            (named.get(name), shape_index("shape_index", &at.shape_index))
+        {
+            defined_at.insert(buffer.id, Position { instruction, index });
+        }
+    }
+    let mut buffers = Vec::new();
+    for (allocation, of) in message.buffer_allocations.iter().enumerate() {
+        let bytes = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
+        buffers.extend(of.assigned.iter().filter_map(|assigned| {
+            let defined_at = defined_at.get(&assigned.logical_buffer_id)?.clone();
+            let (offset, size) = (bytes(assigned.offset), bytes(assigned.size));
+            Some(LogicalBuffer { defined_at, allocation, offset, size })
+        }));
+    }
+    Ok(Some(BufferAssignment { buffers, allocations, traces: Vec::new() }))
+}
+
+/// The names of instructions by their numbers in a file.
+fn names_of_ids(module: Bytes) -> Result<FxHashMap<i64, String>, ImportError> {
+    let mut names = FxHashMap::default();
+    for computation in pb::HloModuleProto::decode(module)?.computations {
+        for instruction in pb::HloComputationProto::decode(computation)?.instructions {
+            let instruction = pb::HloInstructionProto::decode(instruction)?;
+            names.insert(instruction.id, instruction.name);
+        }
+    }
+    Ok(names)
 }
 
 impl BufferAssignment {

@@ -24,7 +24,7 @@ use memplan_ir::Module;
 
 pub use assignment::{
     AllocationRole, BufferAllocation, BufferAssignment, HeapEvent, HeapTrace, LogicalBuffer,
-    read_allocations, write_assigned,
+    read_allocations, read_assignment, write_assigned,
 };
 pub use error::{ExportError, FieldError, ImportError, Warning};
 
