@@ -18,7 +18,7 @@
 //! ```
 
 mod addressing;
-mod by_name;
+pub mod by_name;
 mod closest;
 mod compiler;
 mod compiler_file;

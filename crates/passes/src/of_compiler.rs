@@ -5,7 +5,8 @@ use memplan_xla::{FloatNormalization, GemmWorkspace, InstructionFusion, LibraryF
 use serde::de::DeserializeOwned;
 
 use crate::{
-    ALL, AnyPass, FLOAT_NORMALIZATION, FOREIGN, GEMM_WORKSPACE, INSTRUCTION_FUSION, LIBRARY_FUSION, Pass, SPLITK_REWRITER, find,
+    ALL, AnyPass, FLOAT_NORMALIZATION, FOREIGN, GEMM_WORKSPACE, INSTRUCTION_FUSION, LIBRARY_FUSION, Pass,
+    SPLITK_REWRITER, find,
 };
 
 /// The passes that have options in such files, each with what reads them.
