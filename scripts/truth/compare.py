@@ -45,9 +45,14 @@ def distance(of):
     return abs(math.log(ratio(of))) if of.estimate else math.inf
 
 
-def estimate(memplan, module, backend):
+def version(jax):
+    """As names of compilers have it."""
+    return '.'.join(jax.split('.')[:2])
+
+
+def estimate(memplan, module, backend, jax):
     """Bytes, or None where memplan refuses."""
-    command = [memplan, 'estimate', module, '--compiler', f'xla-{backend}', '--format', 'json']
+    command = [memplan, 'estimate', module, '--compiler', f'xla-{backend}@{version(jax)}', '--format', 'json']
     run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode not in (0, 3):  # 3: it does not fit
         print(f'{module}: {run.stderr.strip()[:200]}')
@@ -62,7 +67,7 @@ def compare(rows, folder, memplan):
     if missing := [module for module in modules if not module.exists()]:
         raise SystemExit(f'{len(missing)} modules are not there, as {missing[0]}: make them with measure.py --modules')
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = pool.map(lambda row, module: estimate(memplan, module, row['backend']), known, modules)
+        found = pool.map(lambda row, module: estimate(memplan, module, row['backend'], row['jax']), known, modules)
         return [
             Compared(row['program'], row['backend'], row['jax'], int(row['total']), said, float(row['processor_seconds']))
             for row, said in zip(known, found)

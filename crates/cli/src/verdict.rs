@@ -26,6 +26,21 @@ pub(crate) fn verdict(
     limit: Option<Bytes>,
     per_device: Option<Bytes>,
 ) -> Result<(), Failure> {
+    verdict_at_least(module, target, planned, None, limit, per_device)
+}
+
+/// Whether a program fits where its plan is an estimate, and may need no more than `least` bytes of main memory.
+///
+/// # Errors
+/// As [`verdict`].
+pub(crate) fn verdict_at_least(
+    module: &Module,
+    target: &Target,
+    planned: &Planned,
+    least: Option<Bytes>,
+    limit: Option<Bytes>,
+    per_device: Option<Bytes>,
+) -> Result<(), Failure> {
     let plan = &planned.plan;
     if let Some(arguments) = per_device.filter(|_| limit.is_none()) {
         return fits(arguments, target).map_err(|available| {
@@ -35,10 +50,12 @@ pub(crate) fn verdict(
             ))
         });
     }
-    let Some(excess) = exceeded(plan, target, limit) else { return within(plan, target) };
+    let excess = exceeded(plan, target, limit);
+    let is_sure = |excess: &Excess| least.is_none_or(|least| least > excess.available);
+    let main = excess.filter(is_sure).map(|excess| story(module, planned, excess));
     let others = too_small(plan, target, |space| space != MemorySpaceId::MAIN);
-    let lines = std::iter::once(story(module, planned, excess)).chain(others);
-    Err(Failure::DoesNotFit(lines.collect::<Vec<_>>().join("\n")))
+    let lines: Vec<String> = main.into_iter().chain(others).collect();
+    if lines.is_empty() { Ok(()) } else { Err(Failure::DoesNotFit(lines.join("\n"))) }
 }
 
 /// Whether a plan fits the memories of its machine.

@@ -14,7 +14,7 @@ use toml::de::DeValue;
 use crate::closest::did_you_mean;
 use crate::compiler_file::{self, BUILT_IN};
 use crate::target_spans::span_of;
-use crate::{Bytes, Family, FusionRules, Target};
+use crate::{Bytes, Family, FusionRules, Intervals, Target};
 
 /// A compiler whose memory can be estimated.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -50,6 +50,9 @@ pub struct Compiler {
     pub code: CodeSize,
     /// What it computes in one kernel.
     pub fusion: FusionRules,
+    /// How far its own figures are from estimates; nothing where nobody measured.
+    #[serde(default)]
+    pub intervals: Option<Intervals>,
     /// The passes with options of their own, which only the passes can read: [`Compiler::options_of`].
     #[serde(default)]
     options: BTreeMap<String, IgnoredAny>,
@@ -159,10 +162,13 @@ impl Compiler {
         match all.iter().position(is_named) {
             Some(i) => Ok(all.swap_remove(i)),
             None => {
-                let known: Vec<String> = all.iter().map(Compiler::name_with_version).collect();
-                let names = all.iter().map(|compiler| compiler.name.as_str());
-                let meant = did_you_mean(name, names.chain(known.iter().map(String::as_str)));
-                Err(CompilerError::Unknown { name: name.to_string(), meant, known: known.join(", ") })
+                let versions: Vec<String> = all.iter().map(Compiler::name_with_version).collect();
+                let newest = Compiler::built_in();
+                let names = || newest.iter().map(|compiler| compiler.name.as_str());
+                let meant = did_you_mean(name, names().chain(versions.iter().map(String::as_str)));
+                let known =
+                    format!("{}, by version {}", names().collect::<Vec<_>>().join(", "), versions.join(", "));
+                Err(CompilerError::Unknown { name: name.to_string(), meant, known })
             }
         }
     }
@@ -264,11 +270,13 @@ fn numbers(version: &str) -> [u64; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ProgramKind;
 
     #[test]
     fn every_compiler_has_a_machine() {
-        for compiler in Compiler::built_in() {
-            assert!(Compiler::find(&compiler.name).is_ok_and(|found| found == compiler));
+        for compiler in Compiler::versions() {
+            let found = Compiler::find(&compiler.name_with_version());
+            assert!(found.is_ok_and(|found| found == compiler));
             assert!(Target::find(&compiler.target).is_ok(), "{}", compiler.name);
         }
     }
@@ -276,7 +284,8 @@ mod tests {
     #[test]
     fn an_unknown_name_is_told_the_known_ones() {
         let error = |name| Compiler::find(name).map(|_| ()).unwrap_err().to_string();
-        let known = "\n  the built-in ones are xla-gpu, xla-cpu, xla-tpu, and a FILE.toml describes your own";
+        let known = "\n  the built-in ones are xla-gpu, xla-cpu, xla-tpu, by version xla-gpu@0.12, xla-gpu@0.10, \
+                     xla-cpu@0.12, xla-cpu@0.10, xla-tpu@0.12, and a FILE.toml describes your own";
         assert_eq!(error("gcc"), format!("there is no compiler `gcc`{known}"));
         assert_eq!(
             error("xla_gpu"),
@@ -291,14 +300,62 @@ mod tests {
         struct Own {
             n: u32,
         }
-        let text = format!("{}\n[options.own]\nn = 3\n", BUILT_IN[0].1);
+        let base = "based_on = 'xla-gpu@0.10'\n";
+        let text = format!("{base}\n[options.own]\nn = 3\n");
         let of = |text: &str| Compiler::parse(text, "mine.toml").unwrap().options_of("own");
         assert_eq!(of(&text).unwrap(), Some(Own { n: 3 }));
-        assert_eq!(of(BUILT_IN[0].1).unwrap(), None);
+        assert_eq!(of(base).unwrap(), None);
         let wrong = text.replace("\nn = 3", "\nm = 3");
         let line = wrong.lines().position(|line| line == "m = 3").unwrap() + 1;
         let error = format!("mine.toml:{line}:1: unknown field `m`, expected `n`");
         assert_eq!(of(&wrong).unwrap_err().to_string(), error);
+    }
+
+    #[test]
+    fn the_newest_version_is_the_default() {
+        let version = |name| Compiler::find(name).unwrap().version;
+        assert_eq!((version("xla-cpu"), version("xla-cpu@0.10")), ("0.12".to_string(), "0.10".to_string()));
+        let nearest = |jaxlib| Compiler::nearest("xla-gpu", jaxlib).unwrap().version;
+        assert_eq!(
+            ["0.9.1", "0.10.2", "0.11.0", "0.12.0.1", "0.13.0"].map(nearest),
+            ["0.10", "0.10", "0.10", "0.12", "0.12"]
+        );
+    }
+
+    #[test]
+    fn a_file_says_what_differs() {
+        let of = |text: &str| Compiler::parse(text, "mine.toml");
+        let base = Compiler::find("xla-cpu@0.12").unwrap();
+        let mine = "based_on = 'xla-cpu@0.12'\nname = 'mine'\n[fusion]\nmax_outputs = 7\n";
+        let mine = of(mine).unwrap();
+        assert_eq!((mine.name.as_str(), mine.fusion.max_outputs), ("mine", 7));
+        assert_eq!((&mine.passes, mine.fusion.max_operands), (&base.passes, base.fusion.max_operands));
+        let error = |text| of(text).unwrap_err().to_string();
+        assert!(
+            error("name = 'mine'\nbased_on = 'gcc'")
+                .starts_with("mine.toml:2:12: no built-in compiler is `gcc`")
+        );
+        assert_eq!(error("based_on = 3"), "mine.toml:1:12: expected the name of a built-in compiler");
+        let wrong = "based_on = 'xla-cpu@0.12'\nname = 'mine'\n[fusion]\nmax_outputs = 'x'\n";
+        assert!(error(wrong).starts_with("mine.toml:4:15: invalid type"), "{}", error(wrong));
+    }
+
+    #[test]
+    fn intervals_hold_the_estimate_and_what_is_known() {
+        let text = "based_on = 'xla-cpu@0.12'\n[intervals]\nprograms = 9\ncheckpointed = [0.5, 0.9]\n\
+                    convolutions-in-loops = [1, 1]\nconvolutions = [1, 1]\nloops = [1, 2]\nstraight = [1, 1]\n";
+        let compiler = Compiler::parse(text, "mine.toml").unwrap();
+        let interval = |kind, temp| {
+            let range = compiler.interval(kind, Bytes(100), Bytes(temp)).unwrap();
+            (range.low.0, range.high.0)
+        };
+        assert_eq!(interval(ProgramKind::Checkpointed, 100), (50, 100));
+        assert_eq!(interval(ProgramKind::Checkpointed, 10), (90, 100), "arguments and results are known");
+        assert_eq!(interval(ProgramKind::Loops, 100), (100, 200));
+        assert_eq!(
+            Compiler { intervals: None, ..compiler }.interval(ProgramKind::Loops, Bytes(1), Bytes(1)),
+            None
+        );
     }
 
     #[test]

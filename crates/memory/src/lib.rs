@@ -24,6 +24,7 @@ mod compiler;
 mod compiler_file;
 mod fast_memory;
 mod fusion_rules;
+mod interval;
 mod kernel_scratch;
 mod padding;
 pub mod parallel;
@@ -46,6 +47,7 @@ pub use closest::{closest, did_you_mean};
 pub use compiler::{CodeSize, Compiler, CompilerError, Scheduler};
 pub use fast_memory::{FastMemoryDecision, Prefetch, SlicePrefetch, SliceTiming};
 pub use fusion_rules::{ColumnRules, ContractionRules, FusionGoal, FusionRules};
+pub use interval::{ByteRange, Intervals, ProgramKind, Ratios};
 pub use memplan_units::{
     Alignment, AllocationId, Bytes, Machine, Memory, MemorySpaceId, NotAPowerOfTwo, NotBytes, Slice,
     SpaceTotals, Totals,
