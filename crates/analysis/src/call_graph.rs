@@ -1,8 +1,8 @@
-//! The call graph: which computations run as part of the program's control flow, and from where.
+//! The call graph: which computations run as part of the program's control flow, and their callers.
 //!
-//! A computation reached through call, while, conditional and asynchronous operations is *sequential*: its
-//! instructions have buffers of their own. One that is called by a fusion, a reduction, a sort, ... is *embedded*: it
-//! describes a function of elements or a kernel's interior, and its instructions have none.
+//! A computation reached through call, while, conditional and asynchronous operations is *sequential*: its instructions
+//! have buffers. A computation called by a fusion, a reduction, a sort, ... is *embedded*: it describes a function of
+//! elements or the interior of a kernel, and its instructions have no buffers.
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{ComputationId, InstructionId, Module, Op, PackedOption};

@@ -1,8 +1,8 @@
 //! Dataflow: which value appears at which position.
 //!
-//! A *value* is one definition: what an instruction writes, an entry parameter, or the state that enters a loop
-//! iteration or leaves a conditional, where different definitions meet (a *phi*). Many positions show the same value:
-//! tuples, get-tuple-element, bitcast, calls, loops that hand a state element through unchanged, the done half of an
+//! A *value* is one definition: the result of an instruction, an entry parameter, or the state that enters a loop
+//! iteration or leaves a conditional, where different definitions meet (a *phi*). Many positions have the same value:
+//! tuples, get-tuple-element, bitcast, calls, loops that pass a state element on unchanged, the done half of an
 //! asynchronous operation, ... move no bytes.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! Everything a planner asks about a scheduled module, found in one go.
+//! All analyses of a scheduled module that the planner needs, at once.
 
 use memplan_ir::{Module, Schedule};
 

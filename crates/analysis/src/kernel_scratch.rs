@@ -1,6 +1,6 @@
-//! Kernel scratch: which instructions are kernels that the cores run, and what each reserves while it runs.
+//! Kernel scratch: which instructions are kernels on the cores, and the memory that each reserves while it runs.
 //!
-//! How much a kernel reserves is the target's rule ([`MemorySpace::scratch_of_kernel`]).
+//! The target's rule ([`MemorySpace::scratch_of_kernel`]) gives the bytes per kernel.
 
 use memplan_ir::{ComputationId, Effect, InstructionId, Module, Op, Role, SecondaryMap};
 use memplan_memory::{Bytes, MemorySpace, MemorySpaceId, Target};

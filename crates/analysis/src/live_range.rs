@@ -1,8 +1,8 @@
-//! Live ranges: from when to when the bytes of a value are needed.
+//! Live ranges: when the bytes of a value are needed.
 //!
-//! A value is live at instant `t` when its bytes must be intact while instruction `t` runs: from the instant that
-//! writes it to one past the last that reads it. Operand and result of one instruction therefore always overlap;
-//! reuse in place is an explicit choice of the planner. (XLA's bounds are inclusive on both sides.)
+//! A value is live at instant `t` if its bytes must be intact while instruction `t` runs: from the instant that writes
+//! it to one past the last that reads it. Operand and result of one instruction therefore always overlap; reuse in
+//! place is an explicit choice of the planner. (XLA's bounds are inclusive on both sides.)
 //!
 //! ```text
 //!   time        0  1  2  3  4
@@ -10,17 +10,16 @@
 //!   b = g(a)    .  .  [-----)      read at 3; a and b are both live at 2
 //! ```
 //!
-//! - Entry parameters are live from the start; to the end, unless donated.
-//! - What a `copy-start` with a `cross_program_prefetch_index` fetches is live from the start to the end: it may be there
-//!   from the call before, and is to be there in the next one.
-//! - What a computation returns is live to its end: a loop's next state until the loop runs again.
-//! - Loop state is live from the loop's begin at least to the end of its condition, since that is what leaves the loop.
+//! - Entry parameters are live from the start; they stay live to the end, unless donated.
+//! - The result of a `copy-start` with a `cross_program_prefetch_index` is live from the start to the end: it may exist
+//!   from the call before, and must exist for the next one.
+//! - Results of a computation are live to its end: a loop's next state until the loop runs again.
+//! - Loop state is live from the loop's begin at least to the end of its condition, where the loop ends.
 //! - Operands of calls and conditionals are live at least until the called computation begins, read or not.
 //! - Operands of an asynchronous operation are live until it is done, and so is what its computation uses.
-//! - Values that lie side by side end where an operation sees them as one ([`Parts`](crate::Parts)): the whole takes over
-//!   their bytes.
-//! - Two branches of a conditional are laid out one after the other; what is live into one of them and not read
-//!   in it is live only if it is needed later.
+//! - Parts of a larger value end when the whole begins ([`Parts`](crate::Parts)): the whole reuses their bytes.
+//! - The branches of a conditional are laid out one after the other; a value that enters a branch without being read
+//!   there is live in it only if it is needed later.
 
 use std::ops::Range;
 

@@ -1,5 +1,5 @@
-//! Where an instruction comes from, in the words of the framework: the operation, and the operation with the numbers of
-//! layers left out, by which like things are grouped.
+//! The origin of an instruction in the framework: the operation, and the operation without layer numbers, by which
+//! similar values are grouped.
 
 use memplan_ir::{InstructionId, Module};
 

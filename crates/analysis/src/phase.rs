@@ -1,8 +1,8 @@
-//! The halves of a training step: what is computed for the loss, what for gradients, and what with them.
+//! The phases of a training step: forward (the loss), backward (gradients), and update.
 //!
-//! JAX names what it makes: `jvp(` is the forward half, `transpose(` the backward half. Where no instruction has such a
-//! name, the program itself says it: an argument that comes back changed element by element is trained; what changes it
-//! and is not computed for any other result are its gradients.
+//! JAX's names mark phases: `jvp(` is the forward half, `transpose(` the backward half. Without such names, the
+//! dependencies decide: an argument that is returned changed element by element is trained; the values that change it
+//! and that no other result needs are its gradients.
 //!
 //! ```text
 //!   w ──┬─► forward ─► loss             forward: what the loss depends on

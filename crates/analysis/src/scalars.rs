@@ -1,12 +1,12 @@
-//! How the scalars of a kernel are computed elsewhere: in the iteration before, or before the loop.
+//! Computes the scalars of a kernel elsewhere: in the previous iteration, or before the loop.
 //!
-//! The offset of a slice that a kernel cuts out is computed from scalars among the kernel's operands, and those, in a
-//! loop, from the loop's state. A transfer that cuts out the slice before the kernel runs needs the offset earlier. It
-//! can be computed by a copy of the same few operations: for the next iteration from what the body returns in place of
-//! the state, for the first one from the initial state.
+//! The offset of a slice in a kernel is computed from scalar operands of the kernel, and in a loop from the loop's
+//! state. A transfer that fetches the slice before the kernel runs needs the offset earlier. A copy of the same few
+//! operations computes it: for the next iteration from the returned next state, for the first one from the initial
+//! state.
 //!
-//! What the body returns for an element of the state takes that element's memory. Before the body has written it, it is
-//! computed from the state; afterwards it exists, and the state does not any more.
+//! The returned element of the next state reuses the memory of the state's element. Before the body has written it, it
+//! is computed from the state; afterwards it exists, and the old element does not any more.
 
 use memplan_ir::{ComputationId, InstructionId, Module, Op, Users};
 

@@ -1,8 +1,8 @@
-//! Which line of the user's program an instruction comes from.
+//! The line of the user's program that an instruction comes from.
 //!
-//! An instruction has a call stack, innermost line first. Where it stands in a called computation, the stack goes on with
-//! that of the call: JAX gives the body of a jitted helper (`jax.nn.silu`) no lines, or those of the library alone, and
-//! the call has the user's.
+//! An instruction has a call stack, innermost line first. In a called computation, the call's stack continues it: JAX
+//! gives the body of a jitted helper (`jax.nn.silu`) no lines, or only those of the library, while the call has the
+//! user's.
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{ComputationId, InstructionId, Metadata, Module, PackedOption};

@@ -1,4 +1,4 @@
-//! How often a loop runs, where its counter starts, steps and ends at constants.
+//! How often a loop runs, if its counter starts, steps and ends at constants.
 
 use memplan_ir::{
     BinaryOp, ComparisonDirection, ComputationId, Instruction, InstructionId, Literal, Module, Op, Shape,

@@ -1,7 +1,7 @@
-//! What a value is to the person who wrote the program: a parameter, a gradient, an activation, ...
+//! Classes of values in the author's terms: a parameter, a gradient, an activation, ...
 //!
-//! Nothing in HLO says so. It follows from what is aliased, from what crosses from the forward half of a training step
-//! to the backward half ([`Phases`]), and from who reads it.
+//! HLO does not say. The class follows from aliasing, from whether the value crosses from the forward half of a
+//! training step to the backward half ([`Phases`]), and from its readers.
 
 use cranelift_entity::{PrimaryMap, SecondaryMap};
 use memplan_ir::{InstructionId, Module, Op};

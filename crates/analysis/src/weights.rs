@@ -1,4 +1,4 @@
-//! Arguments that are weights: what products multiply the data of the program by, told from how programs are written.
+//! Finds arguments that are weights: the operands by which products multiply the program's data.
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{Access, ComputationId, InstructionId, Module, Op};

@@ -1,4 +1,4 @@
-//! The assignment as a whole: choose, carry out, repair, and look again.
+//! The whole assignment: choose, apply, repair, and choose again.
 
 use memplan_analysis::{Costs, Durations, Facts, LiveRange, Machine, RunEstimate, ValueId};
 use memplan_ir::{EntitySet, Module, Position};

@@ -1,4 +1,4 @@
-//! The benefit of fast memory: what it saves that main memory does not move some bytes.
+//! The benefit of fast memory: the value of bytes that main memory does not move.
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{Costs, Machine};

@@ -1,9 +1,9 @@
-//! What may be in fast memory, and what it saves.
+//! Candidates for fast memory, and their savings.
 //!
-//! A candidate is a value, several values that must share memory because they meet in a loop, in a conditional or in an
-//! operation that works in place, or a slice of an array. A *view* is what one computation sees of one value: a list of
-//! *events* in order of time, each an instruction that reads the value, or one that passes it into computations that have
-//! views of their own.
+//! A candidate is a value, several values that must share memory because they meet in a loop, a conditional or an
+//! in-place operation, or a slice of an array. A *view* lists the uses of one value in one computation: a list of
+//! *events* in order of time, each an instruction that reads the value or passes it into computations with views of
+//! their own.
 //!
 //! ```text
 //!   w = f32[1024,1024] parameter(1)          view in main     view in body, a hundred times
@@ -12,7 +12,7 @@
 //!   c = dot(y, w)                            read 4 MB        d = add(b, w)   read 4 MB
 //! ```
 //!
-//! The unit of all costs is a byte that main memory moves, weighed by how often it does.
+//! The unit of all costs is a byte that main memory moves, multiplied by how often it does.
 
 use memplan_analysis::{LiveRange, Time, ValueId};
 use memplan_ir::{ComputationId, InstructionId, Use};

@@ -1,10 +1,10 @@
-//! When main memory has time: how early a transfer starts, so that it is done when its value is needed.
+//! The idle time of main memory: how early a transfer starts so that it ends before its value is needed.
 //!
-//! How long operations take and how much of it main memory is idle depends on what is in fast memory, so a second
-//! assignment knows it from the first.
+//! The times of operations, and the idle time of main memory in them, depend on the contents of fast memory, so a
+//! second assignment learns them from the first.
 //!
-//! A transfer starts as late as it can while main memory still has as much idle time up to the value's first use as
-//! the transfer takes. Where operations leave main memory no time, starting earlier hides nothing; it starts at most
+//! A transfer starts as late as possible such that main memory has enough idle time up to the value's first use. If
+//! operations leave main memory no idle time, starting earlier hides nothing; it starts at most
 //! [`TransferOptions::longest_flight`] times the transfer's own time before.
 
 use cranelift_entity::SecondaryMap;

@@ -1,4 +1,4 @@
-//! Everything that the search knows of a program.
+//! The search's data about a program.
 
 use memplan_analysis::{Costs, Durations, Facts, Time, ValueId, kernel_scratch};
 use memplan_ir::{EntitySet, Module};

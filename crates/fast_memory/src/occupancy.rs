@@ -1,4 +1,4 @@
-//! Occupancy: bytes of fast memory taken at every instant, with range updates and range maxima in logarithmic time.
+//! Occupancy: bytes of fast memory in use at every instant, with range updates and range maxima in logarithmic time.
 
 use memplan_analysis::LiveRange;
 

@@ -1,9 +1,10 @@
-//! The price of fast memory: what a byte is worth at every instant, by Lagrangian relaxation.
+//! The price of fast memory: the value of a byte at every instant, by Lagrangian relaxation.
 //!
-//! With a price for every instant, each candidate chooses what is cheapest for it alone. The cost of all choices, less the
-//! price of the whole of fast memory, is a lower bound: no assignment that fits moves less (weak duality). Prices rise
-//! where choices take more than the capacity and fall where they take less, by the subgradient method with steps of
-//! Polyak's rule. The best bound is reported, and its prices tell the search what is scarce.
+//! With a price for every instant, each candidate makes the choice that is cheapest for itself. The cost of all
+//! choices, minus the price of the whole fast memory, is a lower bound: no assignment that fits moves less (weak
+//! duality). Prices rise where choices take more than the capacity and fall where they take less, by the subgradient
+//! method with steps of Polyak's rule. The best bound is reported, and its prices tell the search which instants are
+//! scarce.
 
 use memplan_analysis::LiveRange;
 

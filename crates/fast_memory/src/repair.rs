@@ -1,10 +1,10 @@
-//! Repair of a packing that is higher than the memory: what is beyond the memory's end is moved down, and ejects what
-//! saves less; or it is ejected itself.
+//! Repairs a packing that exceeds the memory: a value beyond the end moves down and ejects values that save less, or is
+//! ejected itself.
 //!
-//! Nothing moves to where a kernel has its scratch. Scratch that is moved ejects what saves least.
+//! Nothing moves into a kernel's scratch. Scratch that moves ejects the values that save least.
 //!
-//! What remains has a packing that fits, the old one with a few things moved, and the next packing is likely to find that
-//! one or a better one.
+//! The rest has a packing that fits: the old one with a few values moved. The next packing will likely find that one or
+//! a better one.
 
 use memplan_analysis::{LiveRange, Time};
 use rustc_hash::FxHashSet;

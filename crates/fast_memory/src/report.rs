@@ -1,4 +1,4 @@
-//! What was assigned, as data.
+//! The assignment, as data.
 
 use memplan_analysis::Facts;
 use memplan_ir::{Module, ShapeIndex};

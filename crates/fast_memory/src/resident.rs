@@ -1,9 +1,9 @@
 //! Residents: parameters that stay in fast memory from one call of the program to the next (XLA's cross-program prefetch).
 //!
-//! A resident has its bytes of fast memory to itself for the whole program, so that they are as the call before left
-//! them. A parameter qualifies when everything that reads it can read it there, when the caller keeps it, and when a
-//! call reads at least as many bytes of it as it has, so that not even the first call moves more. How many may stay is
-//! limited, and they only get bytes that no other candidate takes; so those come first that save most.
+//! A resident owns its bytes of fast memory for the whole program, so that they keep their contents from the call
+//! before. A parameter qualifies if all its readers can read it there, if the caller keeps it, and if a call reads at
+//! least as many bytes of it as it has, so that not even the first call moves more. Their number is limited, and they
+//! get only bytes that no other candidate takes, those that save most first.
 
 use memplan_analysis::{Costs, Facts, LiveRange, ValueKind};
 use memplan_ir::{InstructionId, Module};

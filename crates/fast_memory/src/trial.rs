@@ -1,4 +1,4 @@
-//! What the search asks of those who carry decisions out: what a program comes to with them.
+//! The search's interface to a caller that applies decisions: the price of a program with them.
 
 use memplan_analysis::Facts;
 use memplan_ir::{Module, Position};

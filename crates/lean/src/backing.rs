@@ -1,5 +1,5 @@
-//! Where an array lives that a loop or a conditional replaces by a new one, and whether the new one may be written there
-//! without anybody making a copy.
+//! The backing memory of an array that a loop or a conditional replaces by a new one, and whether the new array may be
+//! written there without a copy.
 
 use memplan_ir::{InstructionId, Module, Op, Role, ShapeIndex, Users};
 use memplan_rewriter::loops::Loop;

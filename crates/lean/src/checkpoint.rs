@@ -1,5 +1,5 @@
-//! A program as it would be under `jax.checkpoint`: of what the forward half computes, the backward half reads only what
-//! is saved, and computes the rest again.
+//! A program under `jax.checkpoint`: the backward half reads only the saved values of the forward half, and recomputes
+//! the others.
 //!
 //! ```text
 //!   a = dot(x, w)                     a = dot(x, w)
@@ -10,10 +10,10 @@
 //!                                     g = multiply(c, b')
 //! ```
 //!
-//! As in JAX, one barrier takes everything that a checkpointed function reads and saves, and what its backward half gets
-//! from behind, so that compilers neither find again what was computed before nor begin early. Where each layer is such
-//! a function, results of layers are the borders between them.
-//! Only what the entry computation itself computes is looked at; what loops and branches make is saved.
+//! As in JAX, a barrier takes everything that a checkpointed function reads and saves, and the backward half reads the
+//! barrier's results. So compilers neither merge the recomputed operations with the originals nor run them early. If
+//! each layer is such a function, results of layers are the borders between them.
+//! Only instructions of the entry computation are recomputed; results of loops and branches are saved.
 
 use memplan_analysis::Phase;
 use memplan_ir::{Cursor, Insert, Instruction, InstructionId, Module, Names, Op, Operands, Role};

@@ -1,4 +1,4 @@
-//! `conditional-in-place`: a conditional that changes its operands or hands them back is a loop of at most one step.
+//! `conditional-in-place`: turns a conditional that changes or returns its operands into a loop of at most one step.
 //!
 //! ```text
 //! false { p = f32[9] parameter(0), ROOT r = p }       body { s = (s32[], f32[9]) parameter(0), ... }
@@ -6,12 +6,12 @@
 //! r = f32[9] conditional(c, p, p)                =>   w = (s32[], f32[9]) while((i, p)), while i < 1
 //! ```
 //!
-//! XLA's compiler for GPUs copies what a branch hands back into the memory of the result, and the result into the memory
-//! that it is meant for; loops change their state where it is. The step of an optimizer that is left out when gradients
-//! are not finite, and any other change on a condition, thus needs no memory of its own.
+//! XLA's GPU compiler copies a branch's result into the memory of the conditional's result, and that result into its
+//! destination; loops change their state in place. So an optimizer step that is skipped when gradients are not finite,
+//! and any other conditional change, needs no extra memory.
 //!
-//! Every array that comes back must be given up by those who hand it in, see [`Backings`], and belong where it was: what is
-//! needed afterwards would be copied by the loop as well. Scalars are welcome.
+//! The program must not need a returned array's operand any more (see [`Backings`]), and the result must belong into
+//! the operand's memory: the loop would copy an array that is needed later. Scalars may be needed later.
 //!
 //! Left alone: conditionals of more than two branches, and those with side effects or control dependencies. Requires
 //! inlined calls. *Changed* means that a conditional was replaced.

@@ -1,5 +1,5 @@
-//! Programs with narrower numbers: of arguments and the results that live in them, and of what the forward half keeps for the backward
-//! half.
+//! Programs with narrower numbers: for arguments and the results that alias them, or for values that the forward half
+//! keeps for the backward half.
 //!
 //! ```text
 //!   x = f32[64,64] dot(a, w)           x = f32[64,64] dot(a, w)
@@ -11,8 +11,8 @@
 //!                                      g = multiply(d, v)
 //! ```
 //!
-//! The barrier is there since compilers that may compute more exactly than asked, as XLA, leave out what narrows and widens
-//! again.
+//! The barrier prevents compilers that may compute more exactly than the program, like XLA, from removing the two
+//! conversions.
 
 use memplan_analysis::{Phase, Phases};
 use memplan_ir::{

@@ -1,7 +1,7 @@
-//! How instructions treat rows: which part of each operand a block of rows of the result takes.
+//! How instructions treat rows: which part of each operand a block of result rows needs.
 //!
-//! Rows are parts of an array along one dimension, as many in every array of a region. A dimension that reshapes have
-//! merged with the ones behind it has several elements for each row:
+//! Rows are parts of an array along one dimension, equally many in every array of a region. If reshapes merge that
+//! dimension with later ones, a row has several elements:
 //!
 //! ```text
 //!   x = f32[8,1024,768]        8 rows: dimension 0, 1 element each
@@ -11,9 +11,9 @@
 //!   s = f32[768,768]           dot(z, y): a sum over rows
 //! ```
 //!
-//! Where a row reads, its operation's [`IndexMap`]s say. What has none is left alone, and so is what mixes rows: convolutions
-//! along what is convolved, sorts along what is sorted, reverses along what is reversed. Kernels
-//! ask (`fusion`: may a kernel hold a few rows at a time?), and so do loops over blocks of rows (`row_blocks`).
+//! The [`IndexMap`]s of an operation tell which elements a row reads. Operations without maps are left alone, and so
+//! are operations that mix rows: convolutions, sorts and reverses along the rows. `fusion` (may a kernel keep a few
+//! rows at a time?) and `row_blocks` use this.
 
 use memplan_ir::indexing::{IndexMap, Source, operands_read};
 use memplan_ir::{ArrayShape, BinaryOp, ComputationId, ElementType, InstructionId, Module, Op, Shape};

@@ -1,8 +1,8 @@
-//! Lines of CSV, each field with its place, so that errors say where.
+//! Lines of CSV, each field with its position for error messages.
 //!
 //! Lines end in LF or CRLF, blank lines are skipped, fields may be quoted as in RFC 4180, a byte order mark is ignored.
-//! Nothing is copied but quoted fields. What fields mean is for others to say: problems ([`table`](crate::table)), and
-//! traces of allocators in other crates.
+//! Only quoted fields are copied. The caller interprets the fields: problems ([`table`](crate::table)), and traces of
+//! allocators in other crates.
 
 use alloc::borrow::Cow;
 use alloc::borrow::ToOwned as _;

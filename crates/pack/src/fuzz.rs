@@ -1,7 +1,7 @@
-//! A judge for arbitrary bytes: what the fuzz target and the smoke test run.
+//! Tests arbitrary bytes: the body of the fuzz target and the smoke test.
 //!
-//! The bytes become a small problem with every feature; the answers of the solver are compared with those
-//! of brute force, which knows nothing but the problem.
+//! The bytes become a small problem with every feature; the solver's answers are compared with those of brute force,
+//! which uses only the problem.
 
 use alloc::vec::Vec;
 

@@ -1,10 +1,9 @@
-//! From a first packing to a better one, and to a proof.
+//! Improves a first packing, and proves bounds.
 //!
-//! Two kinds of workers share the time. A *prover* searches at the lower bound (or the capacity asked for):
-//! it either ends the matter or raises the bound. A *descender* bisects between what is known to be
-//! impossible and what has been found, giving each height a number of nodes that grows from sweep to sweep.
-//! Work goes in rounds of a number of nodes, and what was learned is shared between rounds only,
-//! so the result does not depend on the timing of threads.
+//! Two kinds of workers share the time. A *prover* searches at the lower bound (or the requested capacity): it either
+//! finishes or raises the bound. A *descender* bisects between the heights known to be impossible and the best found,
+//! giving each height a number of nodes that grows from sweep to sweep. Work is divided into rounds of a number of
+//! nodes, and workers share results only between rounds, so the result does not depend on the timing of threads.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -1,12 +1,12 @@
-//! The problem as the solver sees it: blocks over sections.
+//! The solver's form of the problem: blocks over sections.
 //!
 //! - A **block** is an item, or the items of a colocation group: it gets one offset.
-//! - A **section** is a stretch of time that matters. Times are compressed twice: to the points where
-//!   something starts or ends, and then to those stretches whose live set is not contained in a
-//!   neighbor's. What interferes, interferes in one of those; and the most bytes live at one time are
-//!   live in one of those.
-//! - A **piece** is a run of sections during which a block holds a given number of bytes. A plain item
-//!   has one piece; gaps and groups make more of them.
+//! - A **block** is an item, or the items of a colocation group: it has one offset.
+//! - A **section** is a relevant stretch of time. Times are compressed twice: to the points where something starts or
+//!   ends, and then to the stretches whose live set is not contained in a neighbor's. All interference, and the highest
+//!   load, is in one of those.
+//! - A **piece** is a run of sections during which a block has a constant size. A plain item has one piece; gaps and
+//!   groups make more of them.
 
 use alloc::collections::BTreeMap;
 use alloc::vec;

@@ -1,4 +1,4 @@
-//! A constructive heuristic for any size: fill the niches of the skyline.
+//! A constructive heuristic for any size: fills the niches of the skyline.
 //!
 //! ```text
 //!        +----+        The skyline is the top of what has been placed. A stretch between
@@ -9,10 +9,9 @@
 //! ```
 //!
 //! This is best-fit strip packing (Burke, Kendall, Whitwell: "A new placement heuristic for the orthogonal
-//! stock-cutting problem", Operations Research 2004) with the place along time given. Blocks go to the
-//! bottom in the order in which a niche wants them rather than in a global order, which is what first-fit
-//! lacks. Every step is a placement or joins two stretches, so there are O(n) steps, each with one query
-//! in a tree.
+//! stock-cutting problem", Operations Research 2004) with a given position along time. The bottom niche chooses the
+//! next block, while first-fit has a global order. Every step places a block or joins two stretches, so there are O(n)
+//! steps, each with one query in a tree.
 
 use alloc::vec;
 use alloc::vec::Vec;

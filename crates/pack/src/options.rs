@@ -1,4 +1,4 @@
-//! How hard to try, how long, and how to watch and stop it.
+//! Options for effort and time, and for watching and stopping a search.
 
 use alloc::sync::Arc;
 use core::fmt;

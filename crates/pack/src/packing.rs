@@ -1,4 +1,4 @@
-//! The answer: offsets, and a certificate that says how good they are and how that is known.
+//! The answer: offsets, and a certificate that says how good they are and why.
 
 use alloc::vec::Vec;
 #[cfg(feature = "std")]

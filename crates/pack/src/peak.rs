@@ -1,4 +1,4 @@
-//! When most bytes are live, and which items those are: what to look at where a problem does not fit.
+//! When most bytes are live, and which items those are: the first thing to look at if a problem does not fit.
 
 use alloc::vec::Vec;
 

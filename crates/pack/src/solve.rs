@@ -1,4 +1,4 @@
-//! The entry points: what is tried, in which order, and what is thereby proved.
+//! The entry points: the methods, their order, and what each proves.
 
 use crate::clique;
 use crate::construct::construct;

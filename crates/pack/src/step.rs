@@ -1,7 +1,7 @@
-//! Steps of an eager runtime: one is recorded, packed, and replayed from then on.
+//! Steps of an eager runtime: records and packs one step, and replays it from then on.
 //!
-//! A runtime without a graph learns what a training step allocates only while it runs it. Where steps are alike, one of them is a
-//! [`Problem`]: each allocation is live from the call that makes it to the call that frees it.
+//! A runtime without a graph learns the allocations of a training step only while running it. If steps are alike, one
+//! of them is a [`Problem`]: each allocation is live from the call that makes it to the call that frees it.
 //!
 //! ```
 //! use memplan_pack::{Options, Recording};

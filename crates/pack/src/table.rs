@@ -1,6 +1,6 @@
 //! Problems as CSV: `id,lower,upper,size` and optionally `alignment` and `offset`; further columns are kept.
 //!
-//! Errors name the line and the column (in bytes, from 1) of the field that is wrong.
+//! Errors name the line and the column (in bytes, from 1) of the wrong field.
 
 use alloc::borrow::ToOwned as _;
 use alloc::collections::BTreeMap;

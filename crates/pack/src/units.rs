@@ -1,4 +1,4 @@
-//! The same instance in the largest unit that loses nothing, for one capacity.
+//! The same instance for one capacity, in the largest unit that divides all sizes.
 
 use alloc::vec::Vec;
 

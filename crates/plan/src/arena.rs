@@ -1,4 +1,4 @@
-//! An arena: what is to be packed into it, and what comes out.
+//! An arena: the items to pack, and their offsets.
 
 use memplan_pack::{Item, Packing, Problem};
 use memplan_program::{LiveRange, Time};

@@ -1,4 +1,4 @@
-//! The places of storages while they are decided: allocations of their own first, then holes, then arenas.
+//! The places of storages during assignment: allocations of their own first, then holes, then arenas.
 
 use std::collections::BTreeMap;
 

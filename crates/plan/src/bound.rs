@@ -1,17 +1,17 @@
-//! What every placement of a program takes at least, whoever shares bytes with whom.
+//! A lower bound on the bytes of every placement of a program, with any sharing.
 //!
-//! Arguments and constant data have memory of their own. Whatever else is needed at an instant is beside them, or in an
-//! argument that was given up and is not needed then:
+//! Arguments and constants have memory of their own. Every other value that is needed at an instant needs bytes beside
+//! them, or bytes of a donated argument that is not needed then:
 //!
 //! ```text
 //!   beside  ≥  live, less what is written over operands, less what of given arguments is free      at every instant
 //! ```
 //!
-//! Something is in an argument only if it is no larger. So the same holds if only what is larger than some size is
-//! counted on both sides: two arguments of 8 bytes that were given up are no room for 16.
+//! An argument can hold only a value that is no larger. So the bound also holds if both sides count only values above
+//! some size: two donated arguments of 8 bytes have no room for 16.
 //!
-//! This takes a program at its word: its order, live ranges, sizes, groups, memories, working memory, and what may be
-//! written over what. It knows nothing of offsets, so a placement may have to be above it.
+//! The bound takes the program's data as given: its order, live ranges, sizes, groups, memory spaces, working memory,
+//! and which results may overwrite which operands. It ignores offsets, so a placement may have to be above it.
 
 use std::collections::BTreeMap;
 

@@ -8,8 +8,8 @@
 //!     +--+---+-+-----------+--> time
 //! ```
 //!
-//! The arena is as large as its busiest instant, so that is where to take from: the largest temp live at the peak that
-//! fits into some hole moves there, and the peak is looked for again, until nothing at the peak fits.
+//! The arena is as large as its busiest instant. So the largest temp live at the peak that fits some hole moves there,
+//! and this repeats with the new peak until nothing at the peak fits.
 
 use cranelift_entity::{PrimaryMap, entity_impl};
 use memplan_program::{LiveRange, Time};

@@ -1,7 +1,7 @@
 //! Assignment: an allocation and an offset for every value.
 //!
-//! Arguments, results and constants get allocations of their own. Everything else shares one arena per memory
-//! space, after what fits has been placed into bytes of arguments and results that nobody needs yet, or any more
+//! Arguments, results and constants get allocations of their own. All other values share one arena per memory space,
+//! except those that fit into bytes of arguments and results that are not needed yet or any more
 //! ([`holes`](crate::holes)).
 
 use memplan_program::{Placement, Program, Scratch};

@@ -1,15 +1,16 @@
-//! Storage: which values share bytes, by need and by choice, and what kind of memory they live in.
+//! Storage: which values share bytes, by need and by choice, and their kind of memory.
 //!
-//! Starts from the groups of values that must share. Then, in order of time, a result takes over the storage of an
-//! operand that dies where the operation reads each element before it writes it:
+//! Starts from the groups of values that must share. Then, in order of time, a result reuses the storage of a dying
+//! operand if the operation reads each element before it writes it:
 //!
 //! ```text
 //!   a = exponential(p)      storage 1  [------)
 //!   b = negate(a)                         [------)   b takes over storage 1: a is read last here
 //! ```
 //!
-//! XLA lets only groups of one value take part, on both sides; here any two do that are live together only where an instant
-//! writes one over the other. That may be at several instants, since a group may be needed at separate times:
+//! XLA restricts this to groups of one value, on both sides. Here, any two groups can share that are live together only
+//! at instants that write one over the other. There may be several such instants, since a group may be needed at
+//! separate times:
 //!
 //! ```text
 //!   x             given                     [---)
@@ -17,7 +18,7 @@
 //!   r = g(y, s)   must end where x was                [-----)
 //! ```
 //!
-//! Where `y` is written over `x`, and `r` over `y`, all three are one storage.
+//! If `y` is written over `x`, and `r` over `y`, all three are one storage.
 
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap, entity_impl};
 use memplan_program::{LiveRange, Origin, Program, Time, Value, ValueId};

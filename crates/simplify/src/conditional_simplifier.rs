@@ -1,14 +1,14 @@
-//! `conditional-simplifier`: conditionals whose branch is known, and results that nobody takes.
+//! `conditional-simplifier`: removes conditionals whose branch is known, and results that nobody reads.
 //!
 //! ```text
 //! c = pred[] constant(true)
 //! r = f32[4] conditional(c, p, q), true_computation=t, false_computation=f      =>     r = ... body of t at p
 //! ```
 //!
-//! A conditional that calls the same computation with the same operand in every branch is that call. What every branch
-//! hands through unchanged is taken from before the conditional by those who take it out after it. Elements of the
-//! result that are never taken out are dropped from it, and elements of an operand that its branch does not use: what
-//! is needed by neither need not be alive until then.
+//! A conditional that calls the same computation with the same operand in every branch is that call. If every branch
+//! returns an operand unchanged, readers of that result read the operand instead. Elements of the result without
+//! readers are dropped, and so are elements of an operand that its branch does not use: they need not stay alive until
+//! then.
 //!
 //! Leaves alone: conditionals with control dependencies, and dead results of conditionals with side effects. Requires
 //! nothing. *Changed* means that a conditional was replaced.

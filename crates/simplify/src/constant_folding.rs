@@ -1,4 +1,4 @@
-//! `constant-folding`: computes what depends on constants only.
+//! `constant-folding`: evaluates instructions that depend only on constants.
 //!
 //! ```text
 //! a = s32[] constant(3)
@@ -6,11 +6,11 @@
 //! c = s32[] add(a, b)
 //! ```
 //!
-//! The reference evaluator does the computing, so a folded value is the value.
+//! The reference evaluator computes the values.
 //!
-//! Leaves alone: broadcasts and iotas, which cost no memory as long as they are not computed; anything that is not a
-//! pure function of its operands; loops and conditionals; constants that the text left out; and whatever would make
-//! the module larger or take long: see [`ConstantFolding`]. Requires nothing. *Changed* means that something was folded.
+//! Leaves alone: broadcasts and iotas, which cost no memory until they are computed; impure instructions; loops and
+//! conditionals; constants whose text omits elements; and whatever would enlarge the module or take long: see
+//! [`ConstantFolding`]. Requires nothing. *Changed* means that something was folded.
 
 use memplan_interp::{Options, evaluate};
 use memplan_ir::{Access, ComputationId, InstructionId, Literal, LiteralData, Module, Op, Operands};

@@ -1,4 +1,4 @@
-//! Copies of computations with other parameters or other results.
+//! Copies of computations with different parameters or results.
 
 use memplan_ir::{ComputationId, InstructionId, Op, Operands, Shape};
 use memplan_rewriter::Rewriter;

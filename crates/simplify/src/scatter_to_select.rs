@@ -1,4 +1,4 @@
-//! Scatters of one element a row, as comparisons: they fuse, where a scatter needs its result in memory.
+//! Turns scatters of one element per row into comparisons: they fuse, while a scatter needs its result in memory.
 //!
 //! Before and after, for the derivative of picking one class of each row:
 //!
@@ -8,10 +8,10 @@
 //!       one index and update a row                 s = f32[8,1000] select(p, add(0, broadcast(u)), 0)
 //! ```
 //!
-//! An index outside the row equals no element of the iota, so its update is dropped, as a scatter drops it. Only
-//! scatters into an array that is all one value are rewritten: updating a few elements of an array that is in memory
-//! anyway is better done in place. Left alone: several indices a row, windows smaller than what they are cut from,
-//! combiners other than one binary operation or taking the update.
+//! An index outside the row equals no element of the iota, so its update is dropped, as in a scatter. Only scatters
+//! into an array of one value are rewritten: a few elements of an array in memory are better updated in place. Left
+//! alone: several indices per row, windows smaller than their source, combiners other than one binary operation or
+//! taking the update.
 
 use memplan_ir::{
     ArrayShape, ComparisonDirection, ComputationId, Dimensions, ElementType, InstructionId, Op,

@@ -1,4 +1,4 @@
-//! `tuple-simplifier`: looks through tuples that are only taken apart again.
+//! `tuple-simplifier`: removes tuples that are only taken apart again.
 //!
 //! ```text
 //! t = (f32[4], s32[]) tuple(a, i)                 t = (f32[4], s32[]) parameter(0)
@@ -9,10 +9,10 @@
 //! ROOT r = f32[4] negate(a)                       ROOT t = (f32[4], s32[]) parameter(0)
 //! ```
 //!
-//! Elements of an optimization barrier that nothing takes out are dropped from it, where nothing else reads them either.
+//! Elements of an optimization barrier are dropped if neither the barrier's readers nor others read them.
 //!
-//! Leaves alone: other elements of a barrier, as what they are computed with runs before all that comes after; a tuple that is put together from all elements of a larger one. Requires nothing. *Changed* means
-//! that an instruction was replaced.
+//! Leaves alone: other elements of a barrier, since their operands must run before everything after it; a tuple made of
+//! all elements of a larger one. Requires nothing. *Changed* means that an instruction was replaced.
 
 use memplan_ir::{InstructionId, Module, Op, Shape};
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter};

@@ -1,4 +1,4 @@
-//! `while-invariant-code-motion`: computes before a loop what each iteration would compute again.
+//! `while-invariant-code-motion`: moves computations that are equal in every iteration before the loop.
 //!
 //! ```text
 //! body { s = (s32[], f32[4], f32[]) parameter(0)        n = f32[] exponential(c)
@@ -10,13 +10,13 @@
 //!                                                              y = f32[4] multiply(x, b) ... }
 //! ```
 //!
-//! What is computed before the loop is an array that lives as long as the loop does. So a value moves only
+//! A value computed before the loop lives as long as the loop. So a value moves only
 //!
-//! * when it takes next to nothing (see [`WhileInvariantCodeMotion::max_free_bytes`]), or
-//! * when it *replaces* what it is computed from: an array that is passed on by the loop for this value only, that
-//!   nothing else keeps alive, and that is no smaller.
+//! * if it takes next to nothing (see [`WhileInvariantCodeMotion::max_free_bytes`]), or
+//! * if it *replaces* its operand: an array that the loop passes on only for this value, that nothing else keeps alive,
+//!   and that is no smaller.
 //!
-//! Leaves alone: broadcasts, iotas and constants, which are better made where they are used; control flow, custom calls
+//! Leaves alone: broadcasts, iotas and constants, which are better computed at their use; control flow, custom calls
 //! and collectives; loops with side effects. Requires nothing. *Changed* means that something was moved.
 
 use memplan_ir::{Access, ComputationId, InstructionId, Literal, Module, Op, Shape};

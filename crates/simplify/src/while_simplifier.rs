@@ -1,4 +1,4 @@
-//! `while-simplifier`: loops that do not run or run once, and loop state that nobody needs.
+//! `while-simplifier`: removes loops that run at most once, and unneeded loop state.
 //!
 //! ```text
 //! zero = f32[4] broadcast(0)
@@ -11,14 +11,14 @@
 //! ROOT r = f32[4] get-tuple-element(w), index=1
 //! ```
 //!
-//! An element of the state is a buffer that lives as long as the loop. It goes
+//! An element of the state is a buffer that lives as long as the loop. It is removed
 //!
-//! * when it is *dead*: it reaches neither the condition, nor a side effect, nor what is taken out after the loop;
-//! * when it is *constant*: each iteration passes it on, or makes the same value again, and it started as a constant, a
-//!   broadcast of one, or an iota: body and condition make their own (*constant sinking*);
-//! * when it is *the same* as another: both start alike, and each iteration does the same to both, with the same.
+//! * if it is *dead*: it reaches neither the condition, nor a side effect, nor a reader after the loop;
+//! * if it is *constant*: each iteration passes it on, or computes the same value again, and it started as a constant,
+//!   a broadcast of one, or an iota: body and condition make their own (*constant sinking*);
+//! * if it *equals* another: both start with the same value, and each iteration changes both in the same way.
 //!
-//! What a loop passes on unchanged is taken from before the loop by those who take it out after it. A loop that never
+//! If a loop passes a value on unchanged, its readers after the loop read the value before the loop. A loop that never
 //! runs is its initial state; one that runs once is its body.
 //!
 //! Leaves alone: loops with side effects or control dependencies, and loops whose body or condition uses the state as a

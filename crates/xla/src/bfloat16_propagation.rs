@@ -1,4 +1,4 @@
-//! `bfloat16-propagation`: what only products read is stored as they read it.
+//! `bfloat16-propagation`: stores a value in the type of its readers, if these are all products.
 //!
 //! ```text
 //!   t = f32[n,n] tanh(x)                     =>     t = f32[n,n] tanh(x)
@@ -7,13 +7,13 @@
 //!                                                   d = f32[m,n] dot(p, w)
 //! ```
 //!
-//! The matrix unit of a TPU multiplies bf16. Unless a dot or convolution asks for more precision, it rounds its operands,
-//! and an operand that nobody else reads may as well be rounded where it is made: half the bytes. So may what is only
-//! moved, padded, chosen from or compared on its way there, and what the program converts itself. A value that loops or
-//! branches hand on is rounded where all that meets there can be.
+//! The matrix unit of a TPU multiplies bf16. Unless a dot or convolution requests more precision, it rounds its
+//! operands, so an operand without other readers can be rounded where it is made, for half the bytes. The same holds
+//! for values that are only moved, padded, selected or compared before the product, and for values that the program
+//! converts itself. A value passed through loops or branches is rounded if all values that meet there can be.
 //!
-//! Left alone: parameters and results of the program, what several results of one operation are, and everything that an
-//! operation reads that is neither such a product nor only moves numbers. *Changed* means that some value is narrower.
+//! Left alone: parameters and results of the program, operations with several results, and all operands of operations
+//! that are neither such a product nor only move numbers. *Changed* means that some value is narrower.
 
 use memplan_analysis::{CallGraph, Dataflow, ValueId, ValueKind, dataflow};
 use memplan_ir::{

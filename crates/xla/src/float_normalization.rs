@@ -1,4 +1,4 @@
-//! `float-normalization`: arithmetic in the type that the code generator has.
+//! `float-normalization`: computes in the types that the code generator supports.
 //!
 //! ```text
 //!   a = bf16[4] add(x, y)      =>     xw = f32[4] convert(x)
@@ -7,13 +7,14 @@
 //!                                     a = bf16[4] convert(aw)
 //! ```
 //!
-//! XLA's CPU compiler has no code for narrow floats but conversions, so slices, transposes and updates widen their operands
-//! as sums do: an array that is read in narrow slices exists in the wide type as a whole. Every operation still rounds its
-//! result, as in the program.
+//! XLA's CPU compiler has no code for narrow floats except conversions, so slices, transposes and updates widen their
+//! operands as sums do: an array that is read in narrow slices exists as a whole in the wide type. Every operation
+//! still rounds its result, as in the program.
 //!
-//! Left alone: what moves or names values without touching them (parameters, tuples, control flow, calls), conversions,
-//! reinterpretations, constants, updates of slices, which XLA widens and fuses with the conversions before and behind, dots whose result is asked for in the wide type (libraries have those), and operations
-//! whose computations do more than compute numbers. *Changed* means that something was widened.
+//! Left alone: operations that move or name values without reading them (parameters, tuples, control flow, calls),
+//! conversions, reinterpretations, constants, updates of slices, which XLA widens and fuses with the conversions before
+//! and after, dots with a wide result type (libraries have those), and operations whose computations do more than
+//! compute numbers. *Changed* means that something was widened.
 
 use memplan_ir::{
     BinaryOp, ComputationId, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Shape, ShapeId,

@@ -1,5 +1,5 @@
-//! A program as one of several devices has it that share its state: each holds a part of every weight and moment, gathers
-//! a weight where products need the whole, and updates its own part.
+//! The program of one of several devices that share its state: each holds a shard of every weight and moment, gathers a
+//! weight for products, and updates its own shard.
 //!
 //! ```text
 //!   w = f32[1024,768] parameter(0)              w = f32[128,768] parameter(0)
@@ -10,8 +10,8 @@
 //!                                               n = f32[128,768] subtract(w, s)
 //! ```
 //!
-//! Works on the entry computation; what is computed element by element from a part is a part. The slice stands for the part
-//! of a sum over devices that a reduce-scatter leaves: the program is there to be planned, not to be run.
+//! Works on the entry computation; elementwise results of a shard are shards. The slice represents the result of a
+//! reduce-scatter on one device: the program is meant for planning, not for running.
 
 use memplan_ir::{
     Access, ArrayShape, Collective, Cursor, Insert, InstructionId, Module, Names, Op, ReplicaGroups, Role,

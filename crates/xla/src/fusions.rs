@@ -1,4 +1,4 @@
-//! Groups of instructions as fusions, for passes that follow XLA's own.
+//! Makes fusions of groups of instructions, for passes that follow XLA's own.
 
 use memplan_ir::{ComputationId, FusionKind, InstructionId, Module, Names};
 use memplan_memory::Target;

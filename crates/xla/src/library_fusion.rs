@@ -1,4 +1,4 @@
-//! `library-fusion`: what XLA's CPU compiler hands to its library of kernels, YNNPACK.
+//! `library-fusion`: groups the operations that XLA's CPU compiler gives to its kernel library, YNNPACK.
 //!
 //! ```text
 //!   m = multiply(x, x)                          r = fusion(x), kind=kCustom, calls={
@@ -6,12 +6,12 @@
 //!                                                 ROOT r = reduce(m, 0), to_apply=add }
 //! ```
 //!
-//! Matrix products and convolutions that the library has go there alone. A reduction takes along what nobody else needs,
-//! upward and downward, matrix products included, as long as the library knows the operation. What is in such a kernel no
-//! other fusion takes apart. The rules are those of XLA's `LibraryRewriter`.
+//! Supported matrix products and convolutions become library kernels alone. A reduction also takes in operations above
+//! and below it without other readers, matrix products included, as long as the library supports them. No other fusion
+//! takes such a kernel apart. The rules are those of XLA's `LibraryRewriter`.
 //!
-//! Left alone: what has control dependencies, and arrays of fewer than 4,096 elements. *Changed* means that there is a
-//! new fusion.
+//! Left alone: instructions with control dependencies, and arrays of fewer than 4,096 elements. *Changed* means that
+//! there is a new fusion.
 
 use std::collections::VecDeque;
 

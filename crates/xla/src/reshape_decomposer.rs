@@ -1,11 +1,11 @@
-//! `reshape-decomposer`: reshapes and transposes that move nothing, as bitcasts.
+//! `reshape-decomposer`: replaces reshapes and transposes that move nothing by bitcasts.
 //!
 //! ```text
 //!   f32[6]{0} reshape(f32[2,3]{1,0} x)      =>     f32[6]{0} bitcast(x)
 //! ```
 //!
-//! Fusion of XLA asks what an operation is called: a bitcast costs nothing, but a transpose is computed. Left alone:
-//! programs whose layouts are not assigned yet. *Changed* means that there is a new bitcast.
+//! XLA's fusion looks at opcodes: a bitcast costs nothing, but a transpose is computed. Left alone: programs before
+//! layout assignment. *Changed* means that there is a new bitcast.
 
 use memplan_ir::{InstructionId, Module, Op, layouts_agree};
 use memplan_rewriter::{Context, PassError, PassFn, cost};

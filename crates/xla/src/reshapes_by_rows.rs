@@ -1,4 +1,4 @@
-//! `reshapes-by-rows`: dimensions that a reshape merges or splits lie row after row, however much padding that takes.
+//! `reshapes-by-rows`: keeps dimensions that a reshape merges or splits in row-major order, at any cost in padding.
 //!
 //! ```text
 //!                                                     c = f32[500,1000,3]{2,1,0:T(8,128)} copy(x)
@@ -6,13 +6,12 @@
 //!   x: f32[500,1000,3]{0,1,2:T(8,128)}
 //! ```
 //!
-//! A reshape that is no view of its operand walks over the dimensions that become one, or that one becomes, in row-major order.
-//! Where the last of them is short and lies in lanes, 128 of those are taken for it: above, 6 MB become 256. A dimension
-//! that the reshape leaves alone may be in lanes instead. libtpu takes the order of dimensions in which operand and result take
-//! the fewest bytes together.
+//! A reshape that is not a view iterates over the merged or split dimensions in row-major order. If the last of them is
+//! short and in lanes, it takes 128 lanes: above, 6 MB become 256. A dimension that the reshape does not change may be
+//! in lanes instead. libtpu chooses the order of dimensions in which operand and result need the fewest bytes together.
 //!
-//! Left alone: reshapes that need no more bytes than they have, those of more than [`MOST_RUNS`] runs of dimensions, and
-//! machines without tiles. *Changed* means that there is a new copy.
+//! Left alone: reshapes that need no more bytes, those of more than [`MOST_RUNS`] runs of dimensions, and machines
+//! without tiles. *Changed* means that there is a new copy.
 
 use memplan_ir::{ArrayShape, InstructionId, Module, Names, Op, Shape, Users, copy_into};
 use memplan_memory::Target;

@@ -1,4 +1,4 @@
-//! `select-and-scatter-expander`: gradients of pooling as a search for places and a scatter.
+//! `select-and-scatter-expander`: turns gradients of pooling into a search for positions and a scatter.
 //!
 //! ```text
 //!   g = f32[8,16] select-and-scatter(x, s, 0), window={size=2x2 stride=2x2}, select=ge, scatter=add
@@ -10,11 +10,11 @@
 //!   g = f32[8,16] scatter(broadcast(0), p, u), to_apply=add
 //! ```
 //!
-//! So XLA's CPU and GPU compilers do (seen on jaxlib 0.10.2): a place takes four bytes for each dimension, and what is selected
-//! is made once more, though nobody reads it. Where no element was looked at yet, which the place -1 says, the other one is
-//! selected, so that padding never is.
+//! XLA's CPU and GPU compilers do this (seen on jaxlib 0.10.2). A position takes four bytes per dimension, and the
+//! selected values are computed once more, although nobody reads them. The position -1 marks that no element was seen
+//! yet; then the other element is selected, so padding never is.
 //!
-//! Left alone: selections that call computations. *Changed* means that there was one.
+//! Left alone: selections that call computations. *Changed* means that there was a select-and-scatter.
 
 use memplan_ir::{
     ArrayShape, BinaryOp, ComparisonDirection, ComputationId, Dimensions, ElementType, Insert, InstructionId,

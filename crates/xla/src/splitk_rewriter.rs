@@ -1,4 +1,4 @@
-//! `splitk-rewriter`: products with too few elements for all multiprocessors are summed up in several parts at once.
+//! `splitk-rewriter`: splits the sum of a product with too few elements to use all multiprocessors.
 //!
 //! ```text
 //!   d = f32[64,256] dot(x, y), contracting {1}x{0}
@@ -9,10 +9,10 @@
 //!   d = reduce(parts, 0), dimensions={0}
 //! ```
 //!
-//! The parts are in memory, as wide as the product is accumulated, until the last kernel that sums them up.
+//! The parts are in memory, in the accumulation type, until the last kernel sums them.
 //!
-//! Left alone: products that are no faster for it by the formula of XLA for an H100, those of 32-bit integers, and those over
-//! several dimensions of which none can be cut evenly. *Changed* means that a product was cut up.
+//! Left alone: products that XLA's formula for an H100 makes no faster, products of 32-bit integers, and products over
+//! several dimensions none of which divides evenly. *Changed* means that a product was split.
 
 use memplan_ir::{
     ArrayShape, BinaryOp, Dimensions, Dot, ElementType, InstructionId, Module, Op, PaddingDimension, Scalar,

@@ -1,4 +1,4 @@
-//! `stable-sort-expander`: sorting that keeps the order of what is equal, by a sort that does not.
+//! `stable-sort-expander`: implements a stable sort by an unstable one.
 //!
 //! ```text
 //!   s = f32[n] sort(x), is_stable=true      =>     i = s32[n] iota()
@@ -6,9 +6,9 @@
 //!                                                  s = f32[n] get-tuple-element(t), index=0
 //! ```
 //!
-//! XLA's GPU compiler has no stable sort: it sorts the places along with the elements, as long as there is no operand of
-//! them yet, and lets them decide between equals. Here the comparator stays as it is, and with it `is_stable`; what counts
-//! is the array of places. Left alone: sorts with control dependencies. *Changed* means that a sort got one.
+//! XLA's GPU compiler has no stable sort: it also sorts the positions of elements, unless they are an operand already,
+//! and compares them to break ties. Here the comparator and `is_stable` stay; only the array of positions matters. Left
+//! alone: sorts with control dependencies. *Changed* means that a sort got positions.
 
 use memplan_ir::{ArrayShape, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Shape};
 use memplan_rewriter::{Context, PassError, PassFn};

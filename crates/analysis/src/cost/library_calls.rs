@@ -1,7 +1,7 @@
-//! Calls of libraries: the products, convolutions, sorts and factorizations that custom calls are.
+//! Library calls: custom calls that are products, convolutions, sorts or factorizations.
 //!
-//! Targets and notes are those that XLA's compilers and JAX write. A call that is not known, or whose notes say nothing,
-//! costs what an elementwise operation does.
+//! Recognizes the targets and notes that XLA's compilers and JAX write. An unknown call, or one with unknown notes,
+//! costs as much as an elementwise operation.
 
 use memplan_ir::{ArrayShape, Convolution, CustomCall, DotDimensions, InstructionId, Module, Op};
 use serde_json::Value;

@@ -1,8 +1,8 @@
-//! Cost: what one run of every instruction computes, reads and writes, and how often it runs.
+//! Cost: the operations, reads and writes of one run of every instruction, and how often it runs.
 //!
-//! An *access* is a part of an operand that a kernel reads, or a part of its result that it writes, with the bytes
-//! that move when the part is in memory. A kernel reads only what it needs: a slice of a parameter inside a fusion
-//! reads the slice, an update in place writes the update, a gather reads the rows that it takes.
+//! An *access* is a part of an operand that a kernel reads, or a part of its result that it writes, with the bytes that
+//! move if the part is in memory. A kernel reads only what it needs: for a slice of a parameter inside a fusion, the
+//! slice; an in-place update writes the update; a gather reads the gathered rows.
 //!
 //! ```text
 //!   fusion(stack f32[48,512,512], i)     accesses: operand 0, 1 MiB (the slice)
@@ -10,10 +10,10 @@
 //!     exponential
 //! ```
 //!
-//! Scalars have no accesses: they are in registers or scalar memory when they are needed. Instructions that only pass
-//! values on cost nothing, and the work of a loop is that of its body; [`Costs::frequency`] says how often that is.
+//! Scalars have no accesses: they are in registers or scalar memory. Instructions that only pass values on cost
+//! nothing, and a loop's work is that of its body, [`Costs::frequency`] times.
 //!
-//! Bytes are padded bytes, counted once however often a kernel reads them.
+//! Bytes are padded bytes, counted once even if a kernel reads them several times.
 
 mod library_calls;
 mod machine;

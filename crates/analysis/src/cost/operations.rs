@@ -1,4 +1,4 @@
-//! How many operations an instruction takes.
+//! The number of operations of an instruction.
 
 use memplan_ir::{
     Arithmetic, ArrayShape, Convolution, DotDimensions, Instruction, InstructionId, Module, Op, Shape,

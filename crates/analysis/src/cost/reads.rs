@@ -1,4 +1,5 @@
-//! Shares: which part of each operand an instruction reads, and of its result it writes, as numbers from 0 to 1.
+//! Shares: the parts of its operands that an instruction reads, and of its result that it writes, as numbers from 0 to
+//! 1.
 
 use memplan_ir::{ComputationId, InstructionId, Module, Op};
 use memplan_memory::Target;

@@ -1,7 +1,7 @@
-//! Vector registers: what goes through the vector units, in units of what they work on at once.
+//! Vector registers: the work of the vector units, in units of what they process at once.
 //!
-//! A kernel is a loop over the registers of the largest value that it evaluates; what is computed beside it in the same
-//! round costs little. Each register that is read from memory or written there costs besides.
+//! A kernel is a loop over the registers of the largest value that it evaluates; other values of the same iteration
+//! cost little. Each register that is read from or written to memory adds to the cost.
 
 use memplan_ir::{Access, ElementType, InstructionId, Module, Op, Role, Shape};
 use memplan_memory::Target;

@@ -1,15 +1,16 @@
-//! A run of a scheduled program: how many bytes move between main memory and the cores, and how long it takes.
+//! A run of a scheduled program: the bytes moved between main memory and the cores, and the time.
 //!
-//! An operation takes `overhead + max(compute, latency + Σ bytes(space) / bandwidth(space))`. Transfers between memories start in order and
-//! proceed one after the other, as fast as main memory has time: an operation that takes `t` and itself moves main
-//! memory bytes for `b` of it leaves `t - b` to transfers. Waiting for a transfer lets those before it finish first.
+//! An operation takes `overhead + max(compute, latency + Σ bytes(space) / bandwidth(space))`. Transfers between
+//! memories start in order and run one after the other, in the time that main memory is free: an operation that takes
+//! `t`, of which its own main memory traffic takes `b`, leaves `t - b` to transfers. Waiting for a transfer also
+//! finishes all transfers before it.
 //!
 //! ```text
 //!   main memory   | copy 1 .......... | op a | copy 1 | copy 2 ...      op a is bound by memory, op b by compute
 //!   cores           op b ............. op a   op c (waits for copy 1)
 //! ```
 //!
-//! The body of a loop is timed once, alone; transfers that started before the loop use the time that it leaves.
+//! The body of a loop is timed once, alone; transfers started before the loop use the time that it leaves.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Which dimension of a program's arguments is the batch.
+//! Finds the batch dimension among the dimensions of a program's arguments.
 
 use super::{Dimensions, FactorId, FactorList};
 use cranelift_entity::EntityRef;

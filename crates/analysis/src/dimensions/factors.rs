@@ -1,4 +1,4 @@
-//! Extents as products of factors, and which factors are one.
+//! Extents as products of factors, and equal factors.
 
 use cranelift_entity::{EntityRef, PrimaryMap, entity_impl};
 use petgraph::unionfind::UnionFind;

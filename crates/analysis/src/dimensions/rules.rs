@@ -1,4 +1,4 @@
-//! What each operation says about the dimensions of its operands and of its result.
+//! Each operation's constraints on the dimensions of its operands and result.
 
 use super::{DimensionId, Dimensions, FactorList, Relation, RelationKind};
 use memplan_ir::indexing::operands_read;

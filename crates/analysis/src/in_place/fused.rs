@@ -1,4 +1,4 @@
-//! What a fused computation does to its parameters: which it updates in place, and which it reads element by element.
+//! How a fused computation uses its parameters: which it updates in place, and which it reads element by element.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

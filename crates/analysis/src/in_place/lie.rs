@@ -1,4 +1,4 @@
-//! When two arrays have equal layouts, so that one can take the bytes of the other.
+//! Whether two arrays have equal layouts, so that one can reuse the bytes of the other.
 
 use memplan_ir::{ArrayShape, RareLayout, Shape, Tile};
 

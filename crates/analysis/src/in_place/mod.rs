@@ -1,4 +1,4 @@
-//! Operations that work in place: which operand's buffer a result must share, and which it may take over.
+//! Operations that work in place: which operand's buffer a result must share, and which it may reuse.
 
 mod fused;
 mod lie;

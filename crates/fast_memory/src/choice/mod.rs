@@ -1,4 +1,4 @@
-//! The best that can be done for one candidate, given what holding fast memory costs.
+//! The best choice for one candidate, given the price of fast memory.
 
 mod path;
 

@@ -1,4 +1,4 @@
-//! The cheapest way of one view through its events.
+//! The cheapest path of one view through its events.
 
 use memplan_analysis::{LiveRange, Time};
 

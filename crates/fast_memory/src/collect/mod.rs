@@ -1,8 +1,8 @@
-//! Finds the candidates: who writes which values, who reads them where, and what control flow passes on.
+//! Finds the candidates: the instructions that write and read each value, and the values that control flow passes on.
 //!
-//! One walk over the schedule lists the events of every value in every computation (`uses`). Then views are put inside of
-//! the events that pass values into computations (`views`), and values that must share memory become one candidate
-//! (`values`). Slices of arrays are candidates of their own ([`slices`](crate::slices)).
+//! One walk over the schedule lists the events of every value in every computation (`uses`). Then events that pass
+//! values into computations get the views there (`views`), and values that must share memory become one candidate
+//! (`values`). Slices of arrays are separate candidates ([`slices`](crate::slices)).
 
 mod pinned;
 mod uses;

@@ -1,4 +1,4 @@
-//! Who writes values, and who reads them where.
+//! The instructions that write and read each value.
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{LiveRange, ValueId, ValueKind};

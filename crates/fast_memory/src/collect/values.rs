@@ -1,4 +1,4 @@
-//! Values that must share memory become one candidate.
+//! Merges values that must share memory into one candidate.
 
 use cranelift_entity::EntityRef;
 use memplan_analysis::{LiveRange, ValueId, ValueKind, in_place_values, union_of_ranges};

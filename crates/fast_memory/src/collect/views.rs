@@ -1,4 +1,4 @@
-//! What computations see of values.
+//! The views of values in computations.
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{ValueId, ValueKind};

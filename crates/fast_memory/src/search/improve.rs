@@ -1,5 +1,4 @@
-//! Local search: a candidate that would save more takes its place, and ejects candidates that save less for the price of
-//! what they hold.
+//! Local search: a candidate that would save more replaces candidates that save less for the price of their memory.
 
 use memplan_analysis::LiveRange;
 

@@ -1,8 +1,8 @@
-//! Choices that fit: an assignment, and what changes it.
+//! Choices that fit: an assignment, and the moves that change it.
 //!
-//! Candidates choose one after the other, those first that save most for the price of what they hold; ranges without
-//! capacity left have no price (`fill`). Then local search ejects candidates in favour of others (`improve`). A packing
-//! that is higher than the memory makes candidates choose again (`repair`).
+//! Candidates choose one after the other, those with the highest savings for the price of their memory first; ranges
+//! without capacity are excluded (`fill`). Then local search ejects candidates in favor of others (`improve`). If a
+//! packing exceeds the memory, candidates choose again (`repair`).
 
 mod fill;
 mod improve;

@@ -1,4 +1,4 @@
-//! Candidates choose again after a packing that was higher than the memory.
+//! Candidates choose again after a packing exceeded the memory.
 
 use memplan_analysis::LiveRange;
 

@@ -1,4 +1,4 @@
-//! Slices as candidates: what serves their uses from fast memory, and when copies of them start.
+//! Slices as candidates: how fast memory serves their uses, and when copies of them start.
 
 use memplan_analysis::{Iteration, LiveRange, ScalarScope, SlicedOperand, Time, TupleLoop, ValueId};
 use memplan_ir::{ComputationId, InstructionId, Shape, Use};

@@ -1,4 +1,4 @@
-//! Value numbering of scalars: which kernels slice at equal offsets.
+//! Value numbering of scalars: finds kernels that slice at equal offsets.
 
 use memplan_analysis::{Iteration, ScalarOrigin, ScalarScope, ValueId};
 use memplan_ir::{InstructionId, Module, Opcode};

@@ -1,4 +1,4 @@
-//! What decides about kernels, beside the rules of the target.
+//! Options that affect kernels, in addition to the rules of the target.
 
 use memplan_memory::FusionGoal;
 use memplan_rewriter::OneIn;

@@ -1,4 +1,4 @@
-//! Why each producer is, or is not, in the kernels of its consumers.
+//! Why each producer joined, or did not join, the kernels of its consumers.
 
 use memplan_ir::{InstructionId, Module, Opcode};
 use memplan_memory::Bytes;

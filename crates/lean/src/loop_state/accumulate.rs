@@ -1,7 +1,7 @@
-//! What is added to all rows after a loop is added to each row in it.
+//! Adds a value to each row inside the loop, instead of to all rows after it.
 //!
-//! Gradients are accumulated over microbatches: the loop backward over layers makes an array of all gradients, which is
-//! added to the sum so far. The loop can have the sum as its state, and the array of gradients is never there.
+//! With gradients accumulated over microbatches, the backward loop over layers makes an array of all gradients, which
+//! is added to the sum so far. The loop can carry the sum as its state, so that the array of gradients never exists.
 //!
 //! ```text
 //! w = while((0, zeros))                                   w = while((0, sum))
@@ -9,8 +9,8 @@
 //! total = add(sum, get-tuple-element(w), index=1)           sum = dynamic-update-slice(sum, add(old, row), i, 0)
 //! ```
 //!
-//! Any elementwise operations will do, as long as the last one reads what lives where its result goes (see
-//! [`Backings`]), the others nothing but constants, and the loop writes every row.
+//! Works for any elementwise operations, if the last one reads the array that its result replaces (see [`Backings`]),
+//! the others read only constants, and the loop writes every row.
 
 use memplan_ir::{ArrayShape, Cursor, Insert, InstructionId, Module, Names, Op, Shape, Users};
 use memplan_rewriter::loops::{Loop, loops, scalar, splat};

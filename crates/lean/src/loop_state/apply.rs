@@ -1,4 +1,4 @@
-//! Two elements of a loop's state become one.
+//! Merges two elements of a loop's state.
 
 use memplan_ir::{
     Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Shape, Sharding, SliceDimension,

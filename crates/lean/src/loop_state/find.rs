@@ -1,4 +1,4 @@
-//! Arrays of which a loop reads a row and arrays of which it writes a row, and which of the two can be one.
+//! Finds an array of which a loop reads a row, and an array of which it writes a row, that can be one.
 
 use memplan_analysis::trip_count;
 use memplan_ir::{ArrayShape, Extras, InstructionId, Module, Op, ShapeId, Sharding, Users};

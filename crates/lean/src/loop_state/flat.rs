@@ -1,4 +1,4 @@
-//! `flat-loop-state`: the state of a loop is a tuple of arrays, without tuples in it.
+//! `flat-loop-state`: makes the state of a loop a tuple of arrays, without nested tuples.
 //!
 //! TensorFlow's lists are pairs of an array and a count, which its loops carry as tuples:
 //!
@@ -9,11 +9,11 @@
 //!   rows = get-tuple-element(list), index=0                w = while(s)
 //! ```
 //!
-//! What looks at loops element by element then sees the arrays. Inside and after the loop the old tuple is put together from
-//! the elements, for `tuple-simplifier` to take apart.
+//! Passes that inspect loops element by element then see the arrays. Inside and after the loop, the old tuple is made
+//! of the elements again, and `tuple-simplifier` removes it.
 //!
-//! Left alone: loops with control dependencies or shardings, state with tokens in it, bodies that several loops share.
-//! *Changed* means that a loop's state was flattened.
+//! Left alone: loops with control dependencies or shardings, state with tokens, bodies of several loops. *Changed*
+//! means that a loop's state was flattened.
 
 use memplan_ir::{ComputationId, Cursor, Insert, InstructionId, Module, Names, Op, Shape, ShapeIndex};
 use memplan_rewriter::{Context, PassError, PassFn};

@@ -1,4 +1,4 @@
-//! What the scalars of a loop's body are at each step: a line over the number of the step.
+//! The scalars of a loop's body at each step: linear functions of the step number.
 
 use memplan_ir::{BinaryOp, ComparisonDirection, ElementType, InstructionId, Module, Op, UnaryOp};
 use memplan_rewriter::loops::{Loop, scalar};

@@ -1,4 +1,4 @@
-//! An update of a slice of a row is an update of the array that the row is from.
+//! Turns an update of a slice of a row into an update of the array that contains the row.
 //!
 //! ```text
 //! row = f32[1,8] dynamic-slice(a, i, zero)
@@ -6,7 +6,7 @@
 //! b = f32[9,8] dynamic-update-slice(a, new, i, zero)   =>   new = f32[1,8] dynamic-slice(b, i, zero)
 //! ```
 //!
-//! Starts are moved back by slices and updates of one size alike where they are beyond the end, so they may be unknown.
+//! Slices and updates of equal size clamp starts beyond the end in the same way, so the starts may be unknown.
 
 use memplan_ir::{Dimensions, InstructionId, Module, Op, Shape, Users};
 use memplan_rewriter::Rewriter;

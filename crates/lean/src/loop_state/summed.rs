@@ -1,4 +1,4 @@
-//! What a loop stacks and a reduction after it sums up is summed up within the loop.
+//! If a reduction after a loop sums a stack that the loop makes, the loop makes the sum instead.
 //!
 //! ```text
 //! w = while((0, zeros))                                 w = while((0, 0))
@@ -7,15 +7,15 @@
 //! sum = reduce(e), dimensions={0,1}                     sum = get-tuple-element(w)
 //! ```
 //!
-//! From a stack everything computed from it is followed ([`Cone`]), as long as each row of that is computed from one row of
-//! the stack ([`crate::rows`]), up to reductions over the rows by a sum, a product, a maximum, a minimum, `and` or `or`. If
-//! all ways end in such reductions, each step does all of that to its rows. What else is read along the rows is cut into rows
-//! in the loop; what is read whole is carried.
+//! Follows all values computed from a stack ([`Cone`]), as long as each of their rows is computed from one row of the
+//! stack ([`crate::rows`]), up to reductions over the rows by a sum, a product, a maximum, a minimum, `and` or `or`. If
+//! all paths end in such reductions, each step applies all of that to its rows. Other operands that are read along the
+//! rows are sliced in the loop; operands that are read whole are carried.
 //!
-//! The order in which a reduction combines is left open by HLO; here the rows of a step are combined first, then the steps one
-//! after the other. Sums and products of floating-point numbers narrower than `f32` are carried in `f32` from step to step.
+//! HLO leaves the order of a reduction open; here the rows of a step are combined first, then the steps one after the
+//! other. Sums and products of floating-point numbers narrower than `f32` are carried in `f32` from step to step.
 //!
-//! Left alone: matrix products over the rows, which take longer row by row; stacks that somebody else reads; small stacks.
+//! Left alone: matrix products over the rows, which are slower row by row; stacks with other readers; small stacks.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

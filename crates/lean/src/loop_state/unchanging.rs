@@ -1,7 +1,7 @@
-//! A stack of what never changes is a broadcast, and a loop that reads rows of a broadcast reads what is broadcast.
+//! Replaces a stack of equal rows by a broadcast, and rows read from a broadcast by its operand.
 //!
-//! JAX's scan keeps for its gradient what each step needs, row by row: also what is the same for all of them, such as the
-//! weights of a recurrence.
+//! JAX's scan stacks every value that the gradient of a step needs, even values that are equal in all steps, such as
+//! the weights of a recurrence.
 //!
 //! ```text
 //! w = while((0, v, zeros))                            s = f32[9,8] broadcast(v), dimensions={1}
@@ -10,8 +10,8 @@
 //!   row = dynamic-slice(s, j, 0)                        row = v
 //! ```
 //!
-//! What is written may be computed from what does not change, as long as it is a function of that: it is computed once,
-//! before the loop, and takes a row where the stack took all of them.
+//! The written value may be computed from values that do not change: it is then computed once, before the loop, and
+//! takes one row instead of the whole stack.
 
 use memplan_ir::{Access, Cursor, Insert, Instruction, InstructionId, Module, Names, Op, Operands, Users};
 use memplan_rewriter::cost::{CostClass, Hero, class_of};

@@ -1,4 +1,5 @@
-//! `keep-within-loops`: a loop does not stack what is the same in every step, nor what is summed up after it.
+//! `keep-within-loops`: a loop neither stacks a value that is equal in every step, nor a value that is only summed
+//! after it.
 //!
 //! ```text
 //! w = while(..)                                           w = while(..)
@@ -8,14 +9,14 @@
 //! sum = reduce(exponential(rows))                         sum = get-tuple-element(w)
 //! ```
 //!
-//! * What a loop writes into every row of a stack, and what does not change from step to step, is a broadcast
-//!   ([`unchanging`]); and where a loop reads rows of a broadcast, it carries what is broadcast. Bit for bit the same.
-//! * Rows that are only summed up after the loop, elementwise operations and reductions of each row before that included, are
-//!   summed up by it ([`summed`]).
+//! * A stack whose every row is a value that does not change from step to step is a broadcast ([`unchanging`]); a loop
+//!   that reads rows of a broadcast carries the operand of the broadcast. Bit for bit the same.
+//! * Rows that are only summed after the loop, possibly after elementwise operations and reductions of each row, are
+//!   summed in the loop ([`summed`]).
 //!
-//! A program is simplified before it is looked at again: what is invariant may only then be seen to be. Left alone: loops
-//! whose number of steps is not known, with shardings or control dependencies; stacks that somebody else reads. Requires
-//! inlined calls, and flat state of loops. *Changed* means that a stack has gone.
+//! The program is simplified between rounds, since only then may a value be known to be invariant. Left alone: loops
+//! with an unknown number of steps, shardings or control dependencies; stacks with other readers. Requires inlined
+//! calls, and flat loop state. *Changed* means that a stack was removed.
 
 use memplan_ir::{Module, Op};
 use memplan_rewriter::{Context, Outcome, Pass, PassError, Pipeline};

@@ -1,4 +1,4 @@
-//! Which matrix products, convolutions and reductions may be recomputed, and at what price.
+//! The matrix products, convolutions and reductions that may be recomputed, and their prices.
 
 use memplan_ir::{ComputationId, InstructionId, Module};
 use memplan_memory::Target;

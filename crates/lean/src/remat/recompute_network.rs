@@ -1,12 +1,12 @@
-//! The values to keep and those to recompute, as a minimum cut.
+//! A minimum cut that separates values to keep from values to recompute.
 //!
 //! ```text
 //!   values that must be kept: source --inf--> value --bytes--> value' --inf--> each value computed from it
 //!                                                       value' --inf--> sink, for values needed later
 //! ```
 //!
-//! A value whose edge is cut is kept; values on the sink's side of the cut are recomputed from those. What recomputing a
-//! value costs is an edge from the source, which is cut where the value is recomputed.
+//! A value is kept if its edge is cut; values on the sink's side of the cut are recomputed from kept ones. The cost of
+//! recomputing a value is an edge from the source, which is cut if the value is recomputed.
 
 use memplan_ir::{InstructionId, Module};
 use memplan_min_cut::{MinCut, Network, UNCUTTABLE};

@@ -1,4 +1,4 @@
-//! What was recomputed, and what that costs.
+//! The recomputed values, and their costs.
 
 use memplan_analysis::operations;
 use memplan_ir::{InstructionId, Module};

@@ -1,13 +1,13 @@
-//! Putting loops in the place of a region.
+//! Replaces a region by loops.
 //!
 //! ```text
 //!   state   counter, what the loop reads (whole), results
 //!   body    slices of what it reads -> the region's instructions on a block -> updates of results, sums
 //! ```
 //!
-//! Results begin as a scalar everywhere, which comes through an optimization barrier with what the loop reads. Without
-//! it, all loops would begin with one and the same array; a compiler copies it for each of them, and may do so in one
-//! kernel at the beginning of the program (XLA's GPU compiler does).
+//! Results start as a broadcast scalar, which passes through an optimization barrier together with the loop's operands.
+//! Without the barrier, all loops would start with the same array; a compiler copies it for each of them, possibly in
+//! one kernel at the beginning of the program (XLA's GPU compiler does).
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Which regions are worth a loop, along which dimension, and in how many blocks.
+//! Chooses the regions that are worth a loop, the dimension, and the number of blocks.
 
 use memplan_analysis::CallGraph;
 use memplan_ir::{ComputationId, InstructionId, Module, Op};

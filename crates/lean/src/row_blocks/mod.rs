@@ -1,9 +1,9 @@
-//! `row-blocks`: what is computed row by row is walked over in blocks of rows.
+//! `row-blocks`: computes values that are independent by rows in a loop over blocks of rows.
 //!
-//! Before: a program computes an array that is much wider than what it is made of and made into, such as attention
-//! scores or logits, and no compiler has a kernel that holds a row of it on chip. After: a loop computes a block of it
-//! at a time, so that it is never there as a whole; the gradient has a loop of its own, which computes each block again
-//! (Rabe and Staats 2021).
+//! Before: a program computes an array that is much wider than its operands and results, such as attention scores or
+//! logits, and no compiler has a kernel that keeps a row of it on chip. After: a loop computes one block at a time, so
+//! that the array never exists as a whole; the gradient has its own loop, which recomputes each block (Rabe and Staats
+//! 2021).
 //!
 //! ```text
 //!   s = f32[8,1024,1024] dot(q, k)            for i in 0..8:
@@ -12,18 +12,18 @@
 //!                                               o[i] = dot(p, v[i])
 //! ```
 //!
-//! - [`rows`](crate::rows) says how each operation treats rows.
+//! - [`rows`](crate::rows) describes how each operation treats rows.
 //! - [`region`] grows a region from one wide array, and divides it among loops.
-//! - [`choose`] says which regions pay, along which dimension, and in how many blocks.
+//! - [`choose`] selects the regions that are worth it, the dimension, and the number of blocks.
 //! - [`build`] writes the loops.
 //!
-//! A dimension along which all results are rows is preferred: then every number is what it was, bit for bit. Where there
-//! is none, as for the gradient of the weights that logits are made with, sums over rows become sums of the sums over
-//! blocks, in `f32` where they were narrower.
+//! It prefers a dimension along which all results have rows: then every number is the same bit for bit. If there is
+//! none, as for the gradient of the weights behind logits, sums over rows become sums of per-block sums, in `f32` if
+//! they were narrower.
 //!
-//! Left alone: arrays that a compiler fuses away, or that are small beside the rest; control flow, sorts and
-//! convolutions along the rows; modules for several partitions. Requires inlined calls. Common subexpressions of
-//! different loops cannot be merged afterwards, so what is computed again stays so.
+//! Left alone: arrays that a compiler fuses away, or that are comparatively small; control flow, sorts and convolutions
+//! along the rows; modules for several partitions. Requires inlined calls. Common subexpressions of different loops
+//! cannot be merged afterwards, so recomputed values stay.
 
 mod build;
 mod choose;

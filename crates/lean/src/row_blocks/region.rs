@@ -1,12 +1,11 @@
-//! Regions that can be walked over in blocks of rows: what is in them, and in how many loops.
+//! Regions to compute in blocks of rows: their instructions, and the number of their loops.
 //!
-//! A region grows from one wide array, the *seed*, along edges that keep rows: over all arrays as wide as the seed that
-//! it is made of or made into, and over narrow ones that lie between wide ones, such as the sums of a softmax. What is
-//! made of narrow arrays by broadcasts alone belongs to every region that reads it.
+//! A region grows from one wide array, the *seed*, along edges that keep rows: over all equally wide arrays among its
+//! operands and results, and over narrow arrays between wide ones, such as the sums of a softmax. Broadcasts of narrow
+//! arrays belong to every region that reads them.
 //!
-//! What the program does in between may need results of the region and lead back into it, as the backward half of a
-//! training step does. Then the region is walked over in several loops, *stages*: a stage can begin when all that it
-//! takes from outside is there.
+//! The rest of the program may use results of the region and lead back into it, as the backward half of a training step
+//! does. Then the region has several loops, *stages*: a stage can start when all its inputs from outside exist.
 //!
 //! ```text
 //!   stage 0   s = dot(q, k)   p = softmax(s)   o = dot(p, v)
@@ -14,8 +13,7 @@
 //!   stage 1   d = dot(g, v)   t = multiply(p, d)   dq = dot(t, k)
 //! ```
 //!
-//! A stage does not keep wide arrays for a later one: `p` is computed again in stage 1, from `q`, `k` and the narrow
-//! arrays of stage 0.
+//! A stage keeps no wide arrays for a later one: stage 1 recomputes `p` from `q`, `k` and the narrow arrays of stage 0.
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{ArrayShape, InstructionId, Module, Op, Users};

@@ -1,4 +1,4 @@
-//! Each operation by itself: a block of rows of its result is what it makes of the blocks that it is said to take.
+//! For each operation: computing a block of result rows from the reported operand blocks gives the same rows.
 
 use memplan_interp::{Options, evaluate};
 use memplan_ir::{ArrayLiteral, Literal, LiteralData, Module, verify};

@@ -1,4 +1,4 @@
-//! Which section is decided next, and what may go there.
+//! Chooses the next section to decide, and its candidates.
 
 use super::{Candidates, LOW_FIRST, NOISE, Search, WAITING};
 use crate::niche::round_up;

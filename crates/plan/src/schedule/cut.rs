@@ -1,7 +1,7 @@
-//! The least that can be live when a given node runs, and a set of earlier nodes that attains it: a minimum cut.
+//! The least bytes live when a given node runs, with a set of earlier nodes that attains it: a minimum cut.
 //!
-//! Before node `p`, everything that `p` depends on must have run, and nothing that depends on `p`; every other node may
-//! have run or not. A buffer costs its bytes when the node that defines it has run and one that touches it has not.
+//! Everything that node `p` depends on must run before `p`, and nothing that depends on `p`; every other node may run
+//! before or after. A buffer costs its bytes if its defining node has run and a node that touches it has not.
 //!
 //! ```text
 //!   has run                    has not
@@ -10,8 +10,8 @@
 //!   node --inf--> each of its predecessors
 //! ```
 //!
-//! Of the least sets that must have run, the smallest is taken: the cut nearest to the source. It is looked for in the
-//! reversed network, where it is the one nearest to the sink.
+//! Of the minimal sets, the smallest is chosen: the cut nearest to the source. In the reversed network, this is the cut
+//! nearest to the sink.
 
 use std::ops::Range;
 

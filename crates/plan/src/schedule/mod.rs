@@ -1,16 +1,15 @@
-//! Scheduling for memory: for each region an order of its nodes with a low peak.
+//! Scheduling for memory: orders the nodes of each region such that the peak is low.
 //!
-//! The peak is the true one: operands and results of a node are live together, except where a result is written over
-//! an operand; what a region that a node runs needs is live beside what the node holds; results stay to the end.
-//! Regions are scheduled callees first.
+//! The peak is exact: operands and results of a node are live together, except for a result that overwrites an operand;
+//! memory of regions that a node runs adds to the node's; results stay to the end. Regions are scheduled callees first.
 //!
-//! For each region several one-pass orders ([`starts`]) are made and replayed, and the best few are improved
-//! ([`search`]): exactly where few nodes are involved ([`window`]), by a minimum cut at the peak where nodes have far to
-//! go ([`cut`]). A budget counts steps, not seconds, so the same input gives the same schedule on every machine.
+//! For each region, several one-pass orders ([`starts`]) are replayed, and the best few are improved ([`search`]):
+//! exactly if few nodes are involved ([`window`]), by a minimum cut at the peak if nodes must move far ([`cut`]). A
+//! budget counts steps, not seconds, so the same input gives the same schedule on every machine.
 //!
-//! What this does not see: offsets. An order with a lower peak may pack worse, above all where results as scratch
-//! memory are the reason; who wants the best plan plans a few schedules and compares. Operands that several nodes read
-//! count for their caller throughout a call, although the call may be the last of them.
+//! Limits: offsets are not considered. An order with a lower peak may pack worse, mostly because of results used as
+//! scratch; for the best plan, try several schedules. A call's operands with several readers count as live throughout
+//! the call, although the last reader may be inside it.
 
 mod cut;
 mod graph;

@@ -1,10 +1,10 @@
-//! Improving an order where its peak is.
+//! Improves an order at its peak.
 //!
-//! A node that every other node must precede or follow has the same place in every order: it cuts the problem into
-//! segments that have nothing to do with each other. The segment with the peak is searched exactly when it is small.
-//! Otherwise windows around the peak are: what is best within them is found exactly, or with a beam where there are
-//! too many states. Where that does not help, a minimum cut tells what should have run before the peak and what after,
-//! however far away. Each success moves the peak elsewhere, until nothing helps or the budget is used up.
+//! A node that every other node must precede or follow has the same position in every order: it divides the problem
+//! into independent segments. If the segment with the peak is small, it is searched exactly. Otherwise windows around
+//! the peak are searched, exactly or, with too many states, by a beam. If that does not help, a minimum cut tells which
+//! nodes should run before the peak and which after, at any distance. Each success moves the peak, until nothing helps
+//! or the budget is used up.
 
 use rustc_hash::FxHashMap;
 

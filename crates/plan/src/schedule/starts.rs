@@ -1,15 +1,15 @@
-//! Orders to start from, each found in one pass.
+//! Initial orders, each found in one pass.
 //!
 //! | | picks next | source |
 //! |---|---|---|
-//! | textual | the first in the text that is ready | JAX traces in an order that is often good |
-//! | list | what frees the most | XLA's `ListMemoryScheduler` |
+//! | textual | the first ready node in the text | JAX traces in an order that is often good |
+//! | list | the node that frees the most | XLA's `ListMemoryScheduler` |
 //! | depth-first | the operand with the larger fan-out behind it | XLA's `DFSMemoryScheduler` |
 //! | post-order | operands from left to right | |
 //! | tree | the operand that needs the most beyond its result | Sethi and Ullman 1970; Liu 1987 |
-//! | reverse | from the end: what needs the fewest operands that are not needed anyway | |
-//! | given | what comes next in an order that came with the region | the caller |
-//! | breadth-first | what has been ready for longest | XLA's `BFScheduler`, for many cores at work |
+//! | reverse | from the end: the node that needs the fewest operands not needed anyway | |
+//! | given | the next node of an order that came with the region | the caller |
+//! | breadth-first | the node that has been ready for longest | XLA's `BFScheduler`, for many cores at work |
 //!
 //! All take n log n time in nodes and edges.
 

@@ -1,4 +1,4 @@
-//! Properties on random graphs, with all topological orders as the oracle.
+//! Properties on random graphs, compared with all topological orders.
 
 use cranelift_entity::EntityRef;
 use memplan_program::{Buffer, BufferId, NodeId, Region, Reuse};

@@ -1,14 +1,14 @@
-//! Exact and beam search over the orders of up to 128 nodes that run one after another.
+//! Exact and beam search over the orders of up to 128 consecutive nodes.
 //!
-//! A state is the set of nodes of the window that have run; the bytes live then depend on nothing else. The exact
-//! search takes states in order of the peak on the way to them, so the first complete one is best (a bottleneck
-//! Dijkstra over downsets). *Free moves* keep the number of states small: a ready node that leaves no more bytes than
-//! it found, and needs no more than the peak so far, runs at once. Live bytes are a submodular function of the set of
-//! nodes that have run, so whatever order is best afterwards stays so with this node moved to the front.
+//! A state is the set of window nodes that have run; the live bytes depend on nothing else. The exact search visits
+//! states in order of the peak on the path to them, so the first complete one is best (a bottleneck Dijkstra over
+//! downsets). *Free moves* keep the number of states small: a ready node that leaves no more bytes than before, and
+//! needs no more than the peak so far, runs at once. Live bytes are a submodular function of the set of nodes that have
+//! run, so the best later order stays best with this node moved to the front.
 //!
-//! Before that comes a search that *commits*: when a state is reached from an earlier one with no more bytes live and
-//! no higher peak, the earlier state's other continuations are given up. That is right unless some of the nodes run in
-//! between would better have waited, so it finds good orders soon, and proves nothing.
+//! Before that, a search *commits*: when it reaches a state from an earlier one with no more live bytes and no higher
+//! peak, it drops the earlier state's other continuations. This is right unless some of the nodes in between should
+//! have waited, so it finds good orders soon, and proves nothing.
 //!
 //! ```text
 //!   bytes        hill

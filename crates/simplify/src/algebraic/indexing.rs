@@ -1,4 +1,4 @@
-//! Slices, updates, gathers and scatters at indices that are known, or that do not matter.
+//! Slices, updates, gathers and scatters at indices that are known or irrelevant.
 
 use memplan_ir::{
     Dimensions, ElementType, GatherDimensions, InstructionId, Literal, Op, PaddingDimension, Scalar, Shape,

@@ -1,7 +1,7 @@
 //! Operations that move elements without computing: broadcast, reshape, transpose, reverse, iota.
 //!
-//! In what these rules leave, a broadcast has no operand dimension of extent one, nothing is moved twice in a row,
-//! and what only renames dimensions is a reshape.
+//! After these rules, no broadcast has an operand dimension of extent one, nothing is moved twice in a row, and
+//! operations that only rename dimensions are reshapes.
 
 use memplan_ir::{ArrayLiteral, Dimensions, InstructionId, Literal, Op, Scalar, Shape};
 use memplan_rewriter::Rewriter;

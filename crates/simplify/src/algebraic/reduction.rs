@@ -1,4 +1,4 @@
-//! Reductions of what is moved, repeated or reduced already.
+//! Reductions of moved, repeated or already reduced values.
 
 use memplan_ir::{
     BinaryOp, ComputationId, Dimensions, InstructionId, Op, PaddingDimension, Scalar, Shape, SliceDimension,

@@ -7,12 +7,12 @@
 //!   d = dot(m, w)            d = dot(m, w)
 //! ```
 //!
-//! Consumers take in their operands, from the last instruction to the first. What is cheap goes into one consumer even if
-//! it is kept for another, so that the arrays it is made from live on: that is what memplan's own fusion, in which all
-//! consumers take an operand or none, would not do, and why this pass exists. Limits of code ([`indexing`]), and of reading
-//! more than before ([`unfusible`]), end it.
+//! Consumers fuse their operands, from the last instruction to the first. A cheap operand goes into one consumer even
+//! if it is kept for another, so its own operands live on. This pass exists because memplan's own fusion, in which all
+//! consumers take an operand or none, would not do that. Limits on code size ([`indexing`]) and on reading more than
+//! before ([`unfusible`]) stop fusion.
 //!
-//! Left alone: computations that are not part of the control flow, fusions that are there, and what others wait for.
+//! Left alone: computations outside the control flow, existing fusions, and instructions that others wait for.
 //! *Changed* means that there is a new fusion.
 
 mod indexing;

@@ -1,4 +1,4 @@
-//! What fusing a producer costs: bytes that stay alive longer, and bytes that are moved.
+//! The cost of fusing a producer: bytes that stay alive longer, and bytes that are moved.
 
 use memplan_ir::{InstructionId, Op, ShapeIndex};
 use memplan_memory::{Bytes, FusionGoal};

@@ -1,8 +1,7 @@
-//! Which of two kernels computes what lies between them: the one that stores fewer bytes.
+//! Assigns the operations between two kernels to one of them, such that fewer bytes are stored.
 //!
-//! A walk from the end lets cheap operations join the kernel that reads them. Where that kernel cannot take in the
-//! expensive one that they are made from, they are its prologue, and the expensive result is stored, though something on
-//! the way may be narrower:
+//! A backward walk lets cheap operations join the kernel that reads them. If that kernel cannot compute their expensive
+//! operand, they become its prologue and the expensive result is stored, although a value in between may be narrower:
 //!
 //! ```text
 //!   c = s32[n] convolution(x, w)        the root of k1, stored: 4n bytes
@@ -11,8 +10,8 @@
 //!   d = s32[n] convolution(q, v)        the hero of k2
 //! ```
 //!
-//! So the narrowest value that everything made from the stored one passes through becomes the root of the first kernel,
-//! where the target has such an epilogue. Fewer bytes are alive and moved, and nothing is computed anew for each tile.
+//! So the narrowest value on every path from the stored one becomes the root of the first kernel, if the target has
+//! such an epilogue. Fewer bytes are live and moved, and no tile recomputes anything.
 
 use std::collections::BTreeSet;
 

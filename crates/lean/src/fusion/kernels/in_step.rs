@@ -1,7 +1,7 @@
-//! At which indices a kernel reads what it reads: those of the elements that it computes, or others.
+//! The indices at which a kernel reads its operands: those of the elements that it computes, or others.
 //!
-//! Two kernels that read an array at the same indices can load it once. What one reads at other indices the other must not
-//! overwrite.
+//! Two kernels that read an array at the same indices can load it once. One kernel must not overwrite elements that the
+//! other reads at different indices.
 
 use memplan_ir::indexing::{IndexMap, operands_read};
 use memplan_ir::{InstructionId, Op};

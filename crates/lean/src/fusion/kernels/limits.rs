@@ -1,4 +1,4 @@
-//! Whether a producer goes into the kernels of its users, and the first reason why not.
+//! Whether a producer may join the kernels of its users, and the first reason against it.
 
 use memplan_ir::{ArrayShape, Instruction, InstructionId, Module, Op, Opcode};
 use memplan_memory::ContractionRules;

@@ -1,4 +1,4 @@
-//! Merging several kernels into one, where none of them waits for another.
+//! Merges several kernels into one, if none of them waits for another.
 
 use memplan_ir::InstructionId;
 use memplan_rewriter::cost::Hero;

@@ -1,9 +1,9 @@
-//! Deciding which instructions share a kernel.
+//! Decides which instructions share a kernel.
 //!
-//! A computation is visited from its last instruction to its first. When an instruction is visited, its users have been
-//! decided, so the kernels that would compute it are known. Either all of them do, and its array need not exist, or the
-//! instruction is *materialized*: its result is written to memory, by a kernel of which it is the root. A producer is
-//! never fused with some users only, since the array would have to exist all the same.
+//! A computation is visited from its last instruction to its first. By then, the users of an instruction are assigned
+//! to kernels. Either all of these kernels compute the instruction, so that its array need not exist, or it is
+//! *materialized*: a kernel with this instruction as its root writes it to memory. A producer is never fused with only
+//! some users, since its array would exist anyway.
 //!
 //! ```text
 //!   d = dot(a, b)        epilogue of k1, whose root is t
@@ -17,9 +17,9 @@
 //! At the end, the narrowest value between two kernels becomes the one that is stored ([`epilogues`]).
 //!
 //! Since a producer joins the kernels of all its users or none, no kernel waits for itself: every path out of a kernel
-//! leaves through its root. Kernels are merged, and then have several roots, where one kernel can hold rows of an
-//! expensive result on chip that all of them read ([`row_tiles`]), and at the end where one pass over common operands
-//! serves several ([`siblings`]); only there a search for cycles is needed ([`merge`]).
+//! leaves through its root. Merged kernels have several roots. Kernels are merged if one kernel can keep rows of an
+//! expensive result on chip that all of them read ([`row_tiles`]), and at the end if one pass over common operands
+//! serves several ([`siblings`]); only these merges need a search for cycles ([`merge`]).
 
 mod bytes;
 mod columns;

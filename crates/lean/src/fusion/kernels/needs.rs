@@ -1,11 +1,10 @@
-//! What an instruction is computed from: answers in constant time, of which those about what is far away may be "not
-//! known".
+//! Dependencies between instructions: answers in constant time, which may be "unknown" for distant instructions.
 //!
-//! What is near, less than [`WINDOW`] instructions before in the text, is known exactly: a bit for each.
+//! Dependencies on the [`WINDOW`] preceding instructions in the text are known exactly: a bit for each.
 //!
-//! Of what is further away only some is known. Every instruction hangs below one of its users, the one from which it is
-//! furthest to the end of the computation, so that the tree follows the longest chain: a training step's through all layers
-//! and back, with each weight's update beside it. What is below an instruction in this tree is needed for it.
+//! Others are known in part. Each instruction is a child of the user from which the path to the end of the computation
+//! is longest, so that this tree follows the longest chain: in a training step, through all layers and back, with each
+//! weight's update beside it. An instruction depends on all instructions below it in this tree.
 
 use memplan_ir::{InstructionId, Module, Users};
 

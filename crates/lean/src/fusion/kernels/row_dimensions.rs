@@ -1,4 +1,4 @@
-//! Along which dimensions of an expensive result a kernel can work row by row, so that it holds few rows on chip.
+//! The dimensions of an expensive result along which a kernel can work row by row, so that it keeps few rows on chip.
 //!
 //! ```text
 //!   s = f32[b,q,k] dot(..)          b and q are dimensions of everything computed from s,

@@ -1,5 +1,5 @@
-//! One kernel for all readers of an expensive result. The kernel holds a tile of its rows on chip at a time, so that the
-//! whole need not exist in memory.
+//! One kernel for all readers of an expensive result. The kernel keeps one tile of its rows on chip at a time, so the
+//! whole result need not be in memory.
 
 use memplan_ir::{InstructionId, Op};
 use memplan_rewriter::cost::{CostClass, Hero};

@@ -6,19 +6,20 @@
 //!   p' = subtract(p, divide(m', sqrt(v')))         that it replaces
 //! ```
 //!
-//! Two kernels are merged when they iterate over the same elements in the same order, read a large array at the same
-//! index, and together stay within the limits of one kernel of the target. Two more conditions must hold. The merged
-//! kernel must not wait for itself: no path out of one kernel leads through a third into the other. And no more bytes may
-//! be alive: one of the two reads nothing that the other does not wait for anyway, and its results take no more bytes
-//! than the two kernels are the last to read. Then it can run when the other one does, under every schedule. With
-//! [`Siblings::JoinUpdates`], others may read an array that is replaced, as `p` above, if they come before in the text.
+//! Two kernels are merged if they iterate over the same elements in the same order, read a large array at the same
+//! index, and together stay within the target's limits for one kernel. Two more conditions must hold. The merged kernel
+//! must not wait for itself: no path from one kernel to the other leads through a third. And no more bytes may be live:
+//! everything that one of the two reads, the other waits for anyway, and its results take no more bytes than the two
+//! kernels are the last to read. Then it can run with the other one, under every schedule. With
+//! [`Siblings::JoinUpdates`], others may read an array that is replaced, as `p` above, if they come earlier in the
+//! text.
 //!
-//! Updates of slices, each in place of an array of its own, walk over the part that they write: the rows that a scan keeps
-//! for the way back are written by one kernel, with what else is computed beside them.
+//! Updates of slices, each in place of an array of its own, iterate over the written part: one kernel writes the rows
+//! that a scan keeps for its backward pass, together with other results computed from them.
 //!
 //! Reductions are merged the same way, over the elements that they reduce: `sum(x)` and `sum(x*x)` of a normalization
-//! read `x` once. Elementwise results over the same elements may be merged with them; and where the target's kernels of
-//! products and convolutions can add up what they store, the sums of a convolution's result never read it at all.
+//! read `x` once. Elementwise results over the same elements may join them. If the target's kernels of products and
+//! convolutions can sum their results, a sum of a convolution's result never reads that from memory.
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{ArrayShape, ComputationId, Dimensions, InstructionId, Op};

@@ -6,9 +6,9 @@
 //!   d = f32[64,128,128] dot(reshape(t), ..)        batches are two stretches of x: t is in memory
 //! ```
 //!
-//! A dimension of the product is a stretch of an array if the dimensions of the array that it is made of lie side by side
-//! there, in the same order. The roles of dimensions are followed through reshapes and elementwise operations; what is not
-//! understood counts as one stretch.
+//! A product's dimension is a stretch of an array if the array's dimensions that form it are adjacent there, in the
+//! same order. The roles of dimensions are tracked through reshapes and elementwise operations; any other operation
+//! counts as one stretch.
 
 use memplan_ir::{DotOperand, InstructionId, Module, Op, Users};
 use memplan_rewriter::cost;
