@@ -1,4 +1,4 @@
-//! What crosses the border between the languages: arrays one way, errors the other way, panics not at all.
+//! Conversions at the language border: arrays in and out, errors out, no panics.
 
 use std::any::Any;
 use std::fmt::Display;

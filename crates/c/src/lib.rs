@@ -1,7 +1,7 @@
-//! Packing and checking for programs in C: what `include/memplan.h` declares and describes.
+//! Packing and checking for C programs: implements `include/memplan.h`.
 //!
-//! Structures and functions are those of the header, which a test holds against this file. The functions read C's arrays, ask
-//! `memplan-pack` or `memplan-check-placement`, and write the answer; they decide nothing.
+//! Structures and functions are those of the header; a test compares the header with this file. The functions read C's
+//! arrays, call `memplan-pack` or `memplan-check-placement`, and write the answer; they decide nothing.
 
 #![expect(unsafe_code, reason = "pointers from C are read and written, and functions have C's names")]
 

@@ -1,4 +1,4 @@
-//! Ranges of bytes: what they hold, which of them were written, and which an operation in flight still uses.
+//! Byte ranges: their values, which were written, and which an operation in flight still uses.
 //!
 //! All tables are keyed by (allocation, first byte) and hold disjoint ranges, so that every question about a slice
 //! costs a logarithm and the number of ranges it touches.

@@ -1,15 +1,15 @@
-//! Instructions that run called computations: what must hold before, what is lost, and what the results are.
+//! Instructions that run called computations: preconditions, overwritten bytes, and results.
 //!
-//! A callee was walked under the assumption that its parameters are whole in their slices. So a caller must have the
+//! A callee was checked under the assumption that its parameters are whole in their slices. So a caller must have the
 //! operands there, whole where the callee reads them. Afterwards the bytes that the callee writes at any depth are
-//! lost, and the results are where the callee's root is. A result that the callee only passes through keeps its name:
-//! it is still the caller's own value.
+//! lost, and the results are in the slices of the callee's root. A result that the callee only passes through keeps its
+//! name: it is still the caller's value.
 //!
-//! A while loop runs its condition and body any number of times, so this must hold for every next iteration as well:
-//! initial value, parameters of condition and body, root of the body, and result share one slice, and the condition
-//! leaves it alone. State that the body passes through at its own place keeps its name, and so does an immediate that it
-//! passes on as another part that is the same immediate; other state is a new value after the loop, the same for every
-//! number of iterations. That is the fixed point; nothing has to be iterated.
+//! A while loop runs its condition and body any number of times, so the same must hold for every next iteration:
+//! initial value, parameters of condition and body, root of the body, and result share one slice, which the condition
+//! does not change. State that the body passes through in place keeps its name, and so does an immediate that it passes
+//! on as an equal immediate; other state is a new value after the loop, the same for any number of iterations. This is
+//! the fixed point, so no iteration is needed.
 
 use memplan_ir::{ComputationId, EntityRef, InstructionId, Op, PositionId, ShapeIndex};
 use memplan_memory::{Bytes, Slice};

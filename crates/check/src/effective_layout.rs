@@ -1,4 +1,4 @@
-//! Where in its bytes the elements of an array are.
+//! The layout in which the elements of an array actually are.
 //!
 //! A value that nothing moves must be seen alike by everyone who sees it: a call that passes a column-major array for a
 //! row-major parameter leaves every byte whole, and yet the callee reads a transposed array.

@@ -1,4 +1,4 @@
-//! What a plan claims beside places: totals, figures of memory spaces, peaks, padding.
+//! The other claims of a plan: totals, figures of memory spaces, peaks, padding.
 
 use std::collections::BTreeMap;
 

@@ -1,23 +1,23 @@
-//! When a result may take the very bytes of an operand: where no element is read after its place was overwritten.
+//! Whether a result may overwrite an operand: no element may be read after its bytes were overwritten.
 //!
-//! A kernel writes its results while it still reads its operands, in an order that nobody promises. Overwriting an
-//! operand is safe when result element *k* (counted as elements lie in memory) is computed from no other element of
-//! that operand than its own *k*: whoever writes element *k* has then read all that anyone will read there. That is
-//! so for elementwise operations, for the operations that update an array by definition (dynamic-update-slice,
-//! scatter, all-reduce, ...), and for fusions in which every path from the parameter to any result is made of
-//! such steps. A fusion makes all results of one size in one loop, element by element, so a parameter may reach
-//! several results, each at the same *k*.
+//! A kernel writes its results while it still reads its operands, in an unspecified order. Overwriting an operand is
+//! safe if result element *k* (counted in memory order) depends on no other element of that operand than its own *k*:
+//! the writer of element *k* has then done all reads of it. This holds for elementwise operations, for operations that
+//! update an array by definition (dynamic-update-slice, scatter, all-reduce, ...), and for fusions in which every path
+//! from the parameter to any result consists of such steps. A fusion computes all results of one size in one loop,
+//! element by element, so a parameter may reach several results, each at the same *k*.
 //!
-//! A reduction beside such results is a second reader of the operand. Kernels that make both, as XLA's reduction
-//! emitters do, read each element once and both store what it becomes and fold it, so [`Reach::Folded`] does no harm to
-//! *other* results of that loop that take the operand's place. A result that needs the finished reduction needs a second pass, and bytes of its own.
+//! A reduction beside such results is a second reader of the operand. Kernels that compute both, as XLA's reduction
+//! emitters do, read each element once, and both store its result and fold it, so [`Reach::Folded`] is harmless for
+//! *other* results of that loop that overwrite the operand. A result that depends on the finished reduction needs a
+//! second pass, and separate bytes.
 //!
-//! The same holds for the update of a dynamic-update-slice into another parameter: its kernel runs over the update, reads
-//! element *k* when it is *k*'s turn, and stores it elsewhere.
+//! The same holds for the update of a dynamic-update-slice into another parameter: its kernel iterates over the update,
+//! reads element *k* in iteration *k*, and stores it elsewhere.
 //!
-//! One step more is common: `dynamic-update-slice(p, f(dynamic-slice(p, i)), i)` reads from `p` only what it replaces,
-//! at the place where it replaces it. Such a [`Reach::Window`] is safe when both slices have the same start and size. A
-//! slice whose start is part of the operation cuts out a window too.
+//! One more step is common: `dynamic-update-slice(p, f(dynamic-slice(p, i)), i)` reads from `p` only the elements that
+//! it replaces, at the same position. Such a [`Reach::Window`] is safe if both slices have equal start and size. A
+//! slice with a constant start is a window too.
 
 use memplan_ir::{
     ArrayShape, ComputationId, Instruction, InstructionId, Literal, Module, Op, OutputOperandAlias, Shape,

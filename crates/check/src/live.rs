@@ -1,9 +1,9 @@
-//! How many bytes are live at every instant: the schedule replayed, with what the walk found out about values.
+//! The live bytes at every instant: a replay of the schedule, with the values found by the walk.
 //!
 //! The schedule is flattened: the instructions of a called computation precede their caller, a loop's condition
-//! before its body, branches one after the other. A place (an allocation and an offset) is live from an instant that
-//! writes there to the last one that needs what was written. Since nothing that is passed on moves, it makes no
-//! difference under which names a value is read.
+//! precedes its body, branches follow each other. A place (an allocation and an offset) is live from a write to the
+//! last use of the written value. Since passing a value on moves nothing, the names under which it is read do not
+//! matter.
 //!
 //! ```text
 //!   place +0    written at 2, read at 5, written at 8, read at 9     live in [2, 6) and [8, 10)

@@ -1,5 +1,5 @@
-//! What must hold before any byte is looked at: a complete schedule in dependency order, and slices that exist, fit,
-//! are aligned, and are in the right memory.
+//! Preconditions of the walk: a complete schedule in dependency order, and slices that exist, fit, are aligned, and are
+//! in the right memory space.
 
 use memplan_ir::{
     ComputationId, EntityRef, InstructionId, Op, Position, PositionId, SecondaryMap, ShapeIndex,

@@ -1,4 +1,4 @@
-//! What can be wrong with a plan, each with the culprit's name.
+//! The violations of a plan, each with the culprit's name.
 
 use std::fmt;
 use std::ops::Deref;

@@ -1,12 +1,11 @@
-//! One computation, instruction by instruction.
+//! Walks one computation, instruction by instruction.
 //!
-//! The walk begins with nothing known but that parameters are whole in their slices (and constants in theirs), and
-//! follows which value every byte holds. Two tables say it: [`Contents`] for bytes, `names` for positions: which
-//! value the program means there. A read is right when the bytes at the position's slice hold the value that the
-//! position names.
+//! At first, only the parameters are known to be whole in their slices (and the constants in theirs). The walk tracks
+//! the value in every byte in two tables: [`Contents`] for bytes, `names` for positions: the value that the program
+//! defines there. A read is right if the bytes of the position's slice hold the position's value.
 //!
-//! Since the slice of a position does not depend on who calls its computation, neither does the walk: each
-//! computation is walked once, callees first, and leaves a [`Summary`] that stands for it wherever it is called.
+//! The slice of a position does not depend on the caller of its computation, so the walk does not either: each
+//! computation is walked once, callees first, and its [`Summary`] is used by all callers.
 
 mod flight;
 mod kernel;

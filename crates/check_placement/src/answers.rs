@@ -1,4 +1,4 @@
-//! Whether what a program says of its values agrees with what it says of its instants.
+//! Whether a program's data about values agrees with its data about instants.
 
 use cranelift_entity::EntityRef;
 use memplan_program::{LiveRange, Origin, Program, Scratch, Value, ValueId};

@@ -1,8 +1,8 @@
-//! Proves places right for a program of any IR.
+//! Proves placements of a program of any IR.
 //!
-//! Shares nothing with the planner: it reads the answers of a [`Program`], which are data, and follows the bytes of the
-//! placement from instant to instant. What the program says of a value is held against what it says of instants; the
-//! rest is taken for granted. `memplan-check`, which knows HLO, trusts no analysis either.
+//! Shares nothing with the planner: it reads the data of a [`Program`], and tracks the bytes of the placement from
+//! instant to instant. It checks that the program's data about values and about instants agree, and takes the rest as
+//! given. `memplan-check`, which knows HLO, takes no analysis as given.
 
 #![no_std]
 

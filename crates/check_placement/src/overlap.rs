@@ -1,4 +1,4 @@
-//! Follows the bytes from instant to instant: who is where, and with whom.
+//! Tracks the bytes from instant to instant: which values are where, and which share.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

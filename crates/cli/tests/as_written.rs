@@ -78,7 +78,8 @@ fn donation_in_vain_says_why() {
     let vain = explained("bf16");
     assert!(vain.contains("0 B are donated and used, 4.00 KiB are donated in vain"), "{vain}");
     assert!(
-        vain.contains("XLA requires a result of exactly 4.00 KiB") && vain.contains("the closest is bf16[1024], 2.00 KiB"),
+        vain.contains("XLA requires a result of exactly 4.00 KiB")
+            && vain.contains("the closest is bf16[1024], 2.00 KiB"),
         "{vain}"
     );
     // Bytes count, not types.

@@ -60,7 +60,10 @@ fn flags_that_mean_nothing_beside_others_are_refused() {
             "compile STEP --target gpu-h100 --frontier --no-preallocate",
             "`--no-preallocate` has no effect here",
         ),
-        ("plan STEP --around a0", "`--around` has no effect here: it configures the graph of `--emit dot=FILE`"),
+        (
+            "plan STEP --around a0",
+            "`--around` has no effect here: it configures the graph of `--emit dot=FILE`",
+        ),
         ("plan STEP --top 3 --format json", "`--top` has no effect here"),
         ("explain STEP a0 --group class", "`--group` has no effect here"),
         (

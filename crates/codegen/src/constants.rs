@@ -1,10 +1,10 @@
-//! The bytes of constants, in the layout in which the program reads them.
+//! The bytes of constants, in the program's layouts.
 //!
-//! All constant allocations stand in one file, in order, each at a multiple of its alignment. An embedder copies each
-//! from [`Allocation::file_offset`](crate::layout::Allocation::file_offset) to wherever it put the allocation, or maps
-//! the file and uses it in place. Bytes that are padding are zero.
+//! All constant allocations are in one file, in order, each at a multiple of its alignment. An embedder copies each
+//! from [`Allocation::file_offset`](crate::layout::Allocation::file_offset) to the address of the allocation, or maps
+//! the file and uses it in place. Padding bytes are zero.
 //!
-//! Elements are little-endian. Elements of less than a byte are one to a byte unless the layout packs them (`E(4)`);
+//! Elements are little-endian. Elements smaller than a byte take one byte each unless the layout packs them (`E(4)`);
 //! packed ones fill bytes from the lowest bit up. Tiled complex numbers are two planes, the real one first.
 
 use std::io::Write;

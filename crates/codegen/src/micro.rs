@@ -1,7 +1,7 @@
-//! Plans as the runtimes of small devices read them.
+//! Plans in the formats of small devices' runtimes.
 //!
-//! Both runtimes know tensors by number and want an offset for each in an arena of theirs; the numbers are those of the
-//! buffers of [`ProgramLayout`]. What the caller passes and what is constant they place themselves.
+//! Both runtimes number tensors and need an offset for each in their arena; the numbers are those of the buffers of
+//! [`ProgramLayout`]. They place arguments and constants themselves.
 
 use memplan_memory::{Bytes, KindName};
 use serde::Serialize;

@@ -1,8 +1,8 @@
-//! A plan as XProf's memory viewer reads it: an `HloProto` with a buffer assignment and heap simulator traces.
+//! A plan for XProf's memory viewer: an `HloProto` with a buffer assignment and heap simulator traces.
 //!
-//! The viewer adds what is always there (parameters, results, constants) to the highest sum that the trace of one
-//! memory space reaches. An arena may be larger than that sum, where a packing leaves gaps; the gaps at the peak are
-//! buffers too, so that the viewer's peak is what the program really needs.
+//! The viewer adds permanent allocations (parameters, results, constants) to the highest sum in the trace of one memory
+//! space. An arena may be larger than that sum if a packing leaves gaps; the gaps at the peak are buffers too, so that
+//! the viewer's peak is the program's real need.
 
 use memplan_analysis::{LiveRange, Time};
 use memplan_hlo::proto::{

@@ -1,4 +1,4 @@
-//! The slices of a plan as places in memory.
+//! Places in memory from the slices of a plan.
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{InstructionId, Module, Position};

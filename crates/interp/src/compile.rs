@@ -1,8 +1,8 @@
-//! From an instruction to its kernel.
+//! Compiles an instruction to its kernel.
 //!
-//! Most instructions become one kernel. A fusion becomes stages: its roots, and before them whatever cannot be computed
-//! element by element where it is used. Those interior values go to scratch, so a fusion of elementwise operations, index
-//! operations and a root reduction has none.
+//! Most instructions become one kernel. A fusion becomes stages: its roots, and before them every value that cannot be
+//! computed element by element at its use. These values are in scratch, so a fusion of elementwise operations, index
+//! operations and a root reduction needs none.
 
 use std::cmp::Reverse;
 

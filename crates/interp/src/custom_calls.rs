@@ -1,4 +1,4 @@
-//! Functions of the embedder that custom calls call.
+//! Functions of the embedder for custom calls.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,8 +1,8 @@
-//! A module on several devices that exchange arrays.
+//! Runs a module on several devices that exchange arrays.
 //!
-//! Each device is a thread with an executor of its own. At a collective it hands its operands to the [`Exchange`] and
-//! waits for the others of its group; then it computes its results from all of them, in the order of the group. So
-//! results do not depend on how threads are scheduled.
+//! Each device is a thread with its own executor. At a collective it gives its operands to the [`Exchange`] and waits
+//! for the other devices of its group; then it computes its results from all of them, in the order of the group. So
+//! results do not depend on the scheduling of threads.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, PoisonError};

@@ -1,12 +1,12 @@
 //! Arrays whose extents are known only when the program runs.
 //!
-//! An array with dynamic dimensions takes the memory of its bounds, and lies in it as if it had these extents. How many
-//! indices a dimension really has travels beside the value, as its place does. An operation on such arrays is compiled
-//! when it runs, for the extents at hand: slices of its operands, the operation on arrays of just these extents, and
-//! zeros up to the bounds of its results are one fusion. So it means what the static program would mean, and nothing
-//! beyond the extents is read. A `set-dimension-size` that makes an array larger than it is gives it elements that HLO does
-//! not define: here they are zeros or what was left there, so that a program that reads them means nothing, and two plans
-//! of it may differ. (XLA's dynamic padder instead rewrites each operation to one on whole arrays that masks.)
+//! An array with dynamic dimensions has the memory and layout of its bounds. The actual extents are stored beside the
+//! value. An operation on such arrays is compiled when it runs, for the actual extents: one fusion of slices of its
+//! operands, the operation on arrays of these extents, and zero padding to the bounds of its results. So it computes
+//! the same as the static program, and reads nothing beyond the extents. A `set-dimension-size` that enlarges an array
+//! gives it elements that HLO does not define: here they are zeros or old bytes, so a program that reads them has no
+//! meaning, and two plans of it may differ. (XLA's dynamic padder instead rewrites each operation to a masked one on
+//! whole arrays.)
 
 use std::rc::Rc;
 

@@ -1,8 +1,8 @@
-//! Elements: how the types of HLO are held while they are computed with, and how they lie in memory.
+//! Elements: how the types of HLO are represented in computations and in memory.
 //!
-//! Thirty-two element types fold into five [`Class`]es of machine numbers. Integers and predicates are `i64`
+//! Thirty-two element types are represented by five [`Class`]es of machine numbers. Integers and predicates are `i64`
 //! (unsigned 64-bit ones keep their bits), every float of at most 32 bits is an `f32` that holds a value of the
-//! narrower type exactly, and the rest are themselves. After each operation [`round`] brings a result back into its
+//! narrower type exactly, and the others are themselves. After each operation [`round`] converts a result back into its
 //! type, which is how XLA evaluates the narrow types too.
 //!
 //! [`load`] and [`store`] keep the bits of every NaN, signalling ones too, since moving an element must not change it.

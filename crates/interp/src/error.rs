@@ -1,4 +1,4 @@
-//! What can go wrong when a module is evaluated.
+//! Errors of the evaluator.
 
 use memplan_ir::{ElementType, Opcode};
 

@@ -1,7 +1,7 @@
-//! The interpreter: control flow, tuples, and which bytes each value is.
+//! The interpreter: control flow, tuples, and the bytes of each value.
 //!
 //! A value is the list of its leaves, each a place in memory. Tuples, calls, loops and bitcasts pass places on; only
-//! kernels write. Where results go is the business of [`Storage`]: a buffer for each, or the slices of a plan.
+//! kernels write. [`Storage`] decides where results go: into separate buffers, or into the slices of a plan.
 
 use std::ops::Range;
 use std::rc::Rc;

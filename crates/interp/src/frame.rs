@@ -1,7 +1,7 @@
-//! Computations that run inside a kernel: what scans, and reducers with control flow, call.
+//! Computations that run inside a kernel: the functions of scans, and reducers with control flow.
 //!
-//! A frame is a computation with a fixed place for every value, in the scratch of the kernel that runs it. Places are
-//! not shared within a frame; the frames that one calls share the bytes after its own.
+//! A frame is a computation with a fixed place for every value, in the scratch of the kernel that runs it. Values of a
+//! frame do not share places; the frames that one calls share the bytes after its own.
 
 use std::rc::Rc;
 

@@ -1,5 +1,5 @@
-//! The small computations that reductions, scatters, sorts and maps call: functions of a few scalars, evaluated for
-//! many lanes at once.
+//! The small computations of reductions, scatters, sorts and maps: functions of a few scalars, evaluated for many lanes
+//! at once.
 
 use std::rc::Rc;
 

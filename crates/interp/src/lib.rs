@@ -1,9 +1,9 @@
-//! Reference evaluator for HLO: the meaning of a module, with a buffer for every value, and the proof of a plan, inside
+//! Reference evaluator for HLO: computes a module with a buffer for every value, and proves a plan by running it inside
 //! the plan's memory.
 //!
-//! Both are one interpreter. It lowers every instruction to a kernel that knows nothing but places in
-//! memory; what differs is only where results are put, and that inside a plan every byte is watched. So the two agree
-//! bit for bit wherever the plan is right.
+//! Both use one interpreter. It lowers every instruction to a kernel that knows only places in memory; the only
+//! differences are where results go, and that every byte is watched inside a plan. So the two agree bit for bit if the
+//! plan is right.
 //!
 //! ```
 //! use memplan_interp::{Options, evaluate};

@@ -1,4 +1,4 @@
-//! What the evaluator does not do, or does in its own way.
+//! Operations that the evaluator does not support, or implements in its own way.
 
 use memplan_ir::Opcode;
 

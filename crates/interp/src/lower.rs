@@ -1,9 +1,9 @@
-//! Lowering: from instructions to a program that computes some of their elements.
+//! Lowering: turns instructions into a program that computes some of their elements.
 //!
-//! Elements are pulled: to have an instruction's elements at certain indices, its operands' elements are needed at
-//! certain others. A *domain* is such a list of indices, one per lane, held in registers. A broadcast drops rows of a
-//! domain, a transpose permutes them, a slice shifts them, a gather looks them up; none of them moves data. The pair
-//! (instruction, domain) names a value and is lowered once.
+//! Elements are pulled: an instruction's elements at certain indices need its operands' elements at other indices. A
+//! *domain* is such a list of indices, one per lane, in registers. A broadcast drops rows of a domain, a transpose
+//! permutes them, a slice shifts them, a gather looks them up; none of them moves data. The pair (instruction, domain)
+//! names a value and is lowered once.
 
 use std::hash::BuildHasherDefault;
 

@@ -1,8 +1,8 @@
-//! The bytes a run works on, and who wrote each of them.
+//! The bytes of a run, and the write that each belongs to.
 //!
-//! Kernels see memory only through [`Place`]s. In the reference every value has a buffer of its own, so the bookkeeping
-//! is switched off; inside an arena every byte remembers the write it belongs to, and a value is read only when all of
-//! its bytes still do.
+//! Kernels see memory only through [`Place`]s. In the reference run every value has its own buffer, so tracking is off;
+//! inside an arena every byte remembers its write, and a value is read only if all of its bytes still belong to the
+//! value's write.
 
 use crate::Error;
 

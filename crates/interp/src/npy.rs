@@ -1,11 +1,11 @@
-//! The header of an `.npy` file, which says what its array is.
+//! The header of an `.npy` file, which describes its array.
 //!
 //! ```text
 //! \x93NUMPY 1 0 <length: u16>  {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }   <blanks> \n
 //! ```
 //!
-//! Versions 2 and 3 have a length of four bytes. The text is a dictionary of Python with these three keys, of which any
-//! order is read. Nothing else of Python is: no nesting, and no lists, which describe arrays of records.
+//! Versions 2 and 3 have a length of four bytes. The text is a Python dictionary with these three keys in any order. No
+//! other Python is accepted: no nesting, and no lists, which describe arrays of records.
 
 use std::io::{Read, Write};
 

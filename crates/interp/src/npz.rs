@@ -1,8 +1,8 @@
 //! Inputs and outputs as NumPy's `.npz` archives: arrays `p0`, `p1`, ... for the leaves of the parameters in order, and
 //! `o0`, `o1`, ... for the leaves of the result.
 //!
-//! Types that NumPy does not have are kept as their bits: `bf16` as `uint16`, the small floats as `uint8`, integers of
-//! fewer than eight bits as `int8` or `uint8`. With several devices, a first dimension counts them.
+//! Types that NumPy lacks are stored as their bits: `bf16` as `uint16`, the small floats as `uint8`, integers of fewer
+//! than eight bits as `int8` or `uint8`. With several devices, a first dimension counts them.
 
 use std::io::{Read, Seek, Write};
 

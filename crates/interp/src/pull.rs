@@ -1,4 +1,4 @@
-//! One rule per operation: which elements of the operands an element of the result is made of.
+//! One rule per operation: the operand elements that an element of the result needs.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Between literals, which are row-major and unpacked, and arrays in memory.
+//! Conversion between literals, which are row-major and unpacked, and arrays in memory.
 
 use memplan_ir::{ArrayLiteral, ArrayShape, ElementType, LiteralData};
 

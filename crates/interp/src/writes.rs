@@ -1,4 +1,4 @@
-//! Which instructions write memory themselves, and which of their leaves.
+//! The instructions that write memory themselves, and the leaves that they write.
 
 use std::ops::Range;
 

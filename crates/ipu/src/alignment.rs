@@ -1,8 +1,8 @@
-//! Alignment: which operands an instruction reads only at the element that a tile works on, so that nothing has to be
-//! exchanged where operand and work are spread alike.
+//! Alignment: which operands an instruction reads only at the element that a tile computes, so that nothing is
+//! exchanged if operand and work have the same mapping.
 //!
-//! The *work* of an instruction is the array whose elements its vertices walk over: the result, or for a reduction
-//! what is reduced.
+//! The *work* of an instruction is the array over which its vertices iterate: the result, or the operand of a
+//! reduction.
 
 use memplan_ir::indexing::{IndexMap, operands_read};
 use memplan_ir::{ArrayShape, ComputationId, Instruction, InstructionId, Module, Op};

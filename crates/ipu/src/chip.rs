@@ -1,4 +1,4 @@
-//! One chip: what runs on it, and its tiles packed.
+//! One chip: its program, and its packed tiles.
 
 use memplan_analysis::Facts;
 use memplan_ir::{InstructionId, Module};

@@ -1,5 +1,5 @@
-//! Codelets: the code of vertices. Vertices that compute the same on the same types share one, and its code is on a
-//! tile once, however many of them are there.
+//! Codelets: the code of vertices. Vertices with the same computation and types share one codelet, whose code is on a
+//! tile once.
 
 use std::fmt::Write as _;
 

@@ -1,7 +1,6 @@
-//! What lies where on every tile, as a document for whoever loads it.
+//! The contents of every tile, as a document for loaders.
 //!
-//! Tiles that hold the same at the same places are one group. Items point to tensors and steps by number, so that what is
-//! said of those is said once.
+//! Tiles with equal contents form a group. Items refer to tensors and steps by number, so that their data appears once.
 
 use indexmap::IndexMap;
 use memplan_analysis::LiveRange;

@@ -1,7 +1,7 @@
-//! Spreading a tensor over the tiles of an IPU.
+//! Spreads a tensor over the tiles of an IPU.
 //!
-//! A tensor is cut into grains, runs of elements that vertices handle at once, and each of some consecutive tiles gets
-//! nearly the same number of them: as few tiles as keep the largest share minimal, none with so little that its vertex
+//! A tensor is divided into grains, runs of elements that vertices process at once, and some consecutive tiles get
+//! nearly equal numbers of grains: as few tiles as keep the largest share minimal, and none with so few that its vertex
 //! and exchange code cost more than the data. The rule is PopLibs' `mapTensorLinearly`.
 
 use std::ops::Range;

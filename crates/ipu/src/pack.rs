@@ -1,7 +1,7 @@
-//! Packing by time, tile by tile: where what is not always live lies.
+//! Packs each tile by time: assigns offsets to items that are not always live.
 //!
-//! What is on (nearly) every tile is *common*: it is packed once and has the same offset everywhere. What a tile has
-//! besides lies above the common part, as low as that is at the time:
+//! Items on (nearly) every tile are *common*: they are packed once, at the same offset everywhere. A tile's other items
+//! are above the common part, as low as its height at that time allows:
 //!
 //! ```text
 //! address
@@ -13,7 +13,7 @@
 //!   +--+-------+---> time
 //! ```
 //!
-//! Tiles whose own items are the same in size and time are one problem and are solved once.
+//! Tiles whose own items have equal sizes and times are one problem and are solved once.
 
 use memplan_analysis::LiveRange;
 use memplan_memory::{Alignment, Bytes};

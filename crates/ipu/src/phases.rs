@@ -1,10 +1,9 @@
-//! Phases: an instruction works on one part of its arrays after the other, so that of those that live outside the chip
-//! only a part has to be on it.
+//! Phases: an instruction works on its arrays part by part, so that arrays outside the chip are loaded only in parts.
 //!
-//! What walks over elements is cut along them: arrays that are read in step with the work arrive in parts, and parts of
-//! the result leave; whatever else is read is there as a whole. Windows that do not reach along the outermost dimension
-//! (pooling of several images) are cut along that. A dot or convolution is cut along its batch, rows, columns or depth;
-//! the array that has no such dimension is there as a whole.
+//! Elementwise work is divided along its elements: operands that are read in step with it arrive in parts, and parts of
+//! the result leave; other operands are loaded as a whole. Windows that do not extend along the outermost dimension
+//! (pooling of several images) are divided along it. A dot or convolution is divided along its batch, rows, columns or
+//! depth; an operand without that dimension is loaded as a whole.
 
 use std::collections::BTreeMap;
 

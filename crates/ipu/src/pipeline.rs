@@ -1,9 +1,9 @@
 //! Pipelines: a program over several chips, a stage on each.
 //!
-//! A program that only goes forward is cut into stages one after the other. A training step goes forward and back again:
-//! the moment at which most temporary bytes are live is where it turns. What comes before is cut into stages; what comes
-//! after runs where the largest of what it reads from before lies, so that the backward pass of a layer is on the chip
-//! of its forward pass and its weights.
+//! A forward program is divided into consecutive stages. A training step goes forward and back: it turns at the moment
+//! of most live temporary bytes. The part before is divided into stages; each later instruction runs on the chip with
+//! the largest of its operands from before, so that the backward pass of a layer is on the chip of its forward pass and
+//! its weights.
 //!
 //! ```text
 //!   chip 0   forward 0 ------------------------------- backward 0    stash 5
@@ -11,11 +11,11 @@
 //!   chip 2             forward 2 backward 2                          no stash
 //! ```
 //!
-//! While a micro-batch is on its way through later stages, others follow: what the forward pass leaves for the backward
-//! pass is kept for `2 * (chips to the end) + 1` micro-batches (as PopART stashes), on the last chip for one. With
-//! recomputation only what a stage receives from others is kept that often.
+//! While a micro-batch is in later stages, others follow: values of the forward pass for the backward pass are kept for
+//! `2 * (chips to the end) + 1` micro-batches (as PopART stashes), on the last chip for one. With recomputation, only
+//! the inputs of a stage are kept that often.
 //!
-//! Only the instructions of the entry are divided; a loop is on one chip as a whole.
+//! Only the instructions of the entry are divided; a loop is completely on one chip.
 
 use std::ops::Range;
 

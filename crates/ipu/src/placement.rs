@@ -1,9 +1,9 @@
-//! Placement: which mapping each tensor gets.
+//! Placement: chooses the mapping of each tensor.
 //!
-//! What instructions combine element by element wants the same mapping, so that nothing is exchanged. A tensor
-//! therefore takes over the mapping of a *partner*, a tensor of the same extents that some instruction reads or writes
-//! in step with it, if one has been placed. Others are spread linearly: large ones over all tiles, small ones from a
-//! start tile on, which is a hash of the shape or the window of tiles with the most free memory.
+//! Elementwise operands want equal mappings, so that nothing is exchanged. A tensor therefore takes the mapping of a
+//! *partner*, a tensor of equal extents that some instruction reads or writes in step with it, if one has been placed.
+//! Others are spread linearly: large ones over all tiles, small ones from a start tile, which is a hash of the shape or
+//! the window of tiles with the most free memory.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};

@@ -1,6 +1,6 @@
-//! Placement files: what the user wants where.
+//! Placement files: the user's placements.
 //!
-//! One line for each wish, fields between commas, comments after `#`. Ranges leave out their end:
+//! One line for each placement, fields between commas, comments after `#`. Ranges exclude their end:
 //!
 //! ```text
 //! # kind, name, tiles, elements
@@ -11,7 +11,7 @@
 //! vertices, fusion.3, 0..368           where an instruction computes
 //! ```
 //!
-//! Names are those of the program that is planned, which is the compiled one. What shares storage is one tensor and is
+//! Names are those of the planned program, which is the compiled one. Values that share storage are one tensor and are
 //! placed once. A tensor with element ranges must have each element on exactly one tile.
 
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
-//! Steps: what an instruction needs on tiles besides its tensors: vertices with their state and code, bytes received
-//! from other tiles, partial results. Received bytes and partial results are live during the instruction only.
+//! Steps: the needs of an instruction on tiles besides its tensors: vertices with their state and code, bytes received
+//! from other tiles, partial results. Received bytes and partial results are live only during the instruction.
 //!
-//! Vertices run where the *work* lies: the result, what is reduced, or the cells of a dot's grid. What a tile needs of an
-//! operand and does not have, it receives first. All tiles of a part are taken to need what the busiest of them needs.
+//! Vertices run on the tiles of the *work*: the result, the operand of a reduction, or the cells of a dot's grid. A
+//! tile first receives the operand elements that it lacks. All tiles of a part count as much as the busiest one.
 
 use indexmap::IndexMap;
 use memplan_analysis::Time;

@@ -1,17 +1,17 @@
-//! Streaming memory: tensors that live outside the chip and are on it only while an instruction touches them, and only
-//! with the part that it touches.
+//! Streaming memory: tensors outside the chip, of which only the used part is on the chip, and only while an
+//! instruction uses it.
 //!
-//! Where a tile is too full, something that lies there and is not touched at that moment is moved off the chip: first
-//! what costs the fewest bytes of traffic for its size (state that a run updates once costs two transfers, weights that
-//! forward and backward pass read cost two as well, an activation one store and one load), parameters before
-//! temporaries. What an instruction reads or writes a slice of counts with the slice: layers whose weights lie in one
-//! array are streamed layer by layer. Where all that is left is touched, the instruction that runs is cut into phases
-//! ([`crate::phases`]), and its tensors arrive and leave part by part. Then tiles are packed again, until everything
+//! If a tile is too full, an item that is not in use at that moment moves off the chip: first the item with the least
+//! traffic for its size (state that a run updates once costs two transfers, weights read in forward and backward pass
+//! cost two as well, an activation one store and one load), parameters before temporaries. Tensors of which an
+//! instruction uses a slice count only the slice: if the weights of all layers are in one array, they are streamed
+//! layer by layer. If all remaining items are in use, the running instruction is divided into phases
+//! ([`crate::phases`]), and its tensors are loaded and stored in parts. Then tiles are packed again, until everything
 //! fits or nothing is left to move.
 //!
-//! A tensor is loaded before it is touched and stored after it was written; touches of the whole of it one right after
-//! the other share one transfer. What is touched in a loop is moved in each iteration; loops that
-//! cannot be counted count as in [`Costs::frequency`].
+//! A tensor is loaded before its use and stored after it was written; consecutive uses of the whole of it share one
+//! transfer. Tensors used in a loop move in each iteration; loops with an unknown number of steps count as in
+//! [`Costs::frequency`].
 
 use memplan_analysis::{Costs, Facts, LiveRange, Time};
 use memplan_ir::InstructionId;

@@ -1,5 +1,5 @@
-//! Tensors: what is spread over tiles. All values that share storage are one tensor, since what is updated in place
-//! stays where it is.
+//! Tensors: the items to spread over tiles. All values that share storage are one tensor, since an in-place update must
+//! stay in place.
 
 use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl, packed_option::PackedOption};
 use memplan_analysis::{Costs, Facts, LiveRange, Time, ValueId, ValueKind, union_of_ranges};

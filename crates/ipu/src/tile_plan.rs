@@ -1,4 +1,4 @@
-//! The plan of a chip: everything on every tile, and what it adds up to.
+//! The plan of a chip: everything on every tile, and the sums.
 
 use memplan_analysis::{LiveRange, Time};
 use memplan_ir::{InstructionId, Module};

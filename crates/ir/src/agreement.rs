@@ -1,14 +1,14 @@
-//! Whether the layouts of a module mean something.
+//! Whether the layouts of a module have meaning.
 //!
-//! What JAX hands over is not laid out yet: its layouts are leftovers of tracing. A call may pass a column-major array to
-//! a parameter that is declared row-major, because both are only the elements:
+//! JAX's modules come before layout assignment: their layouts are leftovers of tracing. A call may pass a column-major
+//! array to a parameter declared row-major, because only the elements matter:
 //!
 //! ```text
 //!   a = f32[2,3]{0,1} negate(p)            f { x = f32[2,3]{1,0} parameter(0) ... }
 //!   b = f32[2,3]{1,0} call(a), to_apply=f
 //! ```
 //!
-//! Memory is not that forgiving. Nothing moves `a` on its way, so who takes the layouts at their word reads it
+//! In memory the difference matters. Nothing moves `a` in between, so a reader that trusts the layouts reads it
 //! transposed.
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What operations carry beside their operands. Dimension numbers are XLA's, by XLA's names.
+//! The attributes of operations. Dimension numbers are XLA's, with XLA's names.
 
 use smallvec::SmallVec;
 

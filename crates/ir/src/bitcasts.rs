@@ -1,8 +1,8 @@
-//! What bitcasts mean where layouts do not.
+//! The meaning of bitcasts in modules whose layouts have none.
 //!
-//! A bitcast calls the same bytes by another shape, so what it does to elements depends on the layouts of operand and result. In
-//! a module whose layouts [do not agree](crate::layouts_agree) they are about to be chosen anew, and what the bitcast does
-//! has to be said in elements before:
+//! A bitcast gives the same bytes another shape, so its effect on elements depends on the layouts of operand and
+//! result. In a module whose layouts [do not agree](crate::layouts_agree), layouts are about to be assigned again, so
+//! the bitcast's effect must first be expressed in elements:
 //!
 //! ```text
 //!   p = f32[3,2]{1,0} parameter(0)         p = f32[3,2]{1,0} parameter(0)

@@ -1,4 +1,4 @@
-//! Building modules in code: shapes are inferred, instructions named, mistakes reported where they are made.
+//! Builds modules in code: infers shapes, names instructions, and reports mistakes where they are made.
 
 use smallvec::SmallVec;
 

@@ -1,4 +1,4 @@
-//! Copies of values, array by array, into other shapes of as many elements.
+//! Copies of values, array by array, into other shapes with equally many elements.
 
 use crate::{Cursor, Insert, InstructionId, Module, Names, Op, Shape};
 

@@ -1,4 +1,4 @@
-//! Adding instructions to a module that exists: where they go, what they are named, whose notes they carry.
+//! Adds instructions to an existing module: their position, names and metadata.
 
 use std::sync::Arc;
 

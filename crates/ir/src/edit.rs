@@ -1,7 +1,7 @@
 //! Editing a module: how passes change instructions and put them in order.
 //!
-//! New instructions are made with a [`Cursor`](crate::Cursor). To get them next to what they are for everywhere in a
-//! computation, visit it with [`Module::edit_in_order`]; uses are changed by [`Module::replace_operand`].
+//! A [`Cursor`](crate::Cursor) makes new instructions. To insert instructions beside related ones throughout a
+//! computation, visit it with [`Module::edit_in_order`]; [`Module::replace_operand`] changes uses.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;

@@ -1,9 +1,9 @@
 //! Floating point values to bits and back, for every floating-point type of HLO.
 //!
-//! A format is a sign, `e` exponent bits and `m` mantissa bits, with a bias; formats differ in what the highest
-//! exponent means. IEEE formats keep it for infinities and NaNs. The `fn` formats have no infinities, and one
-//! NaN at the very top; the `fnuz` formats have their one NaN where negative zero would be; the four- and
-//! six-bit formats have neither.
+//! A format is a sign, `e` exponent bits and `m` mantissa bits, with a bias; formats differ in the meaning of the
+//! highest exponent. IEEE formats use it for infinities and NaNs. The `fn` formats have no infinities, and one NaN at
+//! the very top; the `fnuz` formats have their one NaN in place of negative zero; the four- and six-bit formats have
+//! neither.
 
 use crate::ElementType;
 

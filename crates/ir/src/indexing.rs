@@ -1,4 +1,4 @@
-//! Where an operation reads: for each operand, the elements that an element of the result is computed from.
+//! Index maps: for each operand, the elements that an element of the result is computed from.
 //!
 //! ```text
 //!   d = f32[8,64] dot(x, w)          d[i,j] of x[i,k] and w[k,j]: k is a loop of its own
@@ -6,14 +6,15 @@
 //!   s = f32[3,16] slice(a)           s[i,j] of a[1 + 2 i, j], where the slice is [1:7:2], [0:16]
 //! ```
 //!
-//! An [`IndexMap`] is one line of that: a [`Source`] for each dimension of the operand, over *loops*, which are the
-//! dimensions of the result and, behind them, what is summed up or read as a whole. It is XLA's `IndexingMap` and MLIR's
+//! An [`IndexMap`] is one line of that: a [`Source`] for each dimension of the operand, over *loops*: the dimensions of
+//! the result, followed by dimensions that are summed or read as a whole. It is XLA's `IndexingMap` and MLIR's
 //! `indexing_maps`, with names for the few kinds of expressions that occur.
 //!
-//! Maps are turned around ([`IndexMap::inverse`]), put one after the other ([`IndexMap::then`]) and applied to boxes
-//! ([`IndexMap::box_read`]). Where an answer is not known exactly, it is one that is too large, and the map says so.
+//! Maps can be inverted ([`IndexMap::inverse`]), composed ([`IndexMap::then`]) and applied to boxes
+//! ([`IndexMap::box_read`]). An inexact answer is an upper bound, and the map says so.
 //!
-//! The table is [`operands_read`]; the evaluator's tests run operations, change an element, and see whose result changes.
+//! The table is [`operands_read`]; the evaluator's tests run operations, change an element, and compare the results
+//! that change.
 
 mod algebra;
 mod table;

@@ -1,4 +1,4 @@
-//! The common operations, for whatever adds instructions to a computation.
+//! The common operations, for every type that adds instructions to a computation.
 
 use crate::{
     ArrayShape, BinaryOp, ComparisonDirection, ComputationId, CustomCall, Dot, DotDimensions, ElementType,

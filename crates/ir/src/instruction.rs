@@ -1,4 +1,4 @@
-//! Instructions: one operation with its operands and notes.
+//! Instructions: one operation with its operands and metadata.
 
 use std::sync::Arc;
 

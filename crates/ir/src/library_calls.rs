@@ -1,4 +1,4 @@
-//! Library calls that declare how what they take and return lies in memory, and copies around them where it lies otherwise.
+//! Library calls that declare the layouts of their operands and results, and copies around them for other layouts.
 //!
 //! ```text
 //!   a = f32[4,4]{1,0} negate(p)           a = f32[4,4]{1,0} negate(p)

@@ -1,4 +1,4 @@
-//! Where an instruction comes from, and other notes that change nothing about what it computes.
+//! The source of an instruction, and other notes that do not affect its computation.
 
 use smallvec::SmallVec;
 

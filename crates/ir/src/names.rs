@@ -1,4 +1,4 @@
-//! Names that nothing else has.
+//! Unique names.
 
 use rustc_hash::FxHashSet;
 

@@ -1,5 +1,5 @@
-//! What a sharding makes of a shape: how many pieces each dimension is cut into, what one device holds, and shardings by
-//! mesh axes as arrays of devices.
+//! Shards of a shape: the number of pieces of each dimension, the shape on one device, and shardings by mesh axes as
+//! arrays of devices.
 
 use smallvec::SmallVec;
 

@@ -1,4 +1,4 @@
-//! Schedules: the order of execution, apart from the module, the way data flow is apart from layout.
+//! Schedules: the order of execution, separate from the module.
 
 use cranelift_entity::SecondaryMap;
 

@@ -1,4 +1,4 @@
-//! Shapes: what a value is made of.
+//! Shapes: the types of values.
 
 use std::sync::Arc;
 

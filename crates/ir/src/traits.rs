@@ -1,11 +1,11 @@
-//! What each operation is, in one table.
+//! The properties of each operation, in one table.
 //!
-//! Everything that sorts operations into kinds asks this table, so that a new operation is described in one place and
-//! two parts of the compiler cannot disagree about it. It is a `match` without a wildcard: an operation
-//! that nobody described does not compile. What attributes decide is asked of the [`Op`].
+//! All code that classifies operations uses this table, so that a new operation is described in one place and two parts
+//! of the compiler cannot disagree about it. It is a `match` without a wildcard, so an undescribed operation does not
+//! compile. The [`Op`] answers questions that depend on attributes.
 //!
-//! Two lists of their own remain on purpose: the checker's, which shares nothing with what it checks, and those of
-//! `memplan-xla`, which repeat what another compiler does.
+//! Two other lists remain on purpose: the checker's, which shares nothing with the planner, and those of `memplan-xla`,
+//! which follow another compiler.
 
 use strum::VariantArray;
 

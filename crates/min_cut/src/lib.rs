@@ -14,8 +14,8 @@
 //! ```
 //!
 //! The algorithm is push-relabel with global relabeling (Goldberg and Tarjan, J. ACM 35, 1988; Cherkassky and Goldberg,
-//! Algorithmica 19, 1997). Only its first phase is needed: excess that cannot reach the sink does not return to the source,
-//! since it makes no difference to the cut. Shortest augmenting paths (Dinic) take a round for every length of a path, and
+//! Algorithmica 19, 1997). Only its first phase runs: excess that cannot reach the sink need not return to the source,
+//! since that does not affect the cut. Shortest augmenting paths (Dinic) take a round for every length of a path, and
 //! the networks of deep programs have paths of many lengths.
 
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! The passes that a compiler runs, with the options in its file.
+//! The passes of a compiler, with the options in its file.
 
 use memplan_memory::{Compiler, CompilerError, did_you_mean};
 use memplan_xla::{GemmWorkspace, InstructionFusion, LibraryFusion, SplitkRewriter};

@@ -1,4 +1,4 @@
-//! Which passes run together, and in which order.
+//! The groups of passes that run together, in order.
 
 use std::borrow::Cow;
 

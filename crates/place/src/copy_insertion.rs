@@ -1,8 +1,8 @@
-//! Copies that make aliasing legal, and no more than needed.
+//! Inserts the copies that make aliasing legal, and no more.
 //!
-//! Values that must share a buffer (loop state, results of branches, operands updated in place, results that live in
-//! a parameter) may not be needed at the same time. Where an order of execution exists that keeps them apart, control
-//! dependencies fix that order; where none exists, a copy separates them.
+//! Values that must share a buffer (loop state, results of branches, operands updated in place, results in a parameter)
+//! must not be live at the same time. If an order of execution separates them, control dependencies fix that order;
+//! otherwise a copy separates them.
 //!
 //! ```text
 //!   body: i = gte(state), index=0           body: i = gte(state), index=0
@@ -13,15 +13,14 @@
 //!                                                 ROOT t = tuple(n, c)
 //! ```
 //!
-//! Each computation is treated after those it calls. Within one, *classes* are values that share a buffer there;
-//! every class has the instruction that first writes it. What a call or a loop leaves in the place of an operand is of
-//! that operand's class. Joining an older class with a newer one asks that every reader of the older runs before the
-//! first writer of the newer; that is possible unless such a reader depends on that writer (XLA inserts all copies that
-//! might be needed and then removes them one by one in program order, see its copy insertion; here a copy is inserted
-//! only when joining fails).
+//! Each computation is processed after its callees. In it, *classes* are values that share a buffer; every class has a
+//! first writer. The result that a call or a loop writes over an operand is in the operand's class. To join an older
+//! class with a newer one, every reader of the older must run before the first writer of the newer; that is possible
+//! unless such a reader depends on that writer. (XLA inserts all copies that might be needed and then removes them one
+//! by one in program order, see its copy insertion; here a copy is inserted only if joining fails.)
 //!
-//! Requires a flat call graph. Leaves scheduled modules alone: their order is given, and so are their copies.
-//! Idempotent: what was joined once joins again without a copy. Changed: whether a copy or dependency was added.
+//! Requires a flat call graph. Leaves scheduled modules alone: their order is fixed, and so are their copies.
+//! Idempotent: joined values join again without a copy. Changed: whether a copy or dependency was added.
 
 mod classes;
 mod order;

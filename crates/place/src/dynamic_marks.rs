@@ -1,4 +1,4 @@
-//! `dynamic-marks`: one value is dynamic, or static, wherever it is seen.
+//! `dynamic-marks`: makes a value dynamic, or static, wherever it is seen.
 //!
 //! ```text
 //!   s = (f32[16]) tuple(p)                  c = f32[<=16] copy(p)
@@ -7,11 +7,11 @@
 //!   b { s = (f32[<=16]) parameter(0) .. }
 //! ```
 //!
-//! XLA does not look at the marks of dynamic dimensions where values are handed on, so a program may give static arrays to a
-//! loop or a call that declares dynamic ones, and the other way round. Memory is not that forgiving: extents take bytes of
-//! their own, which somebody has to write. What is dynamic follows from where a value is made. Where values meet in a loop
-//! or a conditional, the place is dynamic if one of them is, and the others are copied; so are results whose marks the
-//! caller sees. Works on modules with a schedule too, since without it there is no plan. Requires a call site for each
+//! XLA ignores the marks of dynamic dimensions where values are passed on, so a program may pass static arrays to a
+//! loop or a call that declares dynamic ones, and vice versa. In memory the difference matters: extents take bytes,
+//! which someone must write. The definition of a value decides whether it is dynamic. Where values meet in a loop or a
+//! conditional, the result is dynamic if one of them is, and the others are copied; so are results whose marks the
+//! caller sees. Also works on scheduled modules, which could not be planned otherwise. Requires one call site per
 //! computation. *Changed* means that a mark changed. Close to linear in the number of positions.
 
 use memplan_analysis::{CallGraph, Dataflow, ValueId, ValueKind, dataflow};

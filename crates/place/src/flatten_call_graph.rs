@@ -1,4 +1,4 @@
-//! Gives every call site of control flow a computation of its own.
+//! Gives every call site of control flow its own computation.
 //!
 //! ```text
 //!   a = call(x), to_apply=f              a = call(x), to_apply=f

@@ -1,4 +1,4 @@
-//! Explicit tuples where single elements are to be replaced.
+//! Makes tuples explicit whose single elements are to be replaced.
 
 use memplan_ir::ElementType::U32;
 use memplan_ir::{

@@ -1,9 +1,8 @@
-//! Fast memory is stripped from a program: all values return to main memory.
+//! Removes fast memory from a program: all values return to main memory.
 //!
-//! Copies that only moved a value from one memory to the other go, whole or in slices, where source and copy can be one
-//! value: what is computed from it may be written over it, element by element. Where they cannot, because one of them is
-//! overwritten while the other one is needed, a plain copy remains.
-//! Slices that transfers cut out become plain slices.
+//! Copies that only moved a value from one memory to the other, whole or in slices, are removed if source and copy can
+//! be one value: results computed from it may overwrite it, element by element. If one of them is overwritten while the
+//! other is needed, a plain copy remains. Slices in transfers become plain slices.
 //!
 //! ```text
 //!   s = (f32[8]{0:S(1)}, f32[8]{0}, u32[]) copy-start(p)

@@ -1,4 +1,4 @@
-//! Modules that the passes of this crate cannot work on.
+//! Modules that the passes of this crate do not support.
 
 /// What a pass met in a module that it cannot work on, in [`PassError::Failed`](memplan_rewriter::PassError::Failed).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

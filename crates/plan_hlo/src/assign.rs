@@ -1,4 +1,4 @@
-//! Assignment of a module: [`memplan_plan`] places its values, and the positions that show them get the slices.
+//! Assignment of a module: [`memplan_plan`] places its values, and their positions get the slices.
 
 use std::collections::BTreeMap;
 

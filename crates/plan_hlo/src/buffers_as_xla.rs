@@ -1,5 +1,5 @@
-//! What XLA's memory schedulers take for the buffers of a computation: one for each array that an instruction makes, and one
-//! for each table of a tuple. Nothing is written in place; loops and calls write their results over their operands.
+//! The buffers that XLA's memory schedulers count: one for each array that an instruction makes, and one for each tuple
+//! table. Nothing is written in place; loops and calls write their results over their operands.
 
 use memplan_ir::{InstructionId, Op, Role, Shape};
 

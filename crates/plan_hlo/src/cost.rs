@@ -1,4 +1,4 @@
-//! What a planned program costs, by the cost model.
+//! The cost of a planned program, by the cost model.
 
 use memplan_analysis::{Costs, Facts, KernelCosts, RunEstimate};
 use memplan_ir::{ComputationId, Module};

@@ -1,5 +1,5 @@
-//! Orders of a module's instructions as XLA's memory schedulers find them, replayed on instructions rather than on nodes: what
-//! only passes values on has users and operands like any other, and that is what these schedulers count.
+//! The schedules of XLA's memory schedulers, replayed on instructions instead of nodes: XLA's schedulers also count
+//! instructions that only pass values on, since these have users and operands too.
 //!
 //! | order | visits next | source |
 //! |---|---|---|
@@ -8,14 +8,14 @@
 //! | breadth-first | what has been ready longest | XLA's `BFScheduler` |
 //! | list | what frees the most, less what it takes, then what has more users, then what became ready last | XLA's `ListMemoryScheduler` |
 //!
-//! On modules that XLA has scheduled itself, depth-first and post-order give its order to the instruction wherever it took
-//! them (jaxlib 0.10.2, corpus); list gives the same peak, and differs where several instructions free as much. XLA takes the
-//! scheduler whose peak is lowest for the whole module; here each computation takes its own.
+//! On modules scheduled by XLA, depth-first and post-order reproduce its schedule to the instruction wherever XLA used
+//! them (jaxlib 0.10.2, corpus); list gives the same peak, and differs if several instructions free equally much. XLA
+//! uses the scheduler with the lowest peak for the whole module; here each computation has its own.
 //!
-//! What is behind an operand counts once for each way that leads to it; parameters and constants count for nothing. XLA keeps
-//! these sums from overflowing: there are no more extra users than instructions, and no more bytes than those of the
-//! instructions so far, in post-order. In deep programs almost all sums are at these limits, and then it is the latest
-//! operand in post-order that is visited first.
+//! Sums behind an operand count an instruction once per path to it; parameters and constants count for nothing. XLA
+//! bounds these sums: extra users by the number of instructions, and bytes by those of the instructions so far, in
+//! post-order. In deep programs almost all sums reach these limits, and then the latest operand in post-order is
+//! visited first.
 //!
 //! n log n in instructions and operands.
 

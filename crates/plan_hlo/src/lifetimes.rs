@@ -1,4 +1,4 @@
-//! When the bytes of a plan are occupied, and by what.
+//! When the bytes of a plan are in use, and by which values.
 
 use memplan_analysis::{Facts, LiveRange, ValueId};
 use memplan_ir::{Module, Op};

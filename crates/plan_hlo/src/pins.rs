@@ -1,4 +1,4 @@
-//! Which memory each value is in: that of its layout, one that the user pins it to, or where constants are kept.
+//! The memory space of each value: that of its layout, the user's pin, or the space of constants.
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{BufferId, Facts, ValueKind};

@@ -1,4 +1,4 @@
-//! The whole of planning in one function.
+//! All of planning in one function.
 
 use memplan_analysis::{Aliasing, Facts};
 use memplan_ir::{Module, Schedule, fingerprint};

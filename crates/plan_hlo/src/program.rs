@@ -1,4 +1,4 @@
-//! A scheduled module as a program that places can be found for.
+//! A scheduled module as a `Program`.
 
 use std::collections::BTreeSet;
 

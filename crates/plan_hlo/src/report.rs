@@ -1,4 +1,4 @@
-//! What a person wants to know about a plan: who holds the peak, why, and how the load runs over the program.
+//! A summary of a plan for people: the holders of the peak, why they are live, and the load over the program.
 
 use memplan_analysis::{Facts, LiveRange, Time, ValueId, ValueKind};
 use memplan_ir::{InstructionId, Module, Op, Position};

@@ -1,8 +1,8 @@
 //! An order of execution with a low peak for a module.
 //!
-//! Each sequential computation becomes a region ([`regions`](crate::regions)), which
-//! [`memplan_plan`] schedules without knowing what an operation is. Take-overs that involve must-alias buffers of several
-//! values are judged by the order of the text.
+//! Each sequential computation becomes a region ([`regions`](crate::regions)), which [`memplan_plan`] schedules without
+//! knowing operations. Take-overs that involve must-alias buffers of several values are decided by the order of the
+//! text.
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{Aliasing, CallGraphError};

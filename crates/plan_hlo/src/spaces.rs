@@ -1,11 +1,11 @@
-//! Whether layouts name one memory for every value.
+//! Whether layouts name one memory space for every value.
 //!
 //! ```text
 //!   x = f32[8]{0:S(1)} copy(p)
 //!   t = (f32[8]{0}) tuple(x)         the element is `x`, which nothing moves to main memory
 //! ```
 //!
-//! XLA's verifier does not look at memories, so that such a program gets here; no plan can be right for it.
+//! XLA's verifier does not check memory spaces, so such a program gets here; it has no correct plan.
 
 use memplan_analysis::Dataflow;
 use memplan_ir::{Module, PositionId};

@@ -1,4 +1,4 @@
-//! What any allocator is asked, and what it says of itself.
+//! The interface of allocators.
 
 use memplan_memory::{Alignment, Bytes};
 

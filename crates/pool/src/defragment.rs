@@ -1,4 +1,4 @@
-//! Defragmentation: moving live buffers so that what is free becomes one large hole.
+//! Defragmentation: moves live buffers to join free bytes into one large hole.
 //!
 //! ```text
 //! before    |AAAA|      |B|      |CCCCCC|  |D|    a hole of 13 is wanted
@@ -6,13 +6,13 @@
 //! evacuate  |AAAA|             |CCCCCC|B |D|      moves B
 //! ```
 //!
-//! A runtime that moves buffers pays for bytes, not for moves. Two ways make a hole: *sliding* the buffers between some
-//! holes together, which always works and moves all of them; and *evacuating* a window, which moves only what lies in
-//! it, if the holes elsewhere take it. Both are tried everywhere and the cheaper is kept; and since whatever touches the
-//! final hole has to move, the least of that over all windows bounds every answer from below.
+//! A runtime that moves buffers pays for bytes, not for moves. There are two ways to make a hole: *sliding* the buffers
+//! between some holes together, which always works and moves all of them; and *evacuating* a window, which moves only
+//! the buffers in it, if the holes elsewhere have room. Both are tried everywhere and the cheaper is kept. All buffers
+//! that overlap the final hole must move, so the least of these bytes over all windows is a lower bound.
 //!
-//! The order of the moves never overwrites live data: a buffer moves once nobody else's bytes are where it goes. Cycles,
-//! which only arbitrary placements have, are broken by way of free space.
+//! The order of the moves never overwrites live data: a buffer moves once its destination is free of others' bytes.
+//! Cycles, which occur only in arbitrary placements, are broken by using free space.
 
 use std::collections::{BTreeMap, BTreeSet};
 

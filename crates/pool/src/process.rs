@@ -1,8 +1,9 @@
-//! The place of a planned program in a GPU process: what the process reserves, what the program takes of it, what is left,
-//! and whether it fits. One paragraph that a person understands.
+//! A planned program in a GPU process: the memory that the process reserves, the program's part of it, the rest, and
+//! whether it fits, as one readable paragraph.
 //!
-//! XLA's clients take three quarters of the device's memory when they start, and serve everything from there. [`place`]
-//! puts the allocations of a plan into that pool one by one, as the runtime would, by the rules of [`bfc`](crate::bfc).
+//! XLA's clients allocate three quarters of the device's memory when they start, and serve everything from there.
+//! [`place`] allocates the parts of a plan in that pool one by one, as the runtime would, by the rules of
+//! [`bfc`](crate::bfc).
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! Replaying traces: what an allocator makes of a sequence of requests and frees. The same trace gives the same numbers.
+//! Replays traces: serves a sequence of requests and frees by an allocator. The same trace gives the same numbers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

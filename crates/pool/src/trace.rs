@@ -1,4 +1,4 @@
-//! Traces: sequences of requests and frees, recorded as CSV or derived from when values live.
+//! Traces: sequences of requests and frees, recorded as CSV or derived from live ranges.
 //!
 //! ```text
 //! event,id,size,alignment,tag,time
@@ -7,10 +7,10 @@
 //! free,weights,,,,0.75
 //! ```
 //!
-//! `event` is `alloc`, `free`, or `sync`: the device has come as far as the host. `id` is any name, free to be used again
-//! once it was freed. Only `event`, `id` and `size` are required columns, in any order. `time` is in seconds and never
-//! goes back; without it everything happens at once. What is tagged `collective` goes to the lower end of a pool that has
-//! two.
+//! `event` is `alloc`, `free`, or `sync`: the device has caught up with the host. `id` is any name, which may be reused
+//! after a free. Only `event`, `id` and `size` are required columns, in any order. `time` is in seconds and never
+//! decreases; without it everything happens at once. Requests tagged `collective` go to the lower end of a pool with
+//! two ends.
 
 use std::collections::HashMap;
 use std::ops::Index;

@@ -1,4 +1,4 @@
-//! Where everything is: what a planner answers.
+//! Placements: the planner's result.
 
 use alloc::vec::Vec;
 

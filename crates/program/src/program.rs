@@ -1,4 +1,4 @@
-//! The questions that assignment asks.
+//! The trait that assignment uses.
 
 use crate::{Scratch, Time, Value, ValueId};
 

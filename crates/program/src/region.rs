@@ -1,4 +1,4 @@
-//! What scheduling has to know: nodes that must run in some order, and the bytes that they touch.
+//! The input of scheduling: nodes that must run in some order, and the bytes that they touch.
 
 use alloc::vec::Vec;
 

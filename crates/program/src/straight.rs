@@ -1,5 +1,5 @@
-//! The region of a program without calls, read off the program itself: what it is scheduled by says no more than what it
-//! is placed by.
+//! The region of a program without calls, made from the program itself, so that scheduling and placement use the same
+//! data.
 
 use alloc::vec::Vec;
 

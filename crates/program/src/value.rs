@@ -1,4 +1,4 @@
-//! Values: what is given a place.
+//! Values: the items to place.
 
 use cranelift_entity::entity_impl;
 use memplan_units::{Alignment, Bytes, MemorySpaceId};

@@ -1,5 +1,4 @@
-//! What must hold of any bytes that are read as a file: they are one, and it can be used, or there is an error that says
-//! where it is wrong.
+//! Properties of any bytes read as a file: either the file can be used, or an error names the wrong position.
 
 use std::io::{Cursor, Write};
 use std::sync::LazyLock;

@@ -1,5 +1,5 @@
-//! What must hold of programs: planned, compiled for every machine, proved, and run inside their plans, they mean what
-//! they meant.
+//! Properties of programs: planned, compiled for every machine, proved, and run inside their plans, they compute the
+//! same results.
 
 use memplan::check::check;
 use memplan::ir::{self, Module};

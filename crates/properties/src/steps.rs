@@ -1,4 +1,4 @@
-//! What tests of programs do, step by step: plan, prove, run.
+//! The steps of tests on programs: plan, prove, run.
 
 use memplan::interp::{self, Devices, Options};
 use memplan::ir::{self, Literal, Module};

@@ -1,8 +1,8 @@
-//! What operations cost: which are cheap enough to compute twice, and how many bytes their results take.
+//! Costs of operations: which are cheap enough to compute twice, and the bytes of their results.
 //!
-//! Classes follow XLA's list of expensive instructions, seen from the memory: on every machine with a memory wall an
-//! exponential of an element that is in a register costs less than reading the element, so transcendental functions
-//! are *cheap* here. What is *expensive* reads many elements for each that it makes.
+//! Classes follow XLA's list of expensive instructions, from the view of memory: on every machine with a memory wall,
+//! an exponential of an element in a register costs less than reading the element, so transcendental functions are
+//! *cheap* here. *Expensive* operations read many elements for each element of their result.
 
 use memplan_analysis::{Machine, operations};
 use memplan_ir::{Access, ArrayShape, Dimensions, Instruction, InstructionId, Module, Op, Role, Shape};

@@ -1,4 +1,4 @@
-//! What a program takes from its caller and hands back, for passes that change that.
+//! The interface of a program (parameters and results), for passes that change it.
 
 use memplan_ir::{InputOutputAlias, Module, ProgramShape};
 

@@ -1,8 +1,8 @@
-//! What a pass is, and what passes are written with.
+//! The interface of passes, and tools to write them.
 //!
-//! A [`Pass`] rewrites a module; [`run`] runs a list of them. It may be in any crate: [`PassError::Failed`] holds an error of
-//! any type, [`Report`] decisions of any type. Most passes look at one instruction after the other and say what replaces
-//! it, which is what a [`Rewriter`] is for:
+//! A [`Pass`] rewrites a module; [`run`] runs a list of them. It may be in any crate: [`PassError::Failed`] holds an
+//! error of any type, [`Report`] decisions of any type. Most passes visit one instruction after the other and return
+//! its replacement, which is the purpose of a [`Rewriter`]:
 //!
 //! ```
 //! use memplan_ir::{Module, Op, UnaryOp};

@@ -1,4 +1,4 @@
-//! Loops as most rewrites want them: the state is a tuple that is taken apart and put together element by element.
+//! Loops in the form that most rewrites need: the state is a tuple that is read and made element by element.
 
 use memplan_ir::{
     ComputationId, Cursor, Dimensions, Insert, InstructionId, Literal, Module, Op, Scalar, Shape, Users,

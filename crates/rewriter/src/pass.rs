@@ -1,4 +1,4 @@
-//! What a pass is, and how a list of them runs: verified around each, timed, stoppable.
+//! Passes, and how a list of them runs: verified around each, timed, stoppable.
 
 use std::any::Any;
 use std::borrow::Cow;

@@ -1,4 +1,4 @@
-//! What passes report: their decisions, as data.
+//! Reports of passes: their decisions, as data.
 
 use std::any::Any;
 use std::fmt;

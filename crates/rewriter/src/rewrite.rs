@@ -1,9 +1,9 @@
-//! How passes rewrite a module: visit instructions in order, say what replaces each, and tidy up once at the end.
+//! Rewrites a module by rules: visits instructions in order, replaces each, and cleans up once at the end.
 //!
-//! A pass gives a *rule*, which looks at one instruction and downwards, through operands, and either leaves it alone
-//! or returns what replaces it: another instruction of the computation, or a new one made with
-//! [`Rewriter::emit`]. Nobody is told of a replacement. Instead each instruction, when its turn comes, looks its
-//! operands up in a table, so a replacement costs the same whether it has one user or a million:
+//! A pass gives a *rule*, which looks at one instruction and downwards, through operands, and either leaves it alone or
+//! returns its replacement: another instruction of the computation, or a new one made with [`Rewriter::emit`]. Users
+//! are not updated at once. Instead each instruction, at its turn, looks its operands up in a table, so a replacement
+//! costs the same for one user or a million:
 //!
 //! ```text
 //!   text              table             what the rule sees
@@ -12,13 +12,13 @@
 //!   c = negate(b)                       c = negate(a)
 //! ```
 //!
-//! Operands precede users, so by the time the rule sees an instruction, all that it is made of is final. New
-//! instructions get their turn right after the rule that made them, operands first. One sweep is thus a fixpoint for
-//! rules that only look downwards; those that also count uses may want a second one.
+//! Operands precede users, so when the rule sees an instruction, its operands are final. New instructions are visited
+//! right after the rule that made them, operands first. So one sweep is a fixpoint for rules that only look downwards;
+//! rules that also count uses may need a second one.
 //!
-//! A replacement takes the place of what it replaces, so the order of the text stays one in which operands precede
-//! users, and a schedule stays a schedule. [`Rewriter::finish`] drops what nothing uses any more, and compacts. All of
-//! it is linear in the instructions visited and made.
+//! A replacement takes the position of the replaced instruction, so operands still precede users in the text, and a
+//! schedule stays a schedule. [`Rewriter::finish`] drops unused instructions, and compacts. Everything is linear in the
+//! instructions visited and made.
 
 use cranelift_entity::{EntityRef, EntitySet, SecondaryMap};
 use memplan_ir::{

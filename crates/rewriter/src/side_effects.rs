@@ -1,4 +1,4 @@
-//! Which instructions do something besides computing a value, and so may be neither dropped nor merged.
+//! Instructions with effects other than computing a value, which may be neither dropped nor merged.
 
 use cranelift_entity::EntitySet;
 use memplan_ir::{ComputationId, Instruction};

@@ -1,7 +1,7 @@
-//! The programs of the tests: those of the repository always, and a larger corpus where there is one.
+//! The test programs: those of the repository, and a larger corpus where present.
 //!
-//! The larger corpus lies beside the checkout, or where the environment variable `MEMPLAN_SHARED` says. With `CI` set,
-//! a test that finds no program fails; otherwise it says `skipped` and passes.
+//! The larger corpus is beside the checkout, or in the folder named by the environment variable `MEMPLAN_SHARED`. With
+//! `CI` set, a test that finds no program fails; otherwise it prints `skipped` and passes.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

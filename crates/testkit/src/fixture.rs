@@ -1,4 +1,4 @@
-//! Case files: HLO text with a header that says what to run, and expectations beside the lines they are about.
+//! Case files: HLO text with a header that lists what to run, and expectations beside the lines that they describe.
 //!
 //! ```text
 //! // target: toy

@@ -1,4 +1,4 @@
-//! Programs of any size, each large in one way: what planning costs is to grow in proportion to them.
+//! Programs of any size, each large in one way: the cost of planning should grow in proportion.
 
 use std::fmt::Write;
 

@@ -1,8 +1,8 @@
-//! A training step written out layer by layer, as JAX traces it when nobody asks for a loop: for measuring how time and
-//! memory grow with a program.
+//! A training step written out layer by layer, as JAX traces it without a loop: for measuring how time and memory grow
+//! with a program.
 //!
-//! Forward, each layer normalizes, attends, and feeds forward; what it keeps is read again on the way back, last layer
-//! first; then every parameter is updated in place from two moments.
+//! Forward, each layer normalizes, attends, and feeds forward; the kept values are read again in the backward pass,
+//! last layer first; then every parameter is updated in place from two moments.
 
 use memplan_ir::BinaryOp::{self, Add, Divide, Maximum, Multiply, Subtract};
 use memplan_ir::ElementType::F32;

@@ -1,4 +1,4 @@
-//! What a planner asks about a machine.
+//! A planner's questions about a machine.
 
 use alloc::string::String;
 

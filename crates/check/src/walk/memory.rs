@@ -1,4 +1,4 @@
-//! Reads that must find their values, and writes that replace them.
+//! Reads, which must see their values, and writes, which replace them.
 
 use memplan_ir::{EntityRef, InstructionId, Op, PositionId, ShapeIndex};
 use memplan_memory::Slice;

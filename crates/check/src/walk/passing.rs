@@ -1,4 +1,4 @@
-//! Values that are passed on: they have another name then, and nothing moves.
+//! Values that are passed on under another name, without moving.
 
 use memplan_ir::{InstructionId, PositionId};
 use memplan_memory::Slice;

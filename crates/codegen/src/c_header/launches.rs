@@ -1,4 +1,4 @@
-//! What runs: the tables of computations, launches and transfers, and that of the addresses they name.
+//! The tables of computations, launches and transfers, and of the addresses that they use.
 
 use std::fmt::{self, Display, Write};
 

@@ -1,4 +1,4 @@
-//! Names, comments and strings as C takes them.
+//! Names, comments and strings in C.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 

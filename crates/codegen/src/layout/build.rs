@@ -1,4 +1,4 @@
-//! From module, facts and plan to the document.
+//! Builds the document from module, facts and plan.
 
 use std::cmp::Reverse;
 

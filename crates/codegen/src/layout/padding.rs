@@ -1,4 +1,4 @@
-//! What padding costs: the shapes that lose most, and what would make them lose less.
+//! The cost of padding: the shapes that lose most, and remedies.
 
 use indexmap::IndexMap;
 use memplan_ir::{ArrayShape, Layout, Shape};

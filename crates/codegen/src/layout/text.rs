@@ -1,4 +1,4 @@
-//! The layout as a text for people.
+//! The layout as text for people.
 
 use std::fmt::{self, Display, Formatter};
 

@@ -1,4 +1,4 @@
-//! Transfers: what moves while other launches run, and what moves between memory spaces.
+//! Transfers: asynchronous moves, and moves between memory spaces.
 
 use memplan_ir::{InstructionId, Op, PositionId};
 use memplan_memory::Bytes;

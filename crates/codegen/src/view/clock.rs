@@ -1,4 +1,4 @@
-//! When launches run, by the cost model.
+//! The times of launches, by the cost model.
 
 use super::LaunchNotes;
 

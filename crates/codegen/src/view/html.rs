@@ -1,8 +1,8 @@
-//! The viewer: one page with everything in it, which opens by double click and asks no network.
+//! The viewer: a self-contained page that opens by double click and uses no network.
 //!
 //! The page is `viewer/`: a frame, a style, and modules in JavaScript that are joined here, so that building needs no
-//! bundler. Beside them stands the document, as JSON, in columns; texts that repeat are numbers of a table. A second
-//! program beside the first is another set of columns, with what each of its buffers has become.
+//! bundler. The page contains the document as JSON, in columns; repeated texts are indices of a table. A second program
+//! beside the first is another set of columns, with the corresponding buffer for each of its buffers.
 
 use memplan_memory::{Bytes, KindName, SpaceTotals, Totals};
 use rustc_hash::FxHashMap;

@@ -1,5 +1,5 @@
-//! A planned program as people look at it: the layout of the program with what each launch and buffer is for, how long
-//! it takes and what keeps it alive. Pictures, traces and the viewer are drawn from this; nothing is decided here.
+//! A planned program for people: its layout with the purpose of each launch and buffer, times, and what keeps each
+//! buffer alive. Pictures, traces and the viewer are drawn from this; nothing is decided here.
 
 mod clock;
 mod curve;

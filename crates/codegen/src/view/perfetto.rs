@@ -1,8 +1,8 @@
-//! A planned program as a trace that Perfetto and Chrome open: launches as they run, transfers beside them, and for each
-//! memory space its buffers and how many bytes are live.
+//! A planned program as a trace for Perfetto and Chrome: launches over time, transfers beside them, and for each memory
+//! space its buffers and live bytes.
 //!
-//! The format is the JSON of trace events. Slices of one thread may nest but not overlap, so that buffers and transfers
-//! are dealt out to as many threads as live at once.
+//! The format is the JSON of trace events. Slices of one thread may nest but not overlap, so buffers and transfers are
+//! spread over as many threads as overlap at any time.
 
 use memplan_memory::{Bytes, MemorySpaceId};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Results that are the bytes of their operands.
+//! Results that have the same bytes as their operands.
 
 use memplan_ir::ArrayShape;
 

@@ -1,4 +1,4 @@
-//! Convolutions: a matrix product whose left side is gathered from under the window as it is needed.
+//! Convolutions: a matrix product whose left side is gathered from the window on demand.
 //!
 //! Rows are (batch, output spatial), columns output features, and the inner extent runs over the taps of the kernel and
 //! the input features, so that the features of one tap are read together.

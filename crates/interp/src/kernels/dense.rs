@@ -1,5 +1,4 @@
-//! Whole arrays as vectors of numbers, for kernels that work on them as mathematics does. The vectors lie in the kernel's
-//! scratch.
+//! Whole arrays as vectors of numbers, in the kernel's scratch, for kernels with mathematical algorithms.
 
 use bytemuck::Pod;
 use memplan_ir::{ArrayShape, ElementType};

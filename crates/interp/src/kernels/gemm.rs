@@ -1,9 +1,9 @@
-//! Matrix products of anything with anything: the common core of dots and convolutions.
+//! Matrix products of any operands: the common core of dots and convolutions.
 //!
-//! The product is cut into blocks that fit the second-level cache. Both sides of a block are gathered into dense
-//! buffers of the accumulation type, which makes strides, tiles, narrow types and the windows of a convolution
-//! one case, and multiplied by `matrixmultiply`. The buffers have a fixed size whatever the operands, as registers have,
-//! so a product needs no scratch. (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008.)
+//! The product is divided into blocks that fit the second-level cache. Both sides of a block are gathered into dense
+//! buffers of the accumulation type, so that strides, tiles, narrow types and the windows of a convolution need no
+//! special code, and multiplied by `matrixmultiply`. The buffers have a fixed size for all operands, like registers, so
+//! a product needs no scratch. (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008.)
 
 #![expect(unsafe_code, reason = "`matrixmultiply` takes pointers")]
 

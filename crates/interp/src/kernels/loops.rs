@@ -1,4 +1,4 @@
-//! Loops: results that are computed element by element, whole or region by region.
+//! Loops: results that are computed element by element, as a whole or in regions.
 //!
 //! All elements of a batch are read before any is written, so a result may share its place with an operand that is
 //! read at the same indices.

@@ -1,4 +1,4 @@
-//! Factorizations of small matrices, in the form that LAPACK gives them. Matrices are row-major.
+//! Factorizations of small matrices, in LAPACK's form. Matrices are row-major.
 
 use num_complex::Complex64;
 

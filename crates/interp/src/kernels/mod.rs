@@ -1,7 +1,7 @@
 //! Kernels: one instruction each, on places in memory.
 //!
 //! A kernel is made once per instruction and may run many times. It reads its operands and writes its results through
-//! [`Memory`], and gets no other memory than the bytes of scratch it asked for.
+//! [`Memory`], and has no other memory than the scratch bytes that it requested.
 
 mod batch_norm;
 pub(crate) mod bytes;

@@ -1,4 +1,4 @@
-//! Functions that are called again and again: for every element of a map, for every slice of a scan.
+//! Functions called repeatedly: for every element of a map, for every slice of a scan.
 
 use std::rc::Rc;
 

@@ -1,4 +1,4 @@
-//! Scatter and select-and-scatter: results that start as something and are then combined with updates at computed
+//! Scatter and select-and-scatter: results start with an initial value and are combined with updates at computed
 //! places.
 
 use memplan_ir::{ArrayShape, ElementType, Op, ScatterDimensions};

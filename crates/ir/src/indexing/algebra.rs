@@ -1,4 +1,4 @@
-//! Maps turned around, put one after the other, and applied to boxes.
+//! Inverts and composes maps, and applies them to boxes.
 
 use std::ops::Range;
 

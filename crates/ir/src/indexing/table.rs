@@ -1,4 +1,4 @@
-//! Where each operation reads.
+//! The index maps of each operation.
 
 use smallvec::SmallVec;
 

@@ -1,4 +1,4 @@
-//! Tuples, calls, loops and branches: values that pass through computations whole.
+//! Tuples, calls, loops and branches: values that pass through computations as a whole.
 
 use std::borrow::Cow;
 

@@ -1,7 +1,7 @@
-//! Arithmetic of extents, and when two shapes agree.
+//! Arithmetic of extents, and agreement of shapes.
 //!
-//! Every extent in a result goes through [`array`], which rejects negative ones; sums and products are checked. An
-//! unbounded extent stays unbounded whatever is computed from it.
+//! Every extent in a result goes through [`array`], which rejects negative ones; sums and products are checked.
+//! Arithmetic with an unbounded extent stays unbounded.
 
 use crate::{ArrayShape, ElementType, Shape, WindowDimension};
 

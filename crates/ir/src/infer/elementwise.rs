@@ -1,4 +1,4 @@
-//! Operations that compute each element of the result from the elements at the same place.
+//! Operations that compute each element of the result from the operand elements at the same indices.
 
 use crate::{ArrayShape, BinaryOp, ComparisonType, Dimensions, ElementType, Shape, UnaryOp};
 

@@ -1,4 +1,4 @@
-//! Slices, gathers and scatters: parts of an array, at fixed or computed places.
+//! Slices, gathers and scatters: parts of an array, at constant or computed positions.
 
 use crate::{ArrayShape, GatherDimensions, ScatterDimensions, Shape, SliceDimension};
 

@@ -1,4 +1,4 @@
-//! References to memory, `b(f32[8])`: a program may hand them on, but one operation at most writes what each refers to.
+//! References to memory, `b(f32[8])`: a program may pass them on, but at most one operation writes what each refers to.
 //!
 //! ```text
 //!   b = b(f32[8]) custom-call(p), custom_call_target="Pin"

@@ -1,4 +1,4 @@
-//! What can be wrong with a module, from the outside in.
+//! The errors of a module, from the outside in.
 
 use crate::{ComputationId, InferError, InstructionId, Opcode, ShapeIndex};
 

@@ -1,4 +1,4 @@
-//! The verifier: everything wrong with a module, in one run.
+//! The verifier: reports all errors of a module in one run.
 
 mod aliasing;
 mod buffers;

@@ -1,4 +1,4 @@
-//! Operations in two or more parts: what is started must be done.
+//! Operations in two or more parts: every start needs a done.
 
 use rustc_hash::FxHashMap;
 

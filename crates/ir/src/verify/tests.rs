@@ -1,4 +1,4 @@
-//! A module in which everything is right, and for every error the one change that causes it.
+//! A correct module, and for every error the one change that causes it.
 
 use super::*;
 use crate::*;

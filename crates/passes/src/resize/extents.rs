@@ -1,4 +1,4 @@
-//! What extents the dimensions have once one factor has another.
+//! The extents of all dimensions after one factor changes.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! A program is made for another extent of one of its dimensions, as if it had been written so: shapes and what attributes
-//! say of extents follow, through the whole program.
+//! Changes the extent of one dimension of a program, as if it had been written so: shapes and extents in attributes
+//! follow, through the whole program.
 //!
 //! ```text
 //!   x = f32[8,1024] parameter(0)                 x = f32[4,1024] parameter(0)
@@ -8,8 +8,8 @@
 //!   m = f32[] divide(s, n)                       m = f32[] divide(s, n)
 //! ```
 //!
-//! Values of scalars stay: the program is there to be planned, not to be run. What it is not known how to make larger or
-//! smaller (tables of constants, operations that need exactly their extent) is an error.
+//! Values of scalars stay: the program is meant for planning, not for running. Instructions that cannot be resized
+//! (tables of constants, operations that need exactly their extent) are errors.
 
 mod attributes;
 mod extents;

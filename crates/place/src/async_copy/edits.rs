@@ -1,4 +1,4 @@
-//! Editing: new instructions wait at an old one, and are put into the schedule together at the end.
+//! Editing: new instructions are queued at an old one, and inserted into the schedule together at the end.
 
 use memplan_ir::{
     ArrayShape, Cursor, ElementType, EntitySet, Insert, InstructionId, Layout, Module, Names, Op, Shape,

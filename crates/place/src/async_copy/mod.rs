@@ -1,9 +1,9 @@
-//! Asynchronous copies: decisions about fast memory become instructions and layouts.
+//! Asynchronous copies: turns decisions about fast memory into instructions and layouts.
 //!
-//! A copy into fast memory (`copy-start`) starts before one instruction and is done (`copy-done`) before the first that
-//! needs it; the uses that it serves read its result. A value that is written to fast memory needs no other instruction;
-//! if it is evicted, a copy to main memory starts right after it is written. Slices are copied by asynchronous slices
-//! (`slice_prefetch`). In the end, every value in fast memory gets `S(n)` wherever it appears (`memory_spaces`).
+//! A copy into fast memory (`copy-start`) starts before one instruction and ends (`copy-done`) before the first that
+//! needs it; its uses read its result. A value that is written to fast memory needs no other instruction; if it is
+//! evicted, a copy to main memory starts right after the write. Slices are copied by asynchronous slices
+//! (`slice_prefetch`). At the end, every value in fast memory gets `S(n)` wherever it appears (`memory_spaces`).
 //!
 //! ```text
 //!   before                                    after: a is pinned, w prefetched for two uses

@@ -1,4 +1,4 @@
-//! Classes: what shares a buffer, and when two of them may.
+//! Classes: values that share a buffer, and whether two classes may be joined.
 
 use memplan_analysis::ValueId;
 use memplan_ir::{InstructionId, Op, ShapeIndex};

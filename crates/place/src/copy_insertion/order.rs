@@ -1,4 +1,4 @@
-//! The order of a computation: what must run after what.
+//! The order constraints of a computation.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,4 +1,4 @@
-//! What a loop receives while it goes around: the next receive of an iteration writes where the last one has written.
+//! Buffers of receives in a loop: the next receive of an iteration overwrites the previous one's data.
 //!
 //! ```text
 //!   body: d = recv-done(gte(state, 1))          body: d = recv-done(gte(state, 1))
@@ -8,7 +8,7 @@
 //!         ROOT t = tuple(i, r)                        ROOT t = tuple(i, r)
 //! ```
 //!
-//! What is in flight cannot be copied, so it is what has arrived that is.
+//! Data in flight cannot be copied, so the received data is copied.
 
 use memplan_analysis::{ValueId, ValueKind};
 use memplan_ir::{InstructionId, Op, ShapeIndex};

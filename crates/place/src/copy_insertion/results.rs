@@ -1,4 +1,4 @@
-//! What a computation returns.
+//! The results of a computation.
 
 use memplan_analysis::ValueKind;
 use memplan_ir::{InputOutputAlias, InstructionId, Op, Shape, ShapeIndex};

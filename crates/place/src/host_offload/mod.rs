@@ -1,7 +1,7 @@
-//! Arrays in the host's memory, where the program asks for it.
+//! Puts arrays into the host's memory, where the program asks for it.
 //!
-//! JAX says where an array is to be by a call that does nothing else, and by the memory space of parameters and results.
-//! Here that becomes layouts, and the transfers between become instructions.
+//! JAX marks an array by a call that does nothing else, and by the memory space of parameters and results. This pass
+//! turns the marks into layouts, and inserts the transfers.
 //!
 //! ```text
 //!   h = f32[8] custom-call(a), custom_call_target="annotate_device_placement",          // pinned_host
@@ -11,14 +11,14 @@
 //!   t = (f32[8]{0}, f32[8]{0:S(5)}, u32[]) copy-start(h)     d = f32[8]{0} copy-done(t)
 //! ```
 //!
-//! What is made of an array on the host by moving nothing is there too: the state of a loop, an element of a tuple, a
-//! reshape, an array of which it updates a slice. A slice of it is cut out on the way to the device. Whatever else reads
-//! it gets a copy on the device. So a scan that offloads its rows writes each to the host, into an array that exists only
-//! there, and the loop that reads them brings one at a time.
+//! A view or in-place result of a host array is on the host too: the state of a loop, an element of a tuple, a reshape,
+//! an array with an updated slice. A slice of it is transferred alone. Any other reader gets a copy on the device. So a
+//! scan that offloads its rows writes each to the host, into an array that exists only there, and the loop that reads
+//! them transfers one at a time.
 //!
-//! On a machine whose main memory is the host's, the calls are dropped. Left alone: modules with a schedule, which say by
-//! layouts where everything is. Flattens the call graph, since each call site decides for itself. Idempotent. Changed:
-//! whether the program asked for anything.
+//! If the machine's main memory is the host's, the calls are dropped. Left alone: scheduled modules, whose layouts name
+//! memory spaces already. Flattens the call graph, since each call site decides separately. Idempotent. Changed:
+//! whether the program had any marks.
 
 mod spread;
 mod transfers;

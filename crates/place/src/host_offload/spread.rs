@@ -1,4 +1,4 @@
-//! Which values are on the host: those that the program puts there, and what is made of them by moving nothing.
+//! Finds the values on the host: those that the program marks, and their views and in-place results.
 
 use memplan_analysis::{CallGraph, Dataflow, InPlace, ValueId, in_place_values};
 use memplan_ir::{EntityRef, EntitySet, InstructionId, Module, Op, Users};

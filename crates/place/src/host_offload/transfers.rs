@@ -1,4 +1,4 @@
-//! Layouts that say what is on the host, and the transfers where an array is needed on the other side.
+//! Layouts of host arrays, and transfers to their readers on the other side.
 
 use memplan_analysis::{CallGraph, Dataflow, InPlace, ValueId};
 use memplan_ir::{

@@ -1,20 +1,20 @@
 //! Layout assignment: chooses the order of dimensions, and the tiles, of every array.
 //!
-//! Parameters and results of the program have the layouts that the caller declares. Machines that tile arrays have a rule
-//! of their own, which holds unless the caller asks for another order. Every other layout is free to choose, as long as
-//! values that share memory have the same one. A transpose or reshape gets the layout in which it is a view of its
-//! operand, so that nothing is moved; an elementwise result gets that of its operands; all else the machine's own.
+//! Parameters and results of the program have the layouts that the caller declares. Machines that tile arrays have a
+//! default rule, which applies unless the caller declares another order. Every other layout is free, as long as values
+//! that share memory have the same one. A transpose or reshape gets the layout in which it is a view of its operand; an
+//! elementwise result gets that of its operands; all others get the machine's default.
 //!
 //! ```text
 //!   a = f32[64,32]{1,0} dot(...)             a = f32[64,32]{0,1} dot(...)
 //!   r = f32[32,64]{1,0} transpose(a)   =>    r = f32[32,64]{1,0} transpose(a)      // moves nothing: a bitcast later
 //! ```
 //!
-//! A copy is inserted only where the caller or a library call insists on another layout than a value has. No array gets
-//! larger than under the machine's own layout. XLA assigns layouts by constraints that are propagated both ways
-//! through the graph; here, where kernels read any layout, one walk backward from the results and one forward do.
+//! A copy is inserted only if the caller or a library call requires another layout than a value has. No array gets
+//! larger than in the default layout. XLA propagates layout constraints both ways through the graph; here kernels read
+//! any layout, so one backward walk from the results and one forward walk suffice.
 //!
-//! Left alone: modules whose layouts are part of what they say, because they are scheduled or contain bitcasts.
+//! Left alone: modules whose layouts have meaning, because they are scheduled or contain bitcasts.
 
 mod insist;
 mod references;

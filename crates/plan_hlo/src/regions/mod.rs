@@ -1,18 +1,18 @@
-//! The regions that scheduling works on, one for each computation, read off the module.
+//! The regions for scheduling, one for each computation of the module.
 //!
-//! A node is an instruction that computes something. What only passes values on (tuple, get-tuple-element, bitcast,
-//! ...) takes no part in the search: it is put right before its first user afterwards. Where such an instruction
-//! gathers several nodes it becomes a node that touches nothing, so that the number of edges stays linear.
+//! A node is an instruction that computes something. Instructions that only pass values on (tuple, get-tuple-element,
+//! bitcast, ...) are not searched: afterwards they are placed right before their first user. If such an instruction has
+//! several nodes as operands, it becomes a node that touches nothing, so that the number of edges stays linear.
 //!
-//! A buffer of a region is what values of one must-alias buffer occupy while they follow one another without a gap: an
-//! operand and the result written into it, the initial state of a loop and the state after it. Values with a gap between
-//! them, such as the old and the new state within a loop's body, are buffers of their own. Either way the readers of one
-//! value must run before the next value of the must-alias buffer is written: these edges keep every order legal for the
-//! must-alias buffers as they are.
+//! A buffer of a region is the memory of consecutive values of one must-alias buffer: an operand and the result written
+//! into it, the initial state of a loop and the state after it. Values with a gap in between, such as the old and the
+//! new state in a loop's body, are separate buffers. In both cases, the readers of one value must run before the next
+//! value of the must-alias buffer is written: these edges keep every order legal for the must-alias buffers as they
+//! are.
 //!
-//! Each byte is counted by one computation: loop state that changes by the body, arguments of a call that nothing
-//! else reads by the callee, other arguments by the caller. Parameters that the caller of the program keeps, and
-//! constants, are there under every order and count nowhere.
+//! Each byte is counted in one computation: changing loop state in the body, arguments of a call without other readers
+//! in the callee, other arguments in the caller. Parameters that the program's caller keeps, and constants, exist in
+//! every order and are not counted.
 
 mod buffers;
 mod calls;

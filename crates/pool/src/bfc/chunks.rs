@@ -1,4 +1,4 @@
-//! The chunks of a pool: filing the free ones, taking and splitting one, freeing and merging.
+//! The chunks of a pool: binning free ones, allocating and splitting, freeing and merging.
 
 use memplan_memory::Alignment;
 

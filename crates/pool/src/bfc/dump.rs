@@ -1,4 +1,4 @@
-//! What a pool looks like, as the allocator logs it when a request fails.
+//! A dump of a pool, as the allocator logs it when a request fails.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,21 +1,21 @@
-//! The best-fit-with-coalescing allocator that GPU runtimes use, as a simulator.
+//! A simulator of the best-fit-with-coalescing allocator of GPU runtimes.
 //!
-//! A pool consists of regions, a region of chunks that follow each other without a gap, each free or in use. Free
-//! chunks are filed by size into 21 bins of doubling sizes, 256 bytes in the first, 256 MiB and more in the last; a
-//! request takes the smallest chunk that fits, and gives back the rest when that is large enough to be worth it. A
-//! freed chunk merges with its free neighbors at once, or, where frees carry times, once the device has come that far.
+//! A pool consists of regions, a region of adjacent chunks, each free or in use. Free chunks are in 21 bins of doubling
+//! sizes, 256 bytes in the first, 256 MiB and more in the last; a request takes the smallest chunk that fits, and
+//! returns the rest if it is large enough. A freed chunk merges with its free neighbors at once, or, if frees have
+//! times, when the device has reached that time.
 //!
-//! A pool with two ends keeps collective memory apart from everything else, without a fixed border:
+//! A pool with two ends separates collective memory from everything else, without a fixed border:
 //!
 //! ```text
 //! 0                                                            limit
 //! | lower | hole | lower |          gap          | upper | hole | upper |
 //! ```
 //!
-//! Each end reuses its own holes only, then carves from the gap, so that its offsets depend on nothing but its own
-//! requests until the gap is used up. What is freed beside the gap rejoins it, with the holes behind it.
+//! Each end reuses only its own holes, then allocates from the gap, so its offsets depend only on its own requests
+//! until the gap is used up. Chunks freed beside the gap rejoin it, with the holes behind them.
 //!
-//! The rules are those of XLA's `BFCAllocator` (`xla/tsl/framework/bfc_allocator.h`), itself after Doug Lea's malloc.
+//! The rules are those of XLA's `BFCAllocator` (`xla/tsl/framework/bfc_allocator.h`), which follows Doug Lea's malloc.
 //! Waiting for other threads to free is part of [`replay`](crate::replay), since a pool alone has no time.
 
 mod chunks;

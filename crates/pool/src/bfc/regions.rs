@@ -1,4 +1,4 @@
-//! The regions of a pool: taking one more from the device, and giving back those that nobody uses.
+//! The regions of a pool: allocating one from the device, and returning unused ones.
 
 use super::chunks::Tag;
 use super::{Append, Bfc, Chunk, FIRST_REGION, Fit, Growth, rounded};

@@ -1,4 +1,4 @@
-//! `call-inliner`: puts the instructions of a called computation in place of the call.
+//! `call-inliner`: replaces a call by the instructions of the called computation.
 //!
 //! ```text
 //! square { p = f32[4] parameter(0)
@@ -9,11 +9,11 @@
 //! }                                               }
 //! ```
 //!
-//! A computation with several callers is copied into each. Framework names nest: the name of the call is put in front
-//! of those of the callee's instructions.
+//! A computation with several callers is copied into each. Framework names nest: the name of the call prefixes those of
+//! the callee's instructions.
 //!
 //! Leaves alone: calls with control dependencies, calls marked `inlineable="false"` or for another kind of processor
-//! (`_xla_compute_type`), callees of another execution thread, and whatever would grow the module beyond
+//! (`_xla_compute_type`), callees of another execution thread, and calls that would grow the module beyond
 //! [`MAX_INLINED_PER_INSTRUCTION`]. Requires nothing. *Changed* means that a call was inlined.
 
 use std::sync::Arc;

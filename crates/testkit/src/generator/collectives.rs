@@ -1,5 +1,5 @@
-//! Exchanges between devices. They stand only where every device comes by: not in branches, nor in loops that end when
-//! data says so.
+//! Exchanges between devices. They are only in code that every device reaches: not in branches, nor in loops whose end
+//! depends on data.
 
 use memplan_ir::ElementType::{F32, S32};
 use memplan_ir::{ArrayShape, BuildError, Collective, Insert, InstructionId, Op, ReplicaGroups, Shape};

@@ -1,4 +1,4 @@
-//! Computations that others call, and the calls.
+//! Called computations, and their calls.
 
 use memplan_ir::ElementType::{Pred, S32};
 use memplan_ir::{

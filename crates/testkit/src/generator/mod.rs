@@ -1,13 +1,13 @@
-//! A generator of valid modules: everything that memory planning is about, in arrays so small that running them costs
-//! nothing.
+//! A generator of valid modules: every feature relevant to memory planning, with arrays so small that running them
+//! costs nothing.
 //!
 //! A computation is a pool of arrays, to which steps add: most combine arrays of the pool, some call a computation
-//! that was generated before it, with arguments from the pool. Recent arrays are preferred, so that chains arise, in
-//! which memory can be handed on. The state of loops is updated in place, swapped, read, or written slice by slice;
-//! the result is a tuple, parts of which may be aliased with parameters.
+//! generated earlier, with arguments from the pool. Recent arrays are preferred, which makes chains in which memory can
+//! be reused. The state of loops is updated in place, swapped, read, or written slice by slice; the result is a tuple,
+//! parts of which may be aliased with parameters.
 //!
-//! Floats stay in bounds, and what is discontinuous happens to integers only: so two ways to compute a module give
-//! nearly the same.
+//! Floats stay in bounds, and only integers have discontinuous operations: so two ways to compute a module give nearly
+//! equal results.
 
 mod collectives;
 mod control;

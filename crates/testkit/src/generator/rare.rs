@@ -1,5 +1,5 @@
-//! Loops over what programs rarely carry: references to memory that library calls overwrite, and arrays whose extents
-//! change from step to step.
+//! Loops with rare state: references to memory that library calls overwrite, and arrays whose extents change from step
+//! to step.
 
 use memplan_ir::ElementType::S32;
 use memplan_ir::{
