@@ -53,7 +53,7 @@ impl CallGraph {
     /// Contexts and call sites, in time linear in the module.
     ///
     /// # Errors
-    /// When a computation calls itself. Whether the graph is flat is asked with [`CallGraph::require_flat`].
+    /// A computation calls itself. [`CallGraph::require_flat`] checks whether the graph is flat.
     pub fn new(module: &Module) -> Result<CallGraph, CallGraphError> {
         let order = callees_first(module)?;
         let mut graph =

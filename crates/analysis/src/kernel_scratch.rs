@@ -16,9 +16,9 @@ pub struct KernelScratch {
     pub size: Bytes,
 }
 
-/// What kernels reserve on a target, in the order of computations and instructions: everything that reads or writes arrays and
-/// is run by the cores, whether from the entry, in loops, in branches or in calls. Transfers, collectives, and what
-/// asynchronous calls run are not.
+/// The reservations of kernels on a target, in the order of computations and instructions: for every instruction that
+/// reads or writes arrays on the cores, in the entry, in loops, in branches or in calls. Not for transfers,
+/// collectives, and the computations of asynchronous calls.
 ///
 /// Takes time linear in operands.
 pub fn kernel_scratch(module: &Module, target: &Target) -> Vec<KernelScratch> {

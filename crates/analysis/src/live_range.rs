@@ -133,14 +133,14 @@ impl Live<'_> {
         }
     }
 
-    /// Where the loop begins whose body or condition `parameter` belongs to.
+    /// The beginning of the loop whose body or condition `parameter` belongs to.
     fn loop_begin(&self, parameter: InstructionId) -> Time {
         let computation = self.module.instructions[parameter].parent;
         self.graph.caller(computation).map_or(0, |caller| self.line.begin(caller))
     }
 
-    /// Every instruction reads all parts of its operands, unless it only passes them on. What takes an element out of a
-    /// tuple reads the tuple's table.
+    /// Every instruction reads all parts of its operands, unless it only passes them on. A get-tuple-element reads the
+    /// tuple's table.
     fn extend_to_uses(&mut self) {
         for (time, &id) in self.line.instructions.iter().enumerate() {
             let instruction = &self.module.instructions[id];
@@ -164,7 +164,7 @@ impl Live<'_> {
         }
     }
 
-    /// What a computation returns is needed until the caller takes over.
+    /// Results of a computation are needed until the caller takes over.
     fn extend_through_returns(&mut self) {
         for &computation in self.graph.sequential() {
             let root = self.module.computations[computation].root;
@@ -204,7 +204,7 @@ impl Live<'_> {
         }
     }
 
-    /// What the program keeps for its next call is where it is all the time.
+    /// Values that the program keeps for its next call are live all the time.
     fn keep_residents(&mut self) {
         for &id in &self.module.entry_computation().instructions {
             let is_kept = matches!(
@@ -218,8 +218,8 @@ impl Live<'_> {
         }
     }
 
-    /// What the wrapped computation of an asynchronous operation touches is needed until the operation is done. An
-    /// operand that it overwrites is the result from then on.
+    /// Values that the wrapped computation of an asynchronous operation touches are needed until the operation is done.
+    /// An overwritten operand is the result from then on.
     fn extend_async(&mut self) {
         for Flight { start, inside, end } in flights(self.module, self.line) {
             let overwritten = self.overwritten_by(start);

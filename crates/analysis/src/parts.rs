@@ -36,8 +36,8 @@ pub struct Part {
 }
 
 impl Parts {
-    /// Finds the values that are parts of others, in time linear in the module. The live ranges are those of values that
-    /// have places of their own.
+    /// Finds the values that are parts of others, in time linear in the module. The live ranges are of values that have
+    /// separate places.
     pub(crate) fn new(
         module: &Module,
         flow: &Dataflow,
@@ -72,7 +72,7 @@ impl Parts {
         parts
     }
 
-    /// What a value is a part of.
+    /// The whole that a value is a part of.
     pub fn of(&self, value: ValueId) -> Option<Part> {
         self.part[value]
     }

@@ -71,7 +71,7 @@ impl TupleLoop {
 /// The iteration for which a scalar is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Iteration {
-    /// Where the kernel runs.
+    /// At the kernel.
     AtKernel,
     /// In this iteration, from the loop's state alone.
     This,
@@ -81,7 +81,7 @@ pub enum Iteration {
     First,
 }
 
-/// Where a scalar comes from.
+/// The origin of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScalarOrigin {
     /// This instruction has computed it.
@@ -103,8 +103,8 @@ pub struct ScalarScope<'a> {
 }
 
 impl ScalarScope<'_> {
-    /// Where a scalar in the kernel, or beside it, comes from; `None` when it is computed from more than scalars, or the
-    /// loop is not known.
+    /// The origin of a scalar in the kernel, or beside it; `None` if it is not computed from scalars only, or if the
+    /// loop is unknown.
     pub fn origin(&self, module: &Module, id: InstructionId, iteration: Iteration) -> Option<ScalarOrigin> {
         let kernel = &module.instructions[self.kernel];
         let instruction = &module.instructions[id];
@@ -134,7 +134,7 @@ impl ScalarScope<'_> {
         }
     }
 
-    /// Whether an element of the loop's state is what the body returns for it.
+    /// Whether the body returns an element of the loop's state unchanged.
     fn is_kept(&self, element: InstructionId, next: InstructionId) -> bool {
         let flow = &self.facts.flow;
         flow.value_of(element) == flow.value_of(next)

@@ -52,8 +52,8 @@ pub struct ValueClasses {
 }
 
 impl ValueClasses {
-    /// Finds the class of every value, in time close to linear in the module. Values that share a buffer by need have one
-    /// class; those that share storage by choice may have different ones.
+    /// Finds the class of every value, in time close to linear in the module. Values that must share a buffer have one
+    /// class; values that share storage by choice may have different ones.
     pub fn new(module: &Module, facts: &Facts) -> ValueClasses {
         let phases = Phases::new(module, &facts.graph);
         let uses = uses(module, facts, &phases);

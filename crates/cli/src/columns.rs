@@ -66,8 +66,8 @@ fn bytes_within(text: &str, width: usize) -> usize {
     beyond.map_or(text.len(), |(at, _)| at)
 }
 
-/// Where to end the first line of a text of which `end` bytes fit: between words; if that would leave the line half
-/// empty, between the parts of a name; else anywhere.
+/// Where to end the first line of a text of which `end` bytes fit: between words; if that leaves the line half empty,
+/// between the parts of a name; else anywhere.
 fn cut(text: &str, end: usize, width: usize) -> usize {
     let end = end.max(text.chars().next().map_or(0, char::len_utf8));
     let last = |is_joint: fn(&str, &str) -> bool| {

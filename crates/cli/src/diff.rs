@@ -30,8 +30,8 @@ pub(crate) struct DiffArgs {
     /// one)
     #[arg(long)]
     target: Option<String>,
-    /// Compile the modules, as JAX writes them, before comparing: `memplan` compiles them; xla-gpu, xla-cpu or xla-tpu
-    /// stand for estimates of those compilers
+    /// Compile the modules, as JAX writes them, before comparing: `memplan` compiles them; xla-gpu, xla-cpu and xla-tpu
+    /// estimate those compilers
     #[arg(long, value_parser = parse_way)]
     compiler: Option<Preparation>,
     /// Text for people, JSON for programs, or Markdown for a comment on a pull request

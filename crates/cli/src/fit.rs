@@ -24,7 +24,7 @@ use crate::time::change_in_percent;
 
 #[derive(Args)]
 pub(crate) struct FitArgs {
-    /// HLO text or protobuf as JAX hands it over, also `.gz`, or a folder of `--xla_dump_to`; `-` is standard input
+    /// HLO text or protobuf from JAX, also `.gz`, or a folder of `--xla_dump_to`; `-` is standard input
     module: String,
     /// Machine: a name from `memplan targets`, or a TOML file
     #[arg(long)]

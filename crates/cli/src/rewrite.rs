@@ -20,7 +20,7 @@ use crate::verdict::{beyond, fits};
 
 #[derive(Args)]
 pub(crate) struct RewriteArgs {
-    /// HLO text or protobuf as JAX hands it over, also `.gz`, or a folder of `--xla_dump_to`; `-` is standard input
+    /// HLO text or protobuf from JAX, also `.gz`, or a folder of `--xla_dump_to`; `-` is standard input
     module: String,
     /// The compiler that will compile the program: xla-gpu, xla-cpu or xla-tpu
     #[arg(long, value_parser = compiler)]

@@ -165,7 +165,7 @@ pub enum CompileError {
     Invalid {
         /// Before or after.
         when: &'static str,
-        /// What is wrong with it.
+        /// Its errors.
         source: ir::VerifyErrors,
     },
     /// The options name scratch of instructions.

@@ -80,7 +80,7 @@ pub fn undominated(prices: &[Price]) -> Vec<usize> {
 /// The bytes that a plan needs, and the smaller number that is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Excess {
-    /// All bytes, compared with a limit; or those of main memory, compared with its capacity for programs.
+    /// All bytes, compared with a limit; or the bytes in main memory, compared with its capacity for programs.
     pub needed: Bytes,
     /// The limit, or the capacity.
     pub available: Bytes,

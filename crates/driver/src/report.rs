@@ -10,7 +10,7 @@ use memplan_plan_hlo::{RegionReport, ScheduleReport};
 
 use crate::{FirstGuess, Price};
 
-/// What one stage of `compile` did.
+/// The work of one stage of `compile`.
 #[derive(Clone, Debug)]
 pub struct Stage {
     /// Its name.

@@ -120,8 +120,8 @@ impl Rewritten {
 
 /// Rewrites a module for a compiler, on a machine that it compiles for.
 ///
-/// Bytes and seconds are those of one device: if shardings spread the program over several, arguments are divided by
-/// their shardings, and all else as finely as the most finely sharded array. Time for communication is unknown. Such a
+/// Bytes and seconds are for one device: if shardings spread the program over several, arguments are divided by their
+/// shardings, and all else as finely as the most finely sharded array. Time for communication is unknown. Such a
 /// program gets no row blocks, since the rows of one block may all be on one device.
 ///
 /// If the program exceeds a limit although everything cheap is recomputed, matrix products are recomputed too, as few

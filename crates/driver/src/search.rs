@@ -27,7 +27,7 @@ pub(crate) struct Search<'a> {
     memo: Memo<Step, PricedModule, Done>,
     /// Candidates that may still be tried.
     open: Vec<Candidate>,
-    /// Candidates that can be planned. No two are equal after fusion; those of the usual way come first.
+    /// Candidates that can be planned. No two are equal after fusion; the usual way's come first.
     legal: Vec<Candidate>,
     guesses: Vec<TriedGuess>,
     start: Instant,

@@ -47,7 +47,7 @@ fn expand_in(module: &mut Module, computation: ComputationId, names: &mut Names)
     }
 }
 
-/// What a bitcast does to elements.
+/// The effect of a bitcast on elements.
 struct Move {
     from: ArrayShape,
     to: ArrayShape,
@@ -68,7 +68,7 @@ impl Move {
         can_be_said.then(|| Move { from: from.clone(), to: to.clone() })
     }
 
-    /// Makes the bitcast the last of the instructions that say what it does.
+    /// Turns the bitcast into the last of the instructions that express its effect.
     fn write(self, module: &mut Module, id: InstructionId, names: &mut Names) {
         let Move { from, to } = self;
         let (outer_from, outer_to) = (major_to_minor(&from), major_to_minor(&to));

@@ -67,7 +67,7 @@ pub enum BuildError {
 /// # }
 /// ```
 ///
-/// A mistake names the operation and what it is about:
+/// A mistake names the operation and the cause:
 ///
 /// ```
 /// # use memplan_ir::{ElementType::F32, ModuleBuilder, Shape, Insert};

@@ -58,7 +58,7 @@ fn hash_literal(literal: &Literal, hash: &mut HashWriter) {
     }
 }
 
-/// Hashes what is written, so that the debug form of an operation needs no string.
+/// Hashes written text, so that the debug form of an operation needs no string.
 struct HashWriter(FxHasher);
 
 impl Write for HashWriter {

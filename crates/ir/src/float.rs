@@ -41,8 +41,8 @@ impl ElementType {
 
     /// The bits of the value of this type that is nearest to `value`, ties to even (`f8e8m0fnu`: ties up).
     ///
-    /// What is too large becomes infinity, or NaN where there is none, or the largest finite value where there is
-    /// no NaN either. A NaN keeps its sign, not its payload; it is negative zero where there is none.
+    /// Values that are too large become infinity, or NaN in formats without infinities, or the largest finite value in
+    /// formats without either. A NaN keeps its sign, not its payload; formats without NaN use negative zero.
     ///
     /// # Panics
     /// When this is not a real floating-point type.

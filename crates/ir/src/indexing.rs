@@ -31,9 +31,9 @@ pub use table::operands_read;
 
 /// Which elements of an operand each element of a result is computed from.
 ///
-/// A pair of a result's element and an operand's belongs to the map if there are numbers for the loops behind
-/// [`IndexMap::rank`] with which every source gives the operand's index. An index beyond the operand's extents reads
-/// nothing: what is padded, for instance.
+/// The map contains a pair of a result element and an operand element if some values of the loops behind
+/// [`IndexMap::rank`] make every source equal to the operand's index. An index beyond the operand's extents reads
+/// nothing: padding, for instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexMap {
     /// Number of dimensions of the result, which are the first loops.
@@ -42,7 +42,7 @@ pub struct IndexMap {
     pub loops: Dimensions,
     /// The operand's extents.
     pub extents: Dimensions,
-    /// Where the index in each dimension of the operand comes from.
+    /// The source of the index in each dimension of the operand.
     pub sources: Sources,
     /// Whether each pair of the map is one that the operation reads. If not, it reads some of them and no others.
     pub is_exact: bool,
@@ -54,7 +54,7 @@ pub type Sources = SmallVec<[Source; 4]>;
 /// Ranges of indices, one for each dimension.
 pub type IndexBox = SmallVec<[Range<i64>; 4]>;
 
-/// What the index in one dimension of an operand is. Loops go by their numbers in [`IndexMap::loops`].
+/// The index in one dimension of an operand. Loops are named by their numbers in [`IndexMap::loops`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
     /// The loop's index.
@@ -75,7 +75,7 @@ pub enum Source {
     Block {
         /// The loops, the slowest first.
         dims: Range<usize>,
-        /// What a step of this index is in elements of the loops.
+        /// The number of loop elements per step of this index.
         below: i64,
         /// How many different indices there are.
         count: i64,
@@ -91,7 +91,7 @@ pub enum Source {
 pub struct Strided {
     /// The loop.
     pub dim: usize,
-    /// Where it begins, times `dilation`; may be negative.
+    /// The first index, times `dilation`; may be negative.
     pub start: i64,
     /// Elements from one index to the next, times `dilation`; negative runs backwards.
     pub stride: i64,

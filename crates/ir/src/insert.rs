@@ -7,10 +7,10 @@ use crate::{
 
 /// Adds instructions of any kind to a computation; shapes are inferred.
 ///
-/// Whoever implements it says where instructions go and what a mistake is: an error for a
-/// [`ComputationBuilder`](crate::ComputationBuilder), a panic for a [`Cursor`](crate::Cursor).
+/// The implementer decides where instructions go and how a mistake is reported: as an error by a
+/// [`ComputationBuilder`](crate::ComputationBuilder), as a panic by a [`Cursor`](crate::Cursor).
 pub trait Insert {
-    /// What adding an instruction gives: its id, or a result.
+    /// The result of adding an instruction: its id, or a `Result`.
     type Inserted;
 
     /// The module as it is so far.

@@ -8,7 +8,7 @@ use crate::{
     ALL, AnyPass, FOREIGN, GEMM_WORKSPACE, INSTRUCTION_FUSION, LIBRARY_FUSION, Pass, SPLITK_REWRITER, find,
 };
 
-/// The passes that have options in such files, each with what reads them.
+/// The passes with options in such files, each with its parser.
 const WITH_OPTIONS: &[(&dyn Pass, Read)] = &[
     (&GEMM_WORKSPACE, read::<GemmWorkspace>),
     (&INSTRUCTION_FUSION, read::<InstructionFusion>),

@@ -69,7 +69,7 @@ pub const LEGALIZE: Pipeline = Pipeline {
     rounds: 1,
 };
 
-/// Runs [`LEGALIZE`]: whoever plans a module as it is calls this before.
+/// Runs [`LEGALIZE`]: call this before planning a module without `compile`.
 ///
 /// # Errors
 /// See [`PassError`].
@@ -77,8 +77,8 @@ pub fn legalize(module: &mut Module, target: &Target) -> Result<Vec<PassRun>, Pa
     run(module, &[&LEGALIZE], &Context { target }, RunOptions::default())
 }
 
-/// What a module goes through before its dimensions are followed: every value has one caller and one purpose then, so that
-/// only those dimensions are one that have to be.
+/// The passes to run on a module before tracking its dimensions: afterwards every value has one caller and one purpose,
+/// so that only dimensions that must be equal are merged.
 pub const FOLLOWABLE: Pipeline = Pipeline {
     name: "followable",
     description: "give every call and every constant its own values, so that dimensions can be followed",

@@ -6,7 +6,7 @@ use memplan_units::{Alignment, Bytes, Machine, MemorySpaceId, SpaceTotals};
 
 use crate::{Load, PlaceError, StorageId, Storages};
 
-/// What is to be packed into one arena.
+/// The items to pack into one arena.
 pub(crate) struct Arena {
     pub(crate) space: MemorySpaceId,
     pub(crate) alignment: Alignment,
@@ -19,7 +19,7 @@ pub(crate) struct Arena {
     /// The first item of the spans.
     first_scratch: usize,
     pub(crate) problem: Problem,
-    /// What is live at every instant, scratch included.
+    /// Live bytes at every instant, scratch included.
     pub(crate) load: Load,
 }
 
@@ -120,7 +120,7 @@ impl Arena {
         self.scratch.iter().zip(offsets).map(|(&(range, size), offset)| (range.start, offset, size))
     }
 
-    /// What is known of its memory space before sums are made.
+    /// The figures of its memory space before the sums are known.
     pub(crate) fn totals(&self, packing: &Packing, machine: &dyn Machine) -> SpaceTotals {
         let memory = machine.memory(self.space);
         let temp = Bytes(packing.height);

@@ -31,7 +31,7 @@ pub(crate) struct Bin {
 pub(crate) struct Candidate<'a> {
     pub(crate) space: MemorySpaceId,
     pub(crate) size: Bytes,
-    /// What it asks for beyond the alignment of its space.
+    /// Its alignment in addition to that of its space.
     pub(crate) alignment: Alignment,
     /// When it is live: disjoint, ascending.
     pub(crate) busy: &'a [LiveRange],
@@ -159,7 +159,7 @@ pub(crate) fn place_one_at_a_time(
     placed
 }
 
-/// A bin with what was put into it.
+/// A bin with its contents.
 struct Filled<'a> {
     bin: &'a Bin,
     /// Candidate, offset, end.

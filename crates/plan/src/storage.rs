@@ -39,7 +39,7 @@ pub struct Storage {
     /// When any of them is live: disjoint, ascending. Ranges that touch stay apart: where one ends and the next begins,
     /// others may be written in between.
     pub busy: Vec<LiveRange>,
-    /// What kind of memory.
+    /// The kind of memory.
     pub kind: StorageKind,
     /// In which space.
     pub space: MemorySpaceId,
@@ -69,7 +69,7 @@ pub enum StorageKind {
 pub struct Storages {
     /// The storages. Those that were taken over are left empty.
     pub all: PrimaryMap<StorageId, Storage>,
-    /// What the program says of each value.
+    /// The program's data about each value.
     pub values: PrimaryMap<ValueId, Value>,
     /// How many instants there are.
     pub end: Time,
@@ -213,8 +213,8 @@ struct Build<'a, P> {
 }
 
 impl<P: Program> Build<'_, P> {
-    /// Lets each result of an instant take over the storage of one operand that dies there. What lies in an argument or
-    /// output comes first, since that leaves room in the arena.
+    /// Lets each result of an instant reuse the storage of one operand that dies there. Operands in an argument or
+    /// output come first, since that leaves room in the arena.
     fn take_over_operands(&mut self, time: Time, reads: &[ValueId], writes: &[ValueId]) {
         let storages = &self.storages;
         // At the last instant a result ends, too, and is needed all the same.
@@ -359,7 +359,7 @@ impl<P: Program> Build<'_, P> {
     }
 }
 
-/// What kind of memory the values of a group live in.
+/// The kind of memory for a group of values.
 fn kind(values: &PrimaryMap<ValueId, Value>, group: &[ValueId]) -> Result<StorageKind, PlaceError> {
     let is_argument = |&v: &ValueId| matches!(values[v].origin, Origin::Argument { .. });
     let mut arguments = group.iter().copied().filter(is_argument);
@@ -389,7 +389,7 @@ fn insert_ranges(into: &mut Vec<LiveRange>, more: Vec<LiveRange>) {
     *into = overlapping_joined(all);
 }
 
-/// Ranges in order, those that share an instant joined. Takes time n log n.
+/// Ranges in order, joined if they share an instant. Takes time n log n.
 fn overlapping_joined(mut ranges: Vec<LiveRange>) -> Vec<LiveRange> {
     ranges.sort_unstable();
     ranges.dedup_by(|next, last| {

@@ -5,7 +5,7 @@ use memplan_ir::{ComputationId, Module};
 use memplan_memory::{CostEntry, PlanFile, Target};
 use rustc_hash::FxHashSet;
 
-/// What one run of a program costs, and each of its instructions.
+/// The cost of one run of a program, and of each of its instructions.
 #[derive(Clone, Debug)]
 pub struct ProgramCost {
     /// One run of the program.

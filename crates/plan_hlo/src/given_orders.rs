@@ -29,15 +29,15 @@ use rustc_hash::FxHashMap;
 
 use crate::buffers_as_xla::Buffers;
 
-/// XLA's depth-first order, among those that come with a region.
+/// XLA's depth-first order, among the orders that come with a region.
 pub const DEPTH_FIRST_AS_XLA: Method = Method::Given(0);
-/// XLA's post-order, among those that come with a region.
+/// XLA's post-order, among the orders that come with a region.
 pub const POST_ORDER_AS_XLA: Method = Method::Given(1);
 
-/// XLA's breadth-first order, among those that come with a region.
+/// XLA's breadth-first order, among the orders that come with a region.
 pub const BREADTH_FIRST_AS_XLA: Method = Method::Given(2);
 
-/// XLA's list order, among those that come with a region.
+/// XLA's list order, among the orders that come with a region.
 pub const LIST_AS_XLA: Method = Method::Given(3);
 
 /// All orders that are read off instructions, by their numbers, for each computation; callees come first.
@@ -141,7 +141,7 @@ impl<'a> Listed<'a> {
         })
     }
 
-    /// For each instruction, those that wait for it, and for how many it waits itself.
+    /// For each instruction, the instructions that wait for it, and the number that it waits for.
     fn waiting(&self) -> (Vec<Vec<u32>>, Vec<u32>) {
         let n = self.ids.len();
         let mut after: Vec<Vec<u32>> = vec![Vec::new(); n];
@@ -211,8 +211,8 @@ impl<'a> Listed<'a> {
         order
     }
 
-    /// Everything behind some instructions, in post-order; `children` lists what an instruction waits for, in the order in which it
-    /// is visited.
+    /// Everything behind some instructions, in post-order; `children` lists the instructions that one waits for, in the
+    /// order of visits.
     fn visit(&self, roots: impl Iterator<Item = u32>, children: impl Fn(u32, &mut Vec<u32>)) -> Vec<u32> {
         let mut order = Vec::with_capacity(self.ids.len());
         let (mut is_open, mut is_done) = (vec![false; self.ids.len()], vec![false; self.ids.len()]);
@@ -250,7 +250,7 @@ impl Ready {
         self.keys.contains_key(&at)
     }
 
-    /// Adds an instruction, or says anew what it frees.
+    /// Adds an instruction, or updates the bytes that it frees.
     fn set(&mut self, at: u32, freed: i64, n_users: u32) {
         if let Some(&old) = self.keys.get(&at) {
             if (old.0, old.1) == (freed, n_users) {

@@ -7,7 +7,7 @@ use memplan_memory::{MemoryPlan, Slice};
 /// A slice over the time it is occupied without a break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetime {
-    /// Where, and how many bytes at most.
+    /// Its address, and its maximal bytes.
     pub slice: Slice,
     /// From when to when, in instants of the flattened schedule.
     pub live: LiveRange,

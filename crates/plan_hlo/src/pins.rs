@@ -20,7 +20,7 @@ pub struct Pin {
 pub enum Pinned {
     /// An entry parameter, by number.
     Argument(u32),
-    /// What an instruction makes, by its name.
+    /// The results of an instruction, by its name.
     Instruction(Box<str>),
 }
 
@@ -39,7 +39,7 @@ pub enum PinError {
     /// Nothing of the name or number is in the program.
     #[error("{value} cannot be pinned: the program has none; it has {arguments} arguments, counted from 0")]
     NoValue {
-        /// What was asked for.
+        /// The pinned value.
         value: Pinned,
         /// How many arguments there are.
         arguments: usize,
@@ -49,7 +49,7 @@ pub enum PinError {
         "{value} cannot be pinned to {space}: kernels of the target do not reach such a memory as they reach main memory"
     )]
     NotReached {
-        /// What was asked for.
+        /// The pinned value.
         value: Pinned,
         /// The memory, by name.
         space: Box<str>,
@@ -62,13 +62,13 @@ pub enum PinError {
         value: Pinned,
         /// The memory, by name.
         space: Box<str>,
-        /// Who writes it.
+        /// The reason for the write.
         why: &'static str,
     },
     /// Two pins, or a pin and a layout, name different memories for bytes that are the same.
     #[error("{value} cannot be pinned to {space}: it shares its bytes with what belongs in {other}")]
     Elsewhere {
-        /// What was asked for.
+        /// The pinned value.
         value: Pinned,
         /// The memory, by name.
         space: Box<str>,

@@ -18,11 +18,11 @@ use memplan_memory::{MemorySpaceId, Target, memory_space_of};
      memory, or put a copy between"
 )]
 pub struct SpaceError {
-    /// Where the value is handed on, by the name of an instruction and the part of its result.
+    /// The position that passes the value on: the name of an instruction, and the part of its result.
     pub at: Box<str>,
     /// The memory that is named there.
     pub said: MemorySpaceId,
-    /// Where the value is made.
+    /// The definition of the value.
     pub value: Box<str>,
     /// The memory that is named there.
     pub space: MemorySpaceId,

@@ -9,8 +9,8 @@ use memplan_units::Bytes;
 use crate::{Buffer, BufferId, NodeId, Origin, Program, Region, Reuse, Time, ValueId};
 
 impl Region {
-    /// The region of a program without calls, whose instants are in any order that keeps what depends on what: each becomes
-    /// a node. What a program says of its instants is all that is known of dependencies; others can be added.
+    /// The region of a program without calls, whose instants are in any order that respects dependencies: each becomes
+    /// a node. Only dependencies that follow from the program's data are known; the caller can add others.
     ///
     /// Close to linear in what instants read and write.
     pub fn of(program: &impl Program) -> Region {
@@ -45,7 +45,7 @@ impl Region {
     }
 }
 
-/// What is known of the values of a region while it is read off a program.
+/// The facts about the values of a region while it is built from a program.
 #[derive(Default)]
 struct Versions {
     of_value: SecondaryMap<ValueId, Option<Version>>,

@@ -77,5 +77,5 @@ pub use rewrite::Rewriter;
 pub use side_effects::SideEffects;
 pub use tidy::{CALL_INLINER, CSE, Cse, DCE, MAX_INLINED_PER_INSTRUCTION, inline};
 
-/// What takes at most so many bytes is as good as nothing: the alignment of a buffer is no smaller on any target.
+/// This many bytes count as nothing: the alignment of a buffer is no smaller on any target.
 pub const NEGLIGIBLE_BYTES: u64 = 64;

@@ -47,7 +47,7 @@ impl PartialEq for Report {
     }
 }
 
-/// What can be said of decisions of any type.
+/// The operations on decisions of any type.
 trait Decisions: Any + fmt::Debug + Send + Sync {
     fn equals(&self, other: &dyn Any) -> bool;
 }

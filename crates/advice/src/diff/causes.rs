@@ -14,7 +14,7 @@ use super::{Figure, ValueChange, difference};
 /// A reason for several changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cause {
-    /// What kind of reason.
+    /// The kind of reason.
     pub kind: CauseKind,
     /// The growth of the peak for this reason; for [`CauseKind::Donation`] and [`CauseKind::Fragmentation`], of the
     /// total.

@@ -21,7 +21,7 @@ pub struct ValueNote {
     pub opcode: String,
     /// Its shape.
     pub shape: String,
-    /// What it is.
+    /// Its class.
     pub class: String,
     /// The framework's operation; empty if unknown.
     pub operation: String,

@@ -27,7 +27,7 @@ pub struct Padded {
     pub size: Bytes,
     /// The part of these bytes that is padding.
     pub lost: Bytes,
-    /// Remedies, those of fewest bytes first.
+    /// Remedies, the fewest bytes first.
     pub remedies: Vec<PaddingRemedy>,
 }
 

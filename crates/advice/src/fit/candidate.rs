@@ -26,9 +26,9 @@ pub(super) struct Candidate {
     pub(super) classes: Arc<[ValueClass]>,
     /// How often the module runs in one step.
     pub(super) runs: f64,
-    /// Bytes in addition to those of the module.
+    /// Bytes in addition to the module's.
     pub(super) extra: Bytes,
-    /// Seconds in addition to those of the module: transfers over links.
+    /// Seconds in addition to the module's: transfers over links.
     pub(super) extra_seconds: f64,
 }
 

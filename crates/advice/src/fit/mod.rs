@@ -74,7 +74,7 @@ pub struct Fit {
 /// A change to the program, and its price.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Suggestion {
-    /// What kind of change.
+    /// The kind of change.
     pub lever: Lever,
     /// Describes the change.
     pub what: String,

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::operations::{elements, extent, first_array};
 
-/// What a custom call computes.
+/// The computation of a custom call.
 pub(super) enum LibraryCall<'m> {
     /// A matrix product.
     Dot(Box<DotDimensions>, [&'m ArrayShape; 2]),
@@ -20,7 +20,7 @@ pub(super) enum LibraryCall<'m> {
     Vector(f64),
 }
 
-/// What a custom call computes, if its library is known.
+/// The computation of a custom call, if its library is known.
 pub(super) fn library_call(module: &Module, id: InstructionId) -> Option<LibraryCall<'_>> {
     let instruction = &module.instructions[id];
     let Op::CustomCall(call) = &instruction.op else { return None };

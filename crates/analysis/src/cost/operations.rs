@@ -21,8 +21,8 @@ const DIVISION: f64 = 4.0;
 /// Vector operations of one random number: the rounds of a counter-based generator.
 const RANDOM: f64 = 16.0;
 
-/// Adds the operations of `share` of an instruction's result to the counts: those that a target makes of products, if one
-/// is given.
+/// Adds the operations of `share` of an instruction's result to the counts: of products, the target's number, if one is
+/// given.
 pub(super) fn add(
     module: &Module,
     target: Option<&Target>,

@@ -13,7 +13,7 @@ use super::{Products, leaves_of, operations, registers};
 /// Shares of operands, by number.
 pub(super) type Shares = SmallVec<[f64; 4]>;
 
-/// What is known of a fused computation.
+/// Facts about a fused computation.
 #[derive(Clone, Debug)]
 pub(super) struct Interior {
     /// The share of each parameter that is read.
@@ -83,8 +83,8 @@ impl Interior {
     }
 }
 
-/// The share of each operand that an instruction reads when `share` of its result is needed. An update that works in
-/// place reads nothing of what it updates.
+/// The share of each operand that an instruction reads if `share` of its result is needed. An in-place update reads
+/// nothing of the updated operand.
 pub(super) fn operand_shares(
     module: &Module,
     target: &Target,
@@ -141,7 +141,7 @@ pub(super) fn written_shares(
     }
 }
 
-/// The share of its result that an update in place replaces; all of it for what is not known to be an update.
+/// The share of its result that an in-place update replaces; 1 for other instructions.
 fn updated_share(module: &Module, target: &Target, id: InstructionId) -> f64 {
     let instruction = &module.instructions[id];
     let update = match instruction.op {

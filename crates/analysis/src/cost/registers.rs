@@ -27,8 +27,8 @@ pub(super) fn of_kernel(module: &Module, target: &Target, id: InstructionId) -> 
     Registers { evaluated, accessed: 0.0, is_move: is_move(module, id) }
 }
 
-/// Registers that an instruction evaluates: those of its result, or of what it reduces; an update counts what it
-/// replaces.
+/// Registers that an instruction evaluates: those of its result, or of the operand of a reduction; an update counts
+/// only the replaced part.
 pub(super) fn evaluated(module: &Module, target: &Target, id: InstructionId) -> f64 {
     let instruction = &module.instructions[id];
     let operand = |i: usize| instruction.operands.get(i).map_or(0.0, |&o| of_shape(target, module.shape(o)));
@@ -63,8 +63,8 @@ pub(super) fn of_bytes(target: &Target, bytes: f64) -> f64 {
     target.vector_unit.map_or(0.0, |unit| bytes / (4.0 * unit.register_elements as f64))
 }
 
-/// Whether an instruction only puts rows of words elsewhere, or fills an array with one number: the minor-most dimension
-/// lies along the lanes before and after.
+/// Whether an instruction only moves rows of words, or fills an array with one number: the minor-most dimension is
+/// along the lanes before and after.
 fn is_move(module: &Module, id: InstructionId) -> bool {
     let instruction = &module.instructions[id];
     let Some(result) = module.shape(id).as_array() else { return false };

@@ -48,7 +48,7 @@ pub type DimensionId = u32;
 pub struct Relation {
     /// The instruction that relates them.
     pub instruction: InstructionId,
-    /// What the extent follows from.
+    /// The dimensions that determine the extent.
     pub from: Vec<DimensionId>,
     /// The dimension with that extent.
     pub to: DimensionId,
@@ -116,7 +116,7 @@ impl Dimensions {
         self.of(self.positions.root(instruction))
     }
 
-    /// What the extent of a dimension is a product of.
+    /// The factors of a dimension's extent.
     pub fn factors_of(&self, dimension: DimensionId) -> FactorList {
         self.factor[dimension as usize].map_or_else(FactorList::new, |factor| self.factors.whole(factor))
     }

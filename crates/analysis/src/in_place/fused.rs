@@ -119,8 +119,8 @@ fn see_through(module: &Module, mut id: InstructionId, mut at: ShapeIndex) -> (I
 ///   e = exponential(s)     r = reduce(e)        root (s, r)
 /// ```
 ///
-/// Not so if what was reduced flows back to the same place (softmax): then all of a row is read before any is written.
-/// Close to linear in what is computed from each parameter.
+/// Not if reduced values flow back to the same position (softmax): then all of a row is read before any is written.
+/// Close to linear in the values computed from each parameter.
 pub(super) fn pointwise_uses(
     module: &Module,
     fused: ComputationId,
@@ -138,7 +138,7 @@ pub(super) fn pointwise_uses(
     uses.collect()
 }
 
-/// Who reads what within computations, and where that stands.
+/// The readers of each instruction within computations, with their positions.
 pub(super) struct Readers {
     users: Users,
     /// The place of each instruction in its computation.
@@ -253,7 +253,7 @@ impl Walk<'_> {
         ids.iter().any(|&id| self.of(id).is_some())
     }
 
-    /// How those of some instructions that depend on the parameter do, if they agree.
+    /// The common reach of the given instructions that depend on the parameter.
     fn join(&self, ids: &[InstructionId]) -> Option<Reach> {
         let mut reaches = ids.iter().filter_map(|&id| self.of(id));
         let first = reaches.next()?;
@@ -318,7 +318,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A nested fusion that reads what is reached element by element, and all of whose results that depend on it have as
+    /// A nested fusion that reads the reached value element by element, if all results that depend on it have equally
     /// many elements.
     fn step_into(&self, id: InstructionId) -> Option<Reach> {
         let (module, operands) = (self.module, &self.module.instructions[id].operands);
@@ -339,7 +339,7 @@ impl Walk<'_> {
         (is_as_inside && reached.all(is_fine)).then_some(reach)
     }
 
-    /// Whether a bitcast leaves elements as they are. Narrower ones are not tiled as those of the parameter.
+    /// Whether a bitcast keeps elements in place. Narrower elements have other tiles than the parameter's.
     fn stays_in_place(&self, operand: InstructionId, id: InstructionId) -> bool {
         let (Some(a), Some(b)) = (self.array(operand), self.array(id)) else { return false };
         let is_tiled = !tiles(a).is_empty() || !tiles(b).is_empty();

@@ -63,7 +63,7 @@ impl InPlace {
         facts
     }
 
-    /// The pairs of an instruction that must share a buffer for the operation to mean what it says.
+    /// The pairs of an instruction that must share a buffer to preserve the operation's meaning.
     pub fn must_alias(&self, module: &Module, id: InstructionId) -> SmallVec<[InPlacePair; 1]> {
         let pairs = self.declared_and_found(module, id);
         let part = |pair: &InPlacePair| module.shape(id).subshape(&pair.output_index);
@@ -83,8 +83,8 @@ impl InPlace {
         pairs.iter().flat_map(arrays).collect()
     }
 
-    /// The pairs that an instruction has by itself, and those that it has because it is what an asynchronous operation
-    /// runs: the start declares them, and what it runs carries them out.
+    /// The pairs of an instruction itself, and of the asynchronous operation that runs it: the start declares them, and
+    /// the wrapped instruction implements them.
     fn declared_and_found(&self, module: &Module, id: InstructionId) -> SmallVec<[InPlacePair; 1]> {
         let mut pairs = self.own_pairs(module, id);
         let instruction = &module.instructions[id];
@@ -220,8 +220,8 @@ fn declared(aliases: &[OutputOperandAlias]) -> impl Iterator<Item = InPlacePair>
     })
 }
 
-/// Whether a fusion's operand and result lie as its computation calls them: what is known of the inside holds for the
-/// bytes outside only then. Before layouts are assigned it need not be so.
+/// Whether a fusion's operand and result have the layouts of its computation: only then do facts about the inside hold
+/// for the bytes outside. Before layout assignment they may differ.
 fn lies_as_inside(module: &Module, fusion: InstructionId, operand: usize, output: &ShapeIndex) -> bool {
     let instruction = &module.instructions[fusion];
     let fused = &module.computations[instruction.called[0]];
@@ -233,7 +233,7 @@ fn lies_as_inside(module: &Module, fusion: InstructionId, operand: usize, output
     }) && made.zip(result).is_some_and(|(made, result)| same_order(made, result))
 }
 
-/// Whether a fusion's operand and result are the same bytes, and are what its computation calls them.
+/// Whether a fusion's operand and result share bytes, with the shapes of its computation.
 fn stays_in_place(module: &Module, fusion: InstructionId, operand: usize, output: &ShapeIndex) -> bool {
     let source = module.shape(module.instructions[fusion].operands[operand]).as_array();
     let result = module.shape(fusion).subshape(output).and_then(Shape::as_array);

@@ -97,8 +97,8 @@ impl IndexMap {
         self.loops[..self.rank].iter().copied().collect()
     }
 
-    /// Where the result reads what this map's operand is itself computed from, by the map of that. Linear in the number of
-    /// loops and dimensions.
+    /// Composes this map with the map `next` of its operand: the elements that the result reads of the operand's
+    /// operand. Linear in the number of loops and dimensions.
     ///
     /// # Panics
     /// When `next` is not a map of an array with this operand's extents.
@@ -231,7 +231,7 @@ impl IndexMap {
         })
     }
 
-    /// The indices that a source gives for a box of the result, also those that are beyond the operand.
+    /// The indices that a source gives for a box of the result, including those beyond the operand.
     fn range_of(&self, source: &Source, of_result: &[Range<i64>], extent: i64) -> Range<i64> {
         let range = |l: usize| of_result.get(l).cloned().unwrap_or(0..self.loops[l]);
         match *source {

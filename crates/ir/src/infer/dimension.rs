@@ -58,7 +58,7 @@ pub(super) fn array(element_type: ElementType, dims: &[Dim]) -> Result<ArrayShap
     Ok(array)
 }
 
-/// The one dimension that two dimensions which must agree stand for: the more specific one, dynamic when either is.
+/// Merges two dimensions that must agree: the more specific one, dynamic if either is.
 pub(super) fn merge(a: Dim, b: Dim) -> Option<Dim> {
     if a.is_unbounded() {
         Some(b)

@@ -78,7 +78,7 @@ pub(crate) struct Inference<'a> {
     pub(crate) given: Option<&'a Shape>,
 }
 
-/// What a called computation takes and yields.
+/// The parameters and result of a called computation.
 struct Signature<'a> {
     name: &'a str,
     parameters: Vec<&'a Shape>,
@@ -241,7 +241,7 @@ impl<'a> Inference<'a> {
         InferError::Mismatch { first, second, what, first_shape, second_shape }
     }
 
-    /// What the `i`-th called computation takes and yields.
+    /// The parameters and result of the `i`-th called computation.
     fn signature(&self, i: usize) -> Result<Signature<'a>> {
         let id = self.called[i];
         signature(self.module, id).ok_or(InferError::UnknownComputation(id))

@@ -46,8 +46,8 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// Each output has one parameter at most and the other way round, of equal size; what is aliased is not donated
-    /// as well.
+    /// Each output aliases at most one parameter and vice versa, of equal size; an aliased parameter is not donated as
+    /// well.
     fn check_aliases(&mut self, parameters: &[&Shape], result: &Shape) {
         let config = &self.module.config;
         let mut outputs: FxHashSet<&ShapeIndex> = FxHashSet::default();

@@ -14,7 +14,7 @@ use crate::{
 
 use super::{BufferError, Verifier};
 
-/// Calls with this frontend attribute stand for what runs on another stream.
+/// Calls with this frontend attribute represent code on another stream.
 const STREAM_ANNOTATION: &str = "_xla_stream_annotation";
 
 impl Verifier<'_> {
@@ -90,7 +90,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// At most one operation writes what a reference refers to, wherever it is handed on to.
+    /// At most one operation writes the memory of a reference, through all values that hold it.
     fn check_writers(&mut self, wrapped: &FxHashSet<ComputationId>) {
         let module = self.module;
         let positions = Positions::new(module);
@@ -152,7 +152,7 @@ impl Verifier<'_> {
     }
 }
 
-/// What goes in comes out, as one part of the result each.
+/// References among the operands are returned, as one part of the result each.
 fn check_aliases(call: &CustomCall, operands: &[&Shape], result: &Shape) -> Result<(), BufferError> {
     let aliases = &call.output_operand_aliasing;
     for (i, operand) in (0..).zip(operands) {

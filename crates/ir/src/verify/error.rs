@@ -21,7 +21,7 @@ pub enum VerifyError {
     },
 }
 
-/// What is wrong with a module as a whole.
+/// Errors of a module as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -69,7 +69,7 @@ pub enum EntryPart {
     Result,
 }
 
-/// What is wrong with a computation.
+/// Errors of a computation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -88,7 +88,7 @@ pub enum ComputationError {
     Cycle(Box<str>),
 }
 
-/// What is wrong with an instruction.
+/// Errors of an instruction.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -143,7 +143,7 @@ pub enum InstructionError {
     Buffer(#[from] BufferError),
 }
 
-/// What is wrong with a shape or its layout.
+/// Errors of a shape or its layout.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -168,7 +168,7 @@ pub enum ShapeError {
     Split { dimension: i64, indices: Vec<i64>, shape: String },
 }
 
-/// What is wrong with references to memory.
+/// Errors of references to memory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -187,7 +187,7 @@ pub enum BufferError {
     SeveralWriters(ShapeIndex),
 }
 
-/// What is wrong with replica groups or source-target pairs.
+/// Errors of replica groups or source-target pairs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]

@@ -38,7 +38,7 @@ impl Verifier<'_> {
     }
 }
 
-/// What must hold of the groups of an operation.
+/// The rule for the groups of an operation.
 #[derive(Clone, Copy)]
 struct GroupRule {
     /// All groups have as many members.

@@ -11,11 +11,11 @@ use super::ResizeError;
 /// Extents before and after.
 pub(super) struct Extents<'a> {
     dimensions: &'a Dimensions,
-    /// What factors that change become.
+    /// The new extents of factors that change.
     new: SecondaryMap<FactorId, Option<i64>>,
     /// Instructions whose shape changes.
     changed: EntitySet<InstructionId>,
-    /// Where room for updates was made larger or smaller with them.
+    /// Instructions whose room for updates changed with them.
     pub(super) assumed: Vec<InstructionId>,
 }
 
@@ -103,7 +103,7 @@ impl<'a> Extents<'a> {
         }
     }
 
-    /// What follows from a relation: the factor that changes for it.
+    /// Applies a relation to find the factor that changes with it.
     fn apply(
         &mut self,
         module: &Module,
@@ -175,7 +175,7 @@ impl<'a> Extents<'a> {
         (room % updates == 0).then(|| i64::try_from(room / updates).ok()).flatten()
     }
 
-    /// What no operation takes as it is.
+    /// Extents that no operation can have.
     fn check(&self, module: &Module) -> Result<(), ResizeError> {
         let mut held = self.dimensions.held();
         match held.find(|&(dimension, _)| self.is_new(dimension)) {

@@ -36,7 +36,7 @@ pub enum ResizeError {
         /// The extent.
         extent: i64,
     },
-    /// What follows for one dimension is no whole number, or follows from two sides and differs.
+    /// The extent is not an integer, or two constraints disagree on it.
     #[error("at `{instruction}` ({operation}) a dimension of {extent} cannot follow")]
     Conflict {
         /// The instruction.
@@ -66,14 +66,14 @@ pub enum ResizeError {
 pub struct Resized {
     /// The program.
     pub module: Module,
-    /// Instructions that make room for what is scattered into it: assumed to make as much more of it.
+    /// Instructions that make room for scattered elements: assumed to scale with them.
     pub assumed: Vec<InstructionId>,
 }
 
 /// The program with another extent for a factor of its dimensions. Ids stay; the schedule, if there is one, too. Close to
 /// linear.
 ///
-/// The dimensions are those of this very module, best after [`UNSHARE_SPLATS`](crate::UNSHARE_SPLATS).
+/// The dimensions must be of this module, best after [`UNSHARE_SPLATS`](crate::UNSHARE_SPLATS).
 ///
 /// # Errors
 /// See [`ResizeError`].

@@ -40,7 +40,7 @@ pub(crate) struct Counted {
     pub(crate) live_out: bool,
 }
 
-/// A region, indexed for the search: nodes, the order among them that every schedule keeps, and what they touch.
+/// A region, indexed for the search: nodes, the order constraints of every schedule, and the buffers that they touch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Graph {
     pub(crate) predecessors: Table,
@@ -52,7 +52,7 @@ pub(crate) struct Graph {
     pub(crate) touched_by: Table,
     /// For each node, bytes of the buffers it defines.
     pub(crate) defined_bytes: Vec<u64>,
-    /// For each node, bytes needed while it runs beyond what is live before it and what it takes over.
+    /// For each node, bytes needed while it runs in addition to live bytes before it and bytes that it takes over.
     pub(crate) needed_bytes: Vec<u64>,
     /// For each node, its [`Reuse`](memplan_program::Reuse)s: a result, how many like it, how many operands, the
     /// operands.
@@ -108,8 +108,8 @@ fn places(n: usize, order: &[NodeId]) -> Vec<u32> {
 }
 
 impl Graph {
-    /// The graph of a region. `calls` has the nodes that run other regions, each with the bytes it needs while it runs
-    /// beyond what is live before it; the others need what they define.
+    /// The graph of a region. `calls` lists the nodes that run other regions, each with the bytes it needs while it
+    /// runs in addition to live bytes before it; the others need the bytes that they define.
     pub(crate) fn new(region: Region, calls: &[(Node, u64)]) -> Graph {
         let n = region.n_nodes;
         let numbers = |(a, b): (NodeId, NodeId)| (a.as_u32(), b.as_u32());

@@ -31,24 +31,24 @@ pub use options::{Effort, Method, ScheduleOptions};
 /// The order found for one region.
 #[derive(Clone, Debug)]
 pub struct RegionSchedule {
-    /// Every node once, after what it depends on.
+    /// Every node once, after its dependencies.
     pub order: Vec<NodeId>,
-    /// What each way of scheduling found.
+    /// The results of each scheduling method.
     pub report: RegionReport,
 }
 
-/// What each way of scheduling one region found.
+/// The results of each scheduling method for one region.
 #[derive(Clone, Debug)]
 pub struct RegionReport {
     /// The nodes of the region.
     pub n_nodes: usize,
     /// Peaks of the orders tried, in the order in which they were tried.
     pub candidates: Vec<(Method, Bytes)>,
-    /// Where the order chosen comes from.
+    /// The method of the chosen order.
     pub chosen: Method,
-    /// The most bytes live at once, what the regions that it runs need included.
+    /// The peak of live bytes, including the needs of the regions that it runs.
     pub peak: Bytes,
-    /// Whether it is proved that no order of this region has a lower peak, those of its callees as they are.
+    /// Whether it is proved that no order of this region has a lower peak, given the orders of its callees.
     pub is_optimal: bool,
     /// Moves that the search looked at.
     pub steps: u64,
@@ -71,7 +71,7 @@ pub enum RegionError {
     CalleeAfterCaller {
         /// The region.
         caller: RegionId,
-        /// What it runs.
+        /// The region that it runs.
         callee: RegionId,
     },
     /// The bytes do not add up within 63 bits.
@@ -82,7 +82,7 @@ pub enum RegionError {
     },
 }
 
-/// What a caller has to know about a region that has been scheduled.
+/// Facts about a scheduled region that its caller needs.
 #[derive(Clone, Copy, Debug, Default)]
 struct Inner {
     /// The most bytes live at once.
@@ -146,8 +146,8 @@ pub fn schedule_regions(
 /// Sums of bytes stay below this, so that a capacity above all of them exists.
 const LIMIT: u64 = 1 << 63;
 
-/// The bytes that each call needs while it runs beyond what is live before it, given what its callees need. What a call
-/// keeps until it is done becomes the size of its buffer.
+/// The bytes that each call needs while it runs in addition to live bytes before it, given the needs of its callees.
+/// Bytes that a call keeps until it is done become the size of its buffer.
 fn needs_of_calls(region: &mut Region, inner: &SecondaryMap<RegionId, Inner>) -> Vec<(Node, u64)> {
     let mut needs = Vec::with_capacity(region.calls.len());
     for Call { node, callees, handed_over, in_flight } in &region.calls {

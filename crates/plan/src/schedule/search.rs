@@ -121,8 +121,8 @@ impl Search<'_> {
         Step::Stuck
     }
 
-    /// First what is to run before a place, then the rest. What moves back behind the place goes right before its first
-    /// user; what moves forward goes right after the last of its operands, or what needs it, of theirs.
+    /// First the nodes to run before a place, then the rest. A node that moves back behind the place goes right before
+    /// its first user; a node that moves forward goes right after the last of its operands or of their constraints.
     fn split(&mut self, nodes: &[Node], runs_before: &[bool], place: usize) -> Vec<Node> {
         let mut index: FxHashMap<Node, usize> = FxHashMap::default();
         nodes.iter().enumerate().for_each(|(i, &node)| {

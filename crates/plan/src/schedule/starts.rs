@@ -43,7 +43,7 @@ fn by_place(graph: &Graph, place: impl Fn(Node) -> u32) -> Vec<Node> {
     order
 }
 
-/// Always the ready node that frees the most bytes beyond what it defines, then the one with more users.
+/// Always the ready node that frees the most bytes in addition to those that it defines, then the one with more users.
 pub(crate) fn list(graph: &Graph) -> Vec<Node> {
     let mut waiting = graph.in_degrees();
     let mut state = graph.start();
@@ -122,8 +122,8 @@ pub(crate) fn tree(graph: &Graph, textual: &[Node]) -> Vec<Node> {
     visit(graph, |node| Reverse(peak[node as usize] - left(node)))
 }
 
-/// From the end: always the node that leaves the fewest bytes live before it. What is ready has all its users behind
-/// it, so its results cost nothing any more, and its operands are live from here on backwards.
+/// From the end: always the node that leaves the fewest bytes live before it. All users of a ready node come after it,
+/// so its results cost nothing any more, and its operands are live from here on backwards.
 pub(crate) fn reverse(graph: &Graph) -> Vec<Node> {
     let out_degrees = graph.nodes().map(|node| graph.successors.row(node).len() as u32);
     let mut waiting: Vec<u32> = out_degrees.collect();

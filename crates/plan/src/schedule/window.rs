@@ -71,7 +71,7 @@ struct WindowBuffer {
     stays: bool,
 }
 
-/// What a search of a window found.
+/// The result of a search of a window.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SearchResult {
     /// Places in the old order, in the new one; `None` when nothing below the limit was found.
@@ -174,7 +174,7 @@ impl Window {
         SearchResult { order, is_exhaustive: false, steps: steps + search.steps }
     }
 
-    /// A bound on the peak of every order: what is live across the window, and what one node touches.
+    /// A bound on the peak of every order: live bytes across the window, plus the bytes that one node touches.
     fn floor(&self) -> u64 {
         let sum = |f: fn(&WindowBuffer) -> bool| -> u64 {
             self.buffers.iter().filter(|s| f(s)).map(|s| s.bytes).sum()

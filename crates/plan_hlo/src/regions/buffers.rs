@@ -124,7 +124,7 @@ impl Build<'_, '_> {
         buffer
     }
 
-    /// What comes in and is neither touched nor returned is dead from the start.
+    /// Values that enter and are neither touched nor returned are dead from the start.
     fn forget_unused(&mut self) {
         let mut is_touched: SecondaryMap<BufferId, bool> = SecondaryMap::new();
         is_touched.resize(self.region.buffers.len());

@@ -66,7 +66,7 @@ pub(crate) fn regions(
     (regions, nodes)
 }
 
-/// What the regions are built from.
+/// The data that regions are built from.
 struct Source<'a> {
     module: &'a Module,
     graph: &'a CallGraph,
@@ -80,11 +80,11 @@ struct Source<'a> {
     handed_over: SecondaryMap<ComputationId, FxHashSet<ValueId>>,
     /// Whether a computation has an instruction whose place among the others must not change.
     is_pinned: SecondaryMap<ComputationId, bool>,
-    /// Place of each value among those of the computation at hand.
+    /// The index of each value in the current computation.
     local: SecondaryMap<ValueId, Local>,
-    /// What must have run before an instruction's result is there; for computations already built.
+    /// The nodes that must run before an instruction's result exists, for computations already built.
     after: SecondaryMap<InstructionId, Option<After>>,
-    /// What an asynchronous computation keeps live, by the instructions of its chain.
+    /// Values that an asynchronous computation keeps live, by the instructions of its chain.
     in_flight: SecondaryMap<InstructionId, Option<BufferId>>,
     /// Tells the computation at hand from earlier ones.
     stamp: u32,
@@ -131,8 +131,8 @@ impl<'a> Source<'a> {
         source
     }
 
-    /// Whether an instruction keeps its place among others of its kind: side effects, and the two ends of
-    /// asynchronous operations, whose distance is what they are for.
+    /// Whether an instruction keeps its position among others of its kind: side effects, and the two ends of
+    /// asynchronous operations, whose distance is their purpose.
     fn is_pinned(&self, id: InstructionId) -> bool {
         let instruction = &self.module.instructions[id];
         let op = &instruction.op;
@@ -208,7 +208,7 @@ impl<'s, 'a> Build<'s, 'a> {
         }
     }
 
-    /// Makes nodes of instructions that compute, and of those that gather several nodes for a user.
+    /// Makes nodes of instructions that compute, and of instructions that pass several nodes to a user.
     fn number_nodes(&mut self) {
         let module = self.source.module;
         let mut is_used: FxHashSet<InstructionId> = FxHashSet::default();

@@ -60,8 +60,8 @@ fn may_inline(r: &Rewriter<'_>, id: InstructionId) -> bool {
         }
 }
 
-/// Copies a computation to where `site` stands, parameters replaced by arguments, and returns the copy of its root.
-/// `site`, which nothing waits for, is about to be replaced by it, whether or not the callee has side effects: those are
+/// Copies a computation to the position of `site`, with arguments for parameters, and returns the copy of its root.
+/// `site`, which nothing waits for, will be replaced by it, whether or not the callee has side effects: those are
 /// copied too.
 pub fn inline(
     r: &mut Rewriter<'_>,
@@ -108,7 +108,7 @@ fn base_name(name: &str) -> &str {
     }
 }
 
-/// What has no source line gets that of the call.
+/// Instructions without a source line get the call's.
 fn with_lines(site: Option<&Metadata>, mut metadata: Arc<Metadata>) -> Arc<Metadata> {
     let has_lines = |metadata: &Metadata| metadata.stack_frame_id != 0 || !metadata.source_file.is_empty();
     if let Some(site) = site.filter(|site| has_lines(site) && !has_lines(&metadata)) {
