@@ -7,7 +7,7 @@ use crate::fast_memory::assign_fast_memory;
 use memplan_analysis::{CallGraph, RunEstimate};
 use memplan_fast_memory::{FastMemoryOptions, Selection};
 use memplan_ir as ir;
-use memplan_ir::Module;
+use memplan_ir::{Module, Op, Role};
 use memplan_memory::{Bytes, Compiler, CompilerError, Scheduler, Target, Totals};
 use memplan_pack as pack;
 use memplan_passes as passes;
@@ -157,9 +157,12 @@ fn fast_memory_options(compiler: &Compiler, machine: &Target, temp: Bytes) -> Op
 
 /// Instructions that code is generated for.
 fn n_kernels(module: &Module, graph: &CallGraph) -> u64 {
+    // Both ends of a transfer have code; `Op::does_work` counts one.
+    let has_code =
+        |op: &Op| op.traits().role != Role::Provides && !op.only_passes_on() && !op.runs_callees();
     let of = |&computation: &ir::ComputationId| {
         let instructions = module.instructions_of(computation);
-        instructions.filter(|(_, instruction)| instruction.op.does_work()).count() as u64
+        instructions.filter(|(_, instruction)| has_code(&instruction.op)).count() as u64
     };
     graph.sequential().iter().map(of).sum()
 }

@@ -86,6 +86,7 @@ keys! {
     OperandBatchingDims: integers,
     OperandLayoutConstraints: shapes,
     OperandPrecision: precisions,
+    Order: word,
     OutfeedConfig: bytes,
     OutfeedShape: shape,
     OutputToOperandAliasing: aliases,

@@ -8,6 +8,7 @@
 //! (`proto::Field`). What depends on more than the value itself is a function by name on either side.
 
 mod keys;
+mod order;
 mod table;
 mod text;
 
@@ -19,6 +20,7 @@ use crate::parser::{Operation, Parsed};
 use crate::printer::Printer;
 
 pub(crate) use keys::Attribute;
+pub(crate) use order::ComparisonOrder;
 pub(crate) use table::{fields, operations};
 pub(crate) use text::{Count, Text, Unfit, Value};
 

@@ -38,7 +38,7 @@ macro_rules! operations {
             }
             Compare => Op {
                 direction: required(Direction) [comparison_direction],
-                comparison_type: some(Type) [via comparison_type],
+                comparison_type: comparison_type(Type, Order) [via comparison_type],
             }
             Iota => Op {
                 dimension: required(IotaDimension) [dimensions],

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use memplan_ir::*;
 use smallvec::SmallVec;
 
-use super::Attribute;
+use super::{Attribute, ComparisonOrder};
 use crate::error::ParseErrorKind;
 use crate::printer::{
     Layouts, dimension_labels, integers, number, quoted, replica_groups, separated, shape, shaped_literal,
@@ -151,6 +151,7 @@ macro_rules! words {
 words! {
     CollectiveGroupMode: "a collective group mode like cross_replica",
     ComparisonDirection: "EQ, NE, GE, GT, LE or LT",
+    ComparisonOrder: "TOTAL or PARTIAL",
     ComparisonType: "FLOAT, TOTALORDER, SIGNED or UNSIGNED",
     ConvolutionKind: "fprop, dgrad or wgrad",
     CustomCallApiVersion: "an API version like API_VERSION_TYPED_FFI",

@@ -2,11 +2,13 @@
 
 mod asynchronous;
 
-use memplan_ir::{ComputationId, Dimensions, DotDimensions, Op, Opcode, Operands, PrecisionConfig, Shape};
+use memplan_ir::{
+    ComparisonType, ComputationId, Dimensions, DotDimensions, Op, Opcode, Operands, PrecisionConfig, Shape,
+};
 use smallvec::{SmallVec, smallvec};
 
 use super::{attributes::Attributes, cursor::Parsed, instruction::Head, module::Parser};
-use crate::attributes::{self, Attribute, Count, Text, Unfit, Value};
+use crate::attributes::{self, Attribute, ComparisonOrder, Count, Text, Unfit, Value};
 use crate::error::{ParseError, ParseErrorKind};
 
 /// The computations that an instruction calls.
@@ -176,6 +178,20 @@ impl Operation<'_, '_> {
             true => self.optional([name]),
             false => self.required([name]),
         }
+    }
+
+    /// Versions of XLA say it by a type or by an order, none by both.
+    pub(crate) fn comparison_type(&mut self, names: [Attribute; 2]) -> Parsed<Option<ComparisonType>> {
+        let [by_type, by_order] = names;
+        let Some((at, value)) = self.attributes.take(by_order) else { return self.some([by_type]) };
+        if self.attributes.take(by_type).is_some() {
+            let (expected, found) = ("either `type` or `order`".to_owned(), "both".to_owned());
+            return Err(self.parser.cursor.error_at(at..at, ParseErrorKind::Unexpected { expected, found }));
+        }
+        let unfit = |it: Box<Unfit>| self.parser.cursor.error_at(at..at + it.length, it.kind);
+        let order = ComparisonOrder::read(value).map_err(unfit)?;
+        let operand = self.operands.first().and_then(|&id| self.parser.module.shape(id).as_array());
+        Ok(operand.and_then(|array| order.comparison_type(array.element_type)))
     }
 
     /// XLA's parser takes no word for no.

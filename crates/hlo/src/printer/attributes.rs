@@ -3,7 +3,8 @@
 use std::fmt::{self, Write};
 
 use memplan_ir::{
-    ComputationId, DotDimensions, ElementType, Instruction, Module, Op, PrecisionConfig, Shape,
+    ComparisonType, ComputationId, DotDimensions, ElementType, Instruction, Module, Op, PrecisionConfig,
+    Shape,
 };
 
 use super::{notes, separated, sharding, sugar::Sugar};
@@ -174,6 +175,15 @@ impl<W: Write> Printer<'_, W> {
 
     pub(crate) fn broadcast(&mut self, name: [Attribute; 1], value: &impl Text) -> fmt::Result {
         self.required(name, value)
+    }
+
+    /// Every version of XLA reads the type.
+    pub(crate) fn comparison_type(
+        &mut self,
+        [by_type, _]: [Attribute; 2],
+        value: &Option<ComparisonType>,
+    ) -> fmt::Result {
+        self.some([by_type], value)
     }
 
     pub(crate) fn associative(&mut self, name: [Attribute; 1], value: &Option<bool>) -> fmt::Result {

@@ -5,6 +5,7 @@ use prost::bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::*;
+use crate::attributes::ComparisonOrder;
 use crate::proto::messages as pb;
 
 /// A value that a field of type `F` stands for.
@@ -184,6 +185,7 @@ macro_rules! words {
 
 words! {
     ComparisonDirection,
+    ComparisonOrder,
     ComparisonType,
     FusionKind,
 }

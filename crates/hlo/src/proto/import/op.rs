@@ -3,7 +3,7 @@
 use memplan_ir::*;
 
 use super::{FieldError, Importer, pb};
-use crate::attributes::Count;
+use crate::attributes::{ComparisonOrder, Count};
 use crate::proto::{
     convert::{self, *},
     operations::import,
@@ -61,9 +61,14 @@ impl Import<'_> {
         Ok(Box::new(Async { execution_thread, output_operand_aliasing }))
     }
 
-    /// The message always has the type; a module has it where it is not the natural one for the operands.
+    /// The message has the type, or since jaxlib 0.12 the order; a module has the type where it is not the default of the
+    /// operands.
     pub(in crate::proto) fn comparison_type(&mut self) -> Result<Option<ComparisonType>, FieldError> {
         let array = self.operand().and_then(|operand| self.module.shape_of(operand.shape).as_array());
+        if !self.message.comparison_order.is_empty() {
+            let order = ComparisonOrder::get(&mut self.message.comparison_order, "comparison_order")?;
+            return Ok(array.and_then(|array| order.comparison_type(array.element_type)));
+        }
         let natural = array.map(|array| ComparisonType::default_for(array.element_type));
         let text = &mut self.message.comparison_type;
         let written = (!text.is_empty()).then(|| ComparisonType::get(text, "comparison_type")).transpose()?;
