@@ -56,7 +56,7 @@ pub(crate) enum Reach {
 #[derive(Clone, Debug)]
 struct Leaf {
     index: ShapeIndex,
-    /// What makes it, and where in the result of that.
+    /// Its instruction, and the index into the instruction's result.
     id: InstructionId,
     at: ShapeIndex,
     reach: Reach,
@@ -216,7 +216,7 @@ fn same_rare(a: &ArrayShape, b: &ArrayShape) -> bool {
     rare(a) == rare(b) && a.is_dynamic() == b.is_dynamic()
 }
 
-/// Same extents and the same order of elements in memory, whatever they are made of.
+/// Equal extents and equal order of elements in memory, for any element types.
 fn same_order(a: &ArrayShape, b: &ArrayShape) -> bool {
     a.dimensions == b.dimensions && order(a) == order(b) && same_tiles(a, b)
 }
@@ -230,7 +230,7 @@ fn is_tiled(array: &ArrayShape) -> bool {
     !tiles(array).is_empty()
 }
 
-/// Whether two names of one array agree on where its elements lie.
+/// Whether two names of one array agree on the positions of its elements.
 fn lie_alike(a: Option<&Shape>, b: Option<&Shape>) -> bool {
     match (a, b) {
         (Some(Shape::Tuple(a)), Some(Shape::Tuple(b))) => {
@@ -388,7 +388,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The result of what moves no bytes: tuples, elements of tuples, and names for the operand.
+    /// The result of an operation that moves no bytes: tuples, elements of tuples, and names for the operand.
     fn handed_on(&self, id: InstructionId, operands: &[Reach]) -> Reach {
         let steps = &self.index.0;
         match (&self.module.instructions[id].op, operands[0]) {
@@ -405,7 +405,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Bytes stay where they are, whatever they are called; but narrower elements are not tiled as wide ones are.
+    /// Bytes stay in place under any name; but narrower elements have other tiles than wide ones.
     fn renamed(&self, id: InstructionId, operand: Reach) -> Reach {
         let array = |id: InstructionId| self.module.shape(id).as_array();
         let (Some(a), Some(b)) = (array(self.module.instructions[id].operands[0]), array(id)) else {

@@ -94,7 +94,7 @@ use walk::Proving;
 /// Pieces of memory written by callees that may be looked at in all, beyond a share for every instruction.
 const LEAST_FUEL: usize = 1 << 24;
 
-/// What was done to prove a plan right.
+/// The work done to prove a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Proof {
     /// Computations that were walked.

@@ -10,8 +10,8 @@ use rustc_hash::FxHashMap;
 use crate::Violation;
 use crate::facts::{Facts, Report};
 
-/// The computations whose instructions need a schedule and memory, callees before callers: those that control flow
-/// and asynchronous calls reach from the entry. `None`, and a violation, when one reaches itself.
+/// The computations whose instructions need a schedule and memory, callees before callers: those reached from the entry
+/// by control flow and asynchronous calls. `None`, and a violation, if one reaches itself.
 pub(crate) fn planned_computations(facts: &Facts<'_>, report: &mut Report) -> Option<Vec<ComputationId>> {
     #[derive(Clone, Copy, Default, PartialEq)]
     enum State {
@@ -60,8 +60,8 @@ pub(crate) fn runs_callees(op: &Op) -> bool {
     )
 }
 
-/// Every instruction of every planned computation once, after what it depends on. Others, those of kernels, need no
-/// order; where the schedule has one for them, it is as right.
+/// Checks that the schedule has every instruction of every planned computation once, after its dependencies. Other
+/// computations, those of kernels, need no schedule; if there is one, it must be right as well.
 pub(crate) fn check_schedule(
     facts: &Facts<'_>,
     planned: &SecondaryMap<ComputationId, bool>,

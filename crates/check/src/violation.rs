@@ -19,7 +19,7 @@ pub struct Place {
     pub index: ShapeIndex,
 }
 
-/// What bytes were found to hold.
+/// The contents found in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contents {
     /// Nothing that this computation has put there.
@@ -28,7 +28,7 @@ pub enum Contents {
     Value(Place),
     /// A tuple's table with other entries.
     Table,
-    /// What an instruction's kernel left in its scratch memory.
+    /// Data that an instruction's kernel left in its scratch memory.
     Scratch(Place),
     /// Whatever a called computation left there.
     LeftBy(Box<str>),
@@ -57,7 +57,7 @@ pub enum Violation {
     /// The schedule has an instruction of another computation.
     #[error("the schedule of `{computation}` has {instruction}, which is not part of it")]
     ScheduledElsewhere { computation: Box<str>, instruction: Place },
-    /// An instruction runs before what it depends on.
+    /// An instruction runs before one of its dependencies.
     #[error("{instruction} is scheduled before {dependency}, which it depends on")]
     OutOfOrder { instruction: Place, dependency: Place },
 
@@ -73,7 +73,7 @@ pub enum Violation {
     /// A slice is smaller than its value.
     #[error("{at} needs {needed:#} bytes; {} has {:#}", span(.slice), .slice.size)]
     TooSmall { at: Place, slice: Slice, needed: Bytes },
-    /// A slice is said to be larger than its value.
+    /// A slice claims to be larger than its value.
     #[error("{at} needs {needed:#} bytes, but the plan says that it has {:#}", .slice.size)]
     TooLarge { at: Place, slice: Slice, needed: Bytes },
     /// A value inside a kernel is placed.
@@ -133,7 +133,7 @@ pub enum Violation {
     /// A value that nothing moves is planned in two places.
     #[error("{at} is the same value as {source_place}, which lies at {}, but is planned at {}", place_of(.source_slice), place_of(.slice))]
     Moved { at: Place, slice: Option<Slice>, source_place: Place, source_slice: Option<Slice> },
-    /// A value that nothing moves is read as if its elements lay elsewhere in its bytes.
+    /// A value that nothing moves is read with its elements at other positions.
     #[error("{at} is the same value as {source_place}, but in another layout, and nothing moves it")]
     Relaid { at: Place, source_place: Place },
     /// Declared in-place operands must share memory with their result.
@@ -149,10 +149,10 @@ pub enum Violation {
     /// An asynchronous operation never ends.
     #[error("{start} is never done")]
     NeverDone { start: Place },
-    /// What the call before may have left is overwritten before it is used.
+    /// The value that the previous call may have left is overwritten before its use.
     #[error("{start} may find its value at {} from the call before, but something is written there first", span(.slice))]
     ResidentLate { start: Place, slice: Slice },
-    /// What the next call may look for is gone at the end.
+    /// The value that the next call may use is lost at the end.
     #[error("at the end what {start} brought should still be at {}, but {} {found}", span(.slice), span(.bytes))]
     ResidentLost { start: Place, slice: Slice, bytes: Slice, found: Contents },
 
@@ -174,21 +174,21 @@ pub enum Violation {
     #[error("the plan says {name} is {claimed:#}; it is {found:#}")]
     WrongTotal { name: Box<str>, claimed: Bytes, found: Bytes },
 
-    /// More bytes are said to be live at once than there are: a smaller arena might do.
+    /// The plan claims more live bytes than there are: a smaller arena might suffice.
     #[error("the plan says that at least {claimed:#} bytes of {space} are needed at once; it is {found:#}")]
     BoundTooHigh { space: MemorySpaceId, claimed: Bytes, found: Bytes },
-    /// Fewer bytes are said to be live at once than there are: the arena would look further from its bound than it is.
+    /// The plan claims fewer live bytes than there are: the arena would look further above its bound than it is.
     #[error("the plan says that only {claimed:#} bytes of {space} are needed at once; it is {found:#}")]
     BoundTooLow { space: MemorySpaceId, claimed: Bytes, found: Bytes },
-    /// An arena that is said to be minimal has an end that nothing uses.
+    /// An arena that is claimed to be minimal has an unused end.
     #[error(
         "the plan says that no arena of {space} is smaller than {claimed:#}; only {used:#} of it are used"
     )]
     NotMinimal { space: MemorySpaceId, claimed: Bytes, used: Bytes },
-    /// More bytes are said to be live at the peak than there are.
+    /// The plan claims more live bytes at the peak than there are.
     #[error("the plan says that {claimed:#} bytes are live at its peak; it is {found:#}")]
     PeakTooHigh { claimed: Bytes, found: Bytes },
-    /// Fewer bytes are said to be live at the peak than there are.
+    /// The plan claims fewer live bytes at the peak than there are.
     #[error("the plan says that only {claimed:#} bytes are live at its peak; it is {found:#}")]
     PeakTooLow { claimed: Bytes, found: Bytes },
     /// A memory space that is used has no figures, or has them twice.

@@ -24,19 +24,19 @@ use crate::facts::{Facts, Report};
 use crate::in_place::Memo;
 use crate::join::is_joined_in_place;
 
-/// What a caller must know of a computation that was walked.
+/// Facts about a walked computation that its callers need.
 #[derive(Default)]
 pub(crate) struct Summary {
     /// All bytes that it writes, at any depth.
     pub(crate) written: Written,
 }
 
-/// What outlives the walk of one computation.
+/// State that outlives the walk of one computation.
 pub(crate) struct Proving<'a> {
     pub(crate) facts: &'a Facts<'a>,
     pub(crate) report: &'a mut Report,
     pub(crate) memo: Memo,
-    /// The value that each position stands for.
+    /// The value of each position.
     pub(crate) names: Vec<Holder>,
     /// Whether anything reads the value defined at a position. Callers ask it of parameters.
     pub(crate) is_read: Vec<bool>,
@@ -57,7 +57,7 @@ pub(crate) struct Walk<'p, 'a> {
     pub(crate) contents: Contents,
     pub(crate) written: Written,
     pub(crate) in_flight: InFlight,
-    /// Operations in flight by the name of the tuple that stands for them.
+    /// Operations in flight by the name of their tuple.
     pub(crate) flights: FxHashMap<PositionId, Flight>,
 }
 

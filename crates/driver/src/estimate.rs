@@ -158,8 +158,7 @@ fn fast_memory_options(compiler: &Compiler, machine: &Target, temp: Bytes) -> Op
 /// Instructions that code is generated for.
 fn n_kernels(module: &Module, graph: &CallGraph) -> u64 {
     // Both ends of a transfer have code; `Op::does_work` counts one.
-    let has_code =
-        |op: &Op| op.traits().role != Role::Provides && !op.only_passes_on() && !op.runs_callees();
+    let has_code = |op: &Op| op.traits().role != Role::Provides && !op.only_passes_on() && !op.runs_callees();
     let of = |&computation: &ir::ComputationId| {
         let instructions = module.instructions_of(computation);
         instructions.filter(|(_, instruction)| has_code(&instruction.op)).count() as u64

@@ -56,8 +56,8 @@ impl<'a> IdleTime<'a> {
         IdleTime { module, facts, machine: Machine::new(target), fast, longest_flight, index, before }
     }
 
-    /// Where the transfer of a value starts that `user` needs, and that exists from the instant `earliest` on: not
-    /// before the parameters and constants, which come first.
+    /// The start of the transfer of a value that `user` needs and that exists from the instant `earliest`: not before
+    /// the parameters and constants, which come first.
     pub(crate) fn fetch_start(&self, user: InstructionId, earliest: Time, bytes: f64) -> CopyStart {
         let seconds = self.machine.transfer_seconds(MemorySpaceId::MAIN, self.fast.space, bytes);
         let computation = self.module.instructions[user].parent;

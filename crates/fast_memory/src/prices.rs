@@ -12,7 +12,7 @@ use crate::FastMemoryOptions;
 use crate::choice::Choice;
 use crate::model::Model;
 
-/// Prices, and what they prove.
+/// Prices, and the bound that they prove.
 pub(crate) struct Prices {
     /// The sum of the prices of all instants before each one.
     sums: Vec<f64>,
@@ -21,8 +21,8 @@ pub(crate) struct Prices {
 }
 
 impl Prices {
-    /// Finds prices in `rounds` rounds, each linear in instants and in the candidates that compete; `upper_bound` is what
-    /// is known to be possible.
+    /// Finds prices in `rounds` rounds, each linear in instants and in the competing candidates; `upper_bound` is a
+    /// known possible cost.
     pub(crate) fn find(
         model: &Model,
         options: &FastMemoryOptions,
@@ -87,13 +87,13 @@ impl Prices {
         best
     }
 
-    /// What a candidate chooses. What may be shared is taken to be, so that the bound holds.
+    /// The choice of a candidate. Possible sharing is assumed, so that the bound holds.
     fn choice(&self, model: &Model, i: usize) -> Choice {
         let own = |range| model.sharing.own_part(i, &model.candidates, range, None);
         Choice::best(&model.candidates[i], &|bytes, range| self.of(bytes, own(range)))
     }
 
-    /// What it costs to hold bytes during a range.
+    /// The cost of holding bytes during a range.
     pub(crate) fn of(&self, bytes: u64, range: LiveRange) -> f64 {
         if range.start >= range.end {
             return 0.0;
@@ -102,7 +102,7 @@ impl Prices {
     }
 }
 
-/// What choices together cost and hold.
+/// The total cost and memory of all choices.
 #[derive(Clone)]
 struct Demand {
     cost: f64,

@@ -9,7 +9,7 @@
 use memplan_analysis::{LiveRange, Time};
 use rustc_hash::FxHashSet;
 
-/// Where in fast memory the packing put something, and when it is there.
+/// An address in fast memory, and when it is in use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     /// The candidate; `None`: scratch of a kernel.
@@ -123,8 +123,8 @@ impl ByTime {
     }
 }
 
-/// The offset at which something of a size is in the way of what saves least, and how much that saves; the lowest of
-/// equals. `None` when nothing of its size fits beside the scratch.
+/// The offset for this size whose conflicts save least, with their savings; the lowest of equals. `None` if nothing of
+/// this size fits beside the scratch.
 fn cheapest_offset(
     others: &[Place],
     size: u64,

@@ -17,7 +17,7 @@ use crate::choice::Choice;
 /// An instruction whose results may take over operands.
 struct Site {
     time: Time,
-    /// Candidates that are written, and those that each may take over.
+    /// Candidates that are written, and the candidates that each may take over.
     results: Vec<(usize, SmallVec<[usize; 2]>)>,
 }
 

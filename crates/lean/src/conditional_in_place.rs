@@ -33,7 +33,7 @@ pub const CONDITIONAL_IN_PLACE: PassFn = PassFn {
     run,
 };
 
-/// A conditional one branch of which only hands back what it is given.
+/// A conditional one branch of which only returns its operand.
 struct Plan {
     /// Which branch does something: 0 or 1.
     acts: usize,
@@ -142,7 +142,7 @@ fn handed_back(module: &Module, branch: ComputationId) -> Option<Vec<Option<u32>
     }
 }
 
-/// The loop that stands for a conditional.
+/// The loop that replaces a conditional.
 fn loop_of(r: &mut Rewriter<'_>, id: InstructionId, plan: &Plan) -> InstructionId {
     let operand_of = |branch: usize| r.operand(id, 1 + branch);
     let elements = |operand: InstructionId| match r.op(operand) {
@@ -182,7 +182,7 @@ fn loop_of(r: &mut Rewriter<'_>, id: InstructionId, plan: &Plan) -> InstructionI
     }
 }
 
-/// Where the counter starts: at 0 when the branch is to act, at 1 when not.
+/// The counter's initial value: 0 if the branch must run, 1 if not.
 fn start_of(r: &mut Rewriter<'_>, id: InstructionId, acts: usize) -> InstructionId {
     let selector = r.operand(id, 0);
     let [zero, one] = [0, 1].map(|value| r.splat_array(Scalar::integer(ElementType::S32, value), &[]));

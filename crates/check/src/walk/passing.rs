@@ -6,7 +6,7 @@ use memplan_memory::Slice;
 use super::Walk;
 use crate::Violation;
 
-/// What passes a value on.
+/// The ways to pass a value on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passing {
     /// Everything, tables included.
@@ -58,7 +58,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// A result of a called computation stands for the callee's: both must be in the same place.
+    /// A result of a called computation must be in the same place as the callee's.
     pub(crate) fn check_moved(&mut self, to: PositionId, from: PositionId) {
         let facts = self.facts();
         let (slice, source_slice) = (facts.slice(to), facts.slice(from));

@@ -22,7 +22,7 @@ pub(crate) use uses::reaches_fast_memory;
 use uses::{Collector, Uses};
 use views::views;
 
-/// What is known of the program.
+/// The facts about the program.
 #[derive(Clone, Copy)]
 pub(crate) struct Context<'a> {
     pub(crate) module: &'a Module,
@@ -35,8 +35,8 @@ pub(crate) struct Context<'a> {
     pub(crate) benefit: &'a Benefit<'a>,
 }
 
-/// Lists what may be in fast memory, and slices of all arrays but those of `fast`; without that, no slices. Close to
-/// linear in positions and operands.
+/// Lists candidates for fast memory, and slices of all arrays except those of `fast`; if that is `None`, no slices.
+/// Close to linear in positions and operands.
 pub(crate) fn candidates(
     module: &Module,
     facts: &Facts,

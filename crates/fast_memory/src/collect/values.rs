@@ -12,7 +12,7 @@ use crate::Selection;
 use crate::candidate::{Candidate, ValueCandidate, View};
 
 impl Collector<'_> {
-    /// Candidates of values; those of `arrays`, of which slices are prefetched, remain in main memory as a whole.
+    /// Candidates of values; values of `arrays`, of which slices are prefetched, stay in main memory as a whole.
     pub(super) fn candidates(
         self,
         mut views: FxHashMap<ValueId, Vec<View>>,

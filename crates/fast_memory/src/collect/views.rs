@@ -58,7 +58,7 @@ pub(super) fn views(context: Context<'_>, uses: &mut Uses) -> FxHashMap<ValueId,
     views
 }
 
-/// What a computation sees of a value.
+/// The view of a value in a computation.
 fn view(
     context: Context<'_>,
     value: ValueId,

@@ -6,7 +6,7 @@ use crate::choice::Choice;
 use crate::prices::Prices;
 
 impl Assignment<'_> {
-    /// Lets every candidate choose, those first that save most for what they hold.
+    /// Lets every candidate choose, those with the highest savings per price of their memory first.
     pub(crate) fn fill(&mut self, prices: &Prices) {
         let &SearchOptions { reserve_price: reserve, area_price, .. } = &self.options.search;
         let model = self.model;
@@ -32,7 +32,8 @@ impl Assignment<'_> {
         }
     }
 
-    /// Lets candidates choose in XLA's order as long as there is capacity: what it saves, over the square root of its size.
+    /// Lets candidates choose in XLA's order as long as there is capacity: savings divided by the square root of the
+    /// size.
     pub(crate) fn fill_as_xla(&mut self) {
         let candidates = &self.model.candidates;
         let rank = |i: usize| {

@@ -24,7 +24,7 @@ pub(crate) struct Assignment<'m> {
     limit: u64,
     occupancy: Occupancy,
     pub(crate) choices: Vec<Choice>,
-    /// What main memory moves for each candidate as long as it is not in fast memory.
+    /// The traffic of each candidate outside fast memory.
     main_traffic: Vec<f64>,
     /// Bytes that are counted twice at each site of sharing.
     twice: Vec<u64>,
@@ -65,17 +65,17 @@ impl<'m> Assignment<'m> {
         fits
     }
 
-    /// What main memory moves, and its price.
+    /// The traffic of main memory, and its price.
     pub(crate) fn traffic(&self) -> f64 {
         self.choices.iter().map(|choice| choice.traffic).sum()
     }
 
-    /// What fast memory saves for a candidate.
+    /// The savings of a candidate in fast memory.
     fn saved(&self, k: usize) -> f64 {
         self.main_traffic[k] - self.choices[k].traffic
     }
 
-    /// What a candidate saves for the price of what it holds.
+    /// The savings of a candidate per price of its memory.
     fn value_density(&self, k: usize, prices: &Prices) -> f64 {
         let choice = &self.choices[k];
         let bytes = self.model.candidates[k].bytes();

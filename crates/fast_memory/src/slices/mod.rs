@@ -38,26 +38,26 @@ use classes::Classes;
 #[derive(Default)]
 pub(crate) struct Slices {
     pub(crate) candidates: Vec<SliceCandidate>,
-    /// What they are cut out of.
+    /// The arrays that are sliced.
     pub(crate) arrays: EntitySet<ValueId>,
     /// The operands that they serve.
     pub(crate) uses: FxHashSet<Use>,
 }
 
-/// What two kernels have in common that read the same slice.
+/// The common properties of two kernels that read the same slice.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Key {
     value: ValueId,
     computation: ComputationId,
     /// Of the array, and of the slice.
     shapes: [ShapeId; 2],
-    /// Where a static slice begins.
+    /// The start of a static slice.
     starts: SmallVec<[i64; 4]>,
     /// Classes of the scalars that say where a dynamic slice begins.
     offsets: SmallVec<[u32; 4]>,
 }
 
-/// Finds the slices of all arrays but those of `fast` that save something at best. Close to linear in operands.
+/// Finds the slices of all arrays except those of `fast` that may save something. Close to linear in operands.
 pub(crate) fn find(context: Context<'_>, fast: &EntitySet<ValueId>) -> Slices {
     let mut slices = Slices::default();
     let mut builder = Builder::new(context);

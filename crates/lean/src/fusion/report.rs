@@ -28,7 +28,7 @@ pub struct FusionEdge {
     pub producer: InstructionId,
     /// The instruction that reads it.
     pub consumer: InstructionId,
-    /// What was decided.
+    /// The decision.
     pub verdict: Verdict,
 }
 
@@ -104,17 +104,17 @@ pub enum Verdict {
     /// Keeping its operands instead takes more memory.
     #[error("not fused: it takes {saved}, what it is computed from would stay for {extended}")]
     KeepsMore {
-        /// What the operands take that would have to stay longer.
+        /// The bytes of operands that would have to stay longer.
         extended: Bytes,
-        /// What the producer takes.
+        /// The bytes of the producer.
         saved: Bytes,
     },
-    /// It takes less than what it is made from, which would be written in its place: the kernel that makes that goes on.
+    /// The producer is narrower than its operand, which would be written instead: the kernel of the operand continues.
     #[error("not fused: it takes {bytes}, what it is made from, and would be written instead, {than}")]
     Narrower {
-        /// What it takes.
+        /// The bytes of the producer.
         bytes: Bytes,
-        /// What would be written instead.
+        /// The bytes that would be written instead.
         than: Bytes,
     },
     /// It takes no more than the product that it is made from, whose kernel can compute it.
@@ -131,9 +131,9 @@ pub enum Verdict {
     /// Computing it several times reads too much.
     #[error("not fused: computing it in each consumer would read {moved}, the limit is {limit}")]
     MovesMore {
-        /// What would be read.
+        /// The bytes to read.
         moved: Bytes,
-        /// What may be read.
+        /// The bytes allowed.
         limit: Bytes,
     },
 }

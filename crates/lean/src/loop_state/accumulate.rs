@@ -25,7 +25,7 @@ struct Accumulation {
     element: u32,
     /// Each reads the one before, the first the loop's result.
     operations: Vec<InstructionId>,
-    /// What else the last one reads: the old value of what it makes.
+    /// The other operand of the last operation: the old value of its result.
     onto: InstructionId,
 }
 
@@ -128,7 +128,7 @@ fn apply(module: &mut Module, users: &Users, of: &Loop, found: &Accumulation, na
     set_shapes(module, of);
 }
 
-/// The operations on one row, before it is written. Returns what is to be written.
+/// Applies the operations to one row, before it is written. Returns the row to write.
 fn add_in_body(
     module: &mut Module,
     found: &Accumulation,
@@ -165,7 +165,7 @@ fn add_in_body(
     row
 }
 
-/// Lets an element of the state begin with what is given to the computation, which is listed in time for that.
+/// Gives an element of the state the initial value `given`, which is listed early enough.
 fn begin_with(module: &mut Module, of: &Loop, element: u32, given: InstructionId) {
     module.instructions[of.init].operands[element as usize] = given;
     let list = &mut module.computations[module.instructions[of.init].parent].instructions;

@@ -185,7 +185,7 @@ fn rows(
     (is_inside && count > 0).then_some(Rows { dimension, count, first })
 }
 
-/// Whether rows can be written over what is read: no step reads what an earlier one has written.
+/// Whether new rows can overwrite read rows: no step reads a row that an earlier one wrote.
 fn in_place(
     module: &Module,
     of: &Loop,
@@ -230,7 +230,7 @@ fn in_place(
     Some(Match { read: read.element, written: written.element, dimension: write.dimension, unwritten })
 }
 
-/// Whether one sharding can stand for both elements, and be left out for one.
+/// Whether one sharding can serve both elements, and be left out for one.
 fn are_sharded_alike(module: &Module, of: &Loop, a: u32, b: u32) -> bool {
     let n = module.instructions[of.init].operands.len();
     of.tuples(module).into_iter().all(|id| match module.instructions[id].extras.as_deref() {

@@ -79,7 +79,7 @@ struct Flattener<'a> {
     names: Names,
     /// The old tuple, put together again, by the loop or parameter that is flat now.
     stands_for: FxHashMap<InstructionId, InstructionId>,
-    /// What takes elements out of flat state.
+    /// The instructions that read elements of flat state.
     taken_from_flat: FxHashSet<InstructionId>,
 }
 
@@ -110,7 +110,7 @@ impl Flattener<'_> {
         at.tuple(leaves)
     }
 
-    /// Makes a loop or a parameter flat, and lets what it was stand for it.
+    /// Makes a loop or a parameter flat, and replaces the old one by a nested tuple of its elements.
     fn put_together(&mut self, state: InstructionId, nested: &Shape, flat: Shape) {
         self.module.set_shape(state, flat);
         if let Some(extras) = &mut self.module.instructions[state].extras {

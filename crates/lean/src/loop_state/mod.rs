@@ -52,7 +52,7 @@ use crate::backing::Backings;
 pub struct LoopStateInPlace {
     /// Most times that the module is looked at: each time, more may be dead.
     pub max_rounds: usize,
-    /// Most operations between a loop and the end of what becomes part of it: a scale, a decay and a sum are three.
+    /// The most operations between a loop and the sum that it takes over: a scale, a decay and a sum are three.
     pub max_operations: usize,
 }
 

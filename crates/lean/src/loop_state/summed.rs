@@ -101,7 +101,7 @@ struct LoopContext<'a> {
 /// Everything that is computed from stacks of a loop, where all of it ends in sums over the rows.
 struct Cone {
     stacks: Vec<Made>,
-    /// What is computed step by step, in an order in which operands come first. The sums are the last of their ways.
+    /// The instructions to compute step by step, operands first. The sums are the last of their paths.
     members: Vec<InstructionId>,
     treatments: FxHashMap<InstructionId, Treatment>,
 }
@@ -143,11 +143,11 @@ struct Growth<'a> {
     /// All stacks of the loop, by where they are taken out.
     taken: FxHashMap<InstructionId, Made>,
     sites: FxHashMap<InstructionId, Made>,
-    /// What has rows: the stacks and what is computed from them.
+    /// The values with rows: the stacks and values computed from them.
     rows: FxHashMap<InstructionId, Rows>,
     treatments: FxHashMap<InstructionId, Treatment>,
     members: Vec<InstructionId>,
-    /// What is read and not computed from the stacks, and not made again.
+    /// Operands that do not depend on the stacks and are not recomputed.
     carried: FxHashSet<InstructionId>,
     open: BinaryHeap<Reverse<(usize, InstructionId)>>,
 }
@@ -184,7 +184,7 @@ impl<'a> Growth<'a> {
         self.open.extend(users.map(|&user| Reverse((self.program.positions[&user], user))));
     }
 
-    /// Follows what is computed from the stacks, operands first.
+    /// Follows the values computed from the stacks, operands first.
     fn grow(&mut self, max_operations: usize) -> Result<(), Refusal> {
         let lines: Vec<_> = self.sites.values().map(|made| (made.rows.count, made.rows.first)).collect();
         if lines.iter().any(|line| *line != lines[0]) {
@@ -313,7 +313,7 @@ struct Writer<'a> {
     cone: &'a Cone,
     module: &'a mut Module,
     names: &'a mut Names,
-    /// What stands in the body for a part of a value from outside.
+    /// The value in the body for a part of a value from outside.
     within: FxHashMap<(InstructionId, Option<Rows>), InstructionId>,
     /// The rows of a step begin with this one.
     start: InstructionId,
@@ -327,7 +327,7 @@ impl<'a> Writer<'a> {
         Writer { of, cone, module, names, within: FxHashMap::default(), start }
     }
 
-    /// Returns what stands for each sum after the loop.
+    /// Returns the replacement of each sum after the loop.
     fn write(mut self) -> Vec<(InstructionId, InstructionId)> {
         let mut sums = Vec::new();
         let cone = self.cone;
@@ -400,7 +400,7 @@ impl<'a> Writer<'a> {
             .collect()
     }
 
-    /// What stands for a part of a value in the body.
+    /// The value in the body for a part of a value.
     fn operand(&mut self, id: InstructionId, part: Option<Rows>) -> InstructionId {
         if let Some(&known) = self.within.get(&(id, part)) {
             return known;
@@ -420,7 +420,7 @@ impl<'a> Writer<'a> {
         new
     }
 
-    /// A value from before the loop, which the loop hands through.
+    /// A value from before the loop, which the loop passes through.
     fn carry(&mut self, id: InstructionId) -> InstructionId {
         let shape = self.module.shape(id).clone();
         let init = &self.module.instructions[self.of.init].operands;

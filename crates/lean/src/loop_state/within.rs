@@ -28,14 +28,13 @@ use super::{summed, unchanging};
 pub struct KeepWithinLoops {
     /// Most times that the module is looked at: stacks of stacks take one for each loop around.
     pub max_rounds: usize,
-    /// Most operations between a loop and the end of what becomes part of it, sums included.
+    /// The most operations between a loop and the sum that it takes over, sums included.
     pub max_operations: usize,
     /// A stack of fewer bytes is left for a reduction after the loop, which is one kernel, and not one a step.
     pub min_summed_bytes: u64,
-    /// What simplifies the program before it is looked at again.
+    /// The passes that simplify the program between rounds.
     pub simplify: &'static Pipeline,
-    /// Whether the module is simplified before it is looked at for the first time. Where nothing is found then, it stays
-    /// as it is.
+    /// Whether to simplify the module before the first round. If that finds nothing, the module stays unchanged.
     pub simplifies_first: bool,
 }
 

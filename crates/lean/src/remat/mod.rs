@@ -60,8 +60,8 @@ pub struct Remat {
     pub tie: Option<Tie>,
     /// Which matrix products and convolutions may be recomputed.
     pub products: Products,
-    /// The part of what runs before the peak, from its begin, in which values may be recomputed that take time to compute.
-    /// What runs first is kept longest: with less than all of it, less is recomputed, and the peak is lowered less.
+    /// The part of the program before the peak, from its beginning, in which values that take time may be recomputed.
+    /// The first values are kept longest: with a smaller part, less is recomputed, and the peak falls less.
     pub reach: f64,
     /// Most changes to each computation. Training steps settle after three or four.
     pub max_rounds: usize,
@@ -219,7 +219,7 @@ impl Search<'_> {
         is_settled
     }
 
-    /// What was recomputed, and how that lowered the peak of each computation.
+    /// The recomputed values, and the reduction of each computation's peak.
     fn report(&self, module: &Module, graph: &CallGraph) -> RematReport {
         let lowered = graph.sequential().iter().filter_map(|&computation| {
             let attempt =
@@ -443,7 +443,7 @@ fn missing_copies(
     found
 }
 
-/// An order without those of `values` that have no users.
+/// An order without the unused ones of `values`.
 fn without_unused(
     module: &Module,
     computation: ComputationId,

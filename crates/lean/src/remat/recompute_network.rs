@@ -22,8 +22,8 @@ pub(crate) struct Choice {
 
 /// Of the choices that cost least, the one that recomputes least; `None` where there is none.
 ///
-/// `bytes` are those that keeping a value takes, [`UNCUTTABLE`] for one that cannot be kept; `price` is what recomputing one
-/// costs in bytes, [`UNCUTTABLE`] for one that is given or can only be kept.
+/// `bytes` is the cost of keeping a value, [`UNCUTTABLE`] if it cannot be kept; `price` is the cost of recomputing it
+/// in bytes, [`UNCUTTABLE`] if it is given or can only be kept.
 pub(crate) fn choose(
     module: &Module,
     needed: impl Iterator<Item = InstructionId>,

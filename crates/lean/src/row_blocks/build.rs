@@ -53,7 +53,7 @@ struct Body {
     zero: InstructionId,
     /// The first element of a block, by the elements in one.
     starts: FxHashMap<i64, InstructionId>,
-    /// What replaces an operand, cut or whole.
+    /// The replacement of an operand, sliced or whole.
     operands: FxHashMap<(InstructionId, Option<Rows>), InstructionId>,
     copies: FxHashMap<InstructionId, InstructionId>,
 }
@@ -91,7 +91,7 @@ impl LoopBuilder<'_> {
         results.map(|(i, &result)| (result, self.result_of(id, first + i, result))).collect()
     }
 
-    /// What every element of a result is before the first block: anything for rows, as all of them will be written.
+    /// The initial value of a result's elements: anything for rows, since all of them will be written.
     fn start_of(&mut self, result: InstructionId) -> InstructionId {
         let note = self.module.instructions[result].metadata.clone();
         let shape = self.carried_shape(result);
@@ -190,7 +190,7 @@ impl LoopBuilder<'_> {
         computation
     }
 
-    /// Copies an instruction of the region to compute one block of what it computed.
+    /// Copies an instruction of the region to compute one block of its result.
     fn copy(&mut self, body: &mut Body, id: InstructionId) {
         let treatment = &self.region.treatments[&id];
         let Instruction { op, metadata: note, mut operands, .. } = self.module.instructions[id].clone();
@@ -297,7 +297,7 @@ impl LoopBuilder<'_> {
         }
     }
 
-    /// Where a block begins, in every dimension.
+    /// The start of a block, in every dimension.
     fn starts(&mut self, body: &mut Body, rank: usize, rows: Rows, note: &Note) -> Vec<InstructionId> {
         let start = self.start(body, rows.unit, note);
         (0..rank).map(|d| if d == rows.dimension { start } else { body.zero }).collect()
@@ -336,11 +336,11 @@ fn broadcast(mut at: Cursor<'_>, scalar: InstructionId, shape: ArrayShape) -> In
     }
 }
 
-/// Where a new instruction says that it comes from.
+/// The metadata of a new instruction.
 type Note = Option<Arc<Metadata>>;
 
-/// Lets a computation use what replaces some of its instructions, and lists what it needs in an order in which operands
-/// precede users: that of the text, and what is new right before its first user. Linear.
+/// Replaces some instructions of a computation, and lists new ones in an order in which operands precede users: the
+/// order of the text, with new instructions right before their first users. Linear.
 fn replace_in(
     module: &mut Module,
     computation: ComputationId,

@@ -40,16 +40,16 @@ use region::{Places, RegionContext};
 /// The pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowBlocks {
-    /// Arrays that take less than this part of what is live at the peak are left whole: cutting them saves less than its
-    /// loop costs in launches.
+    /// Arrays below this share of the live bytes at the peak stay whole: dividing them saves less than the loop's
+    /// launches cost.
     pub min_share: OneIn,
     /// Smaller arrays stay in caches anyway.
     pub min_bytes: Bytes,
-    /// Fewest blocks that are asked for. With fewer, most of the array is still in memory.
+    /// The fewest blocks. With fewer, most of the array is still in memory.
     pub min_blocks: u64,
-    /// Most blocks that are asked for. With more, blocks no longer fill the machine.
+    /// The most blocks. With more, blocks do not fill the machine.
     pub max_blocks: u64,
-    /// How often the peak is looked at anew: what was small beside it may be large beside the next one.
+    /// How often to recompute the peak: arrays that were small beside it may be large beside the next one.
     pub max_rounds: usize,
     /// Most instructions of a region. Attention has some fifty, forward and backward.
     pub max_members: usize,
@@ -61,8 +61,8 @@ pub struct RowBlocks {
     /// An inner dimension is cut only where that saves more than an outer one by this part: blocks along an outer dimension
     /// are contiguous.
     pub outer_preference: OneIn,
-    /// A region that computes the same numbers bit for bit is preferred to one that adds up over blocks, unless it saves
-    /// less than this part of what the other does.
+    /// A region that computes the same numbers bit for bit is preferred to one that sums over blocks, unless it saves
+    /// less than this share of the other's savings.
     pub exact_preference: OneIn,
     /// The options that fusion will have: the peak is that of the fused program.
     pub fusion: FusionOptions,

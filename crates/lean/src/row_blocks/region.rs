@@ -41,7 +41,7 @@ pub(super) struct Region {
 /// One loop.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stage {
-    /// What an iteration computes, operands first.
+    /// The instructions of an iteration, operands first.
     pub(super) body: Vec<InstructionId>,
     /// Those of the body that are read outside the loop.
     pub(super) results: Vec<InstructionId>,
@@ -53,7 +53,7 @@ impl Region {
         element_count(module, id) >= self.wide_from
     }
 
-    /// What a stage takes from outside, but for scalar constants, which its loop has itself.
+    /// A stage's operands from outside, except scalar constants, which its loop has itself.
     pub(super) fn inputs(&self, module: &Module, stage: &Stage) -> Vec<InstructionId> {
         let is_inside: FxHashSet<InstructionId> = stage.body.iter().copied().collect();
         let is_scalar_constant = |id: InstructionId| {
@@ -75,7 +75,7 @@ impl Region {
     }
 }
 
-/// What regions are found in.
+/// The program in which regions are found.
 #[derive(Clone, Copy)]
 pub(super) struct RegionContext<'a> {
     pub(super) module: &'a Module,
@@ -135,7 +135,7 @@ pub(super) fn is_inner_edge(
     made.is_some() && treatments.get(&reader).is_some_and(|treatment| treatment.operands[number] == made)
 }
 
-/// Whether an array has to be in memory as a whole, whatever is fused: what no kernel but its own makes or reads.
+/// Whether an array must be in memory as a whole with any fusion: only its own kernel makes or reads its operands.
 pub(super) fn is_materialized(program: RegionContext<'_>, id: InstructionId) -> bool {
     let is_fused = |id| {
         matches!(
@@ -240,8 +240,8 @@ impl<'a> Growth<'a> {
         }
     }
 
-    /// Takes out of the region what is computed from nothing wide but what comes from outside, where it is no larger than
-    /// that: the mask of a dropout rather than the random numbers that it is made of.
+    /// Removes instructions that depend only on narrow values of the region and on values from outside, if they are no
+    /// larger than those: for instance the mask of a dropout instead of its random numbers.
     fn leave_out_what_is_brought(&mut self, seed: InstructionId) {
         let RegionContext { module, target, .. } = self.program;
         let bytes = |id: InstructionId| cost::result_bytes(module, target, id);

@@ -111,7 +111,7 @@ fn rows_of_results_come_from_rows_of_operands() {
     }
 }
 
-/// What an operation makes of one block of its operands.
+/// The result of an operation on one block of its operands.
 fn on_one_block(module: &Module, inputs: &[Literal], n: i64, block: i64, treatment: &Treatment) -> Literal {
     let mut cut = module.clone();
     let root = module.entry_computation().root;

@@ -12,10 +12,10 @@ use memplan_memory::ColumnRules;
 use super::super::report::Verdict;
 use super::{Grouper, KernelId};
 
-/// What would be computed in a reduction's kernel.
+/// The instructions to compute in a reduction's kernel.
 #[derive(Default)]
 struct Chain {
-    /// What it reads, in bytes.
+    /// Its reads, in bytes.
     read: f64,
     /// Seconds that the reduction's blocks take to read that, and numbers repeated to the shape of the elements, once for
     /// each use: as operands of the kernel those count as if they were in memory.
@@ -49,7 +49,8 @@ impl Grouper<'_> {
         }
     }
 
-    /// The reduction that alone reads a value, as it is or in a wider type. What is only made wider for it is computed there.
+    /// The reduction that is the only reader of a value, directly or in a wider type. Widening for it happens in its
+    /// kernel.
     fn only_reduction_of(&self, id: InstructionId) -> Option<InstructionId> {
         let is_conversion = |id: InstructionId| matches!(self.module.instructions[id].op, Op::Convert);
         if is_conversion(id) && self.bytes[self.module.instructions[id].operands[0]] < self.bytes[id] {
@@ -94,7 +95,7 @@ impl Grouper<'_> {
         leaves_columns.then(|| (columns / rules.columns_per_block as f64).ceil() * others)
     }
 
-    /// What it takes to compute a value elementwise from arrays in memory; `None` where it is no elementwise one, or too long.
+    /// The cost of computing a value elementwise from arrays in memory; `None` if it is not elementwise, or too long.
     fn chain(&self, id: InstructionId, blocks: f64, rules: &ColumnRules) -> Option<Chain> {
         if !self.module.instructions[id].op.is_elementwise() {
             return None;

@@ -26,11 +26,11 @@ use super::{Grouper, Kernel, KernelId, Usage};
 
 /// Members of one kernel that another one can compute.
 struct Epilogue {
-    /// What is stored today.
+    /// The stored value before.
     stored: InstructionId,
-    /// What is stored then.
+    /// The stored value after.
     instead: InstructionId,
-    /// What is computed on the way, from `instead` up the text.
+    /// The instructions in between, from `instead` up the text.
     members: Vec<InstructionId>,
     /// Those of the members that the one kernel still needs itself: numbers that it makes from nothing.
     stays: FxHashSet<InstructionId>,
@@ -60,7 +60,8 @@ impl Grouper<'_> {
         }
     }
 
-    /// What the kernel that stores an array could compute for its only reader, so that fewer bytes are stored.
+    /// The instructions that the kernel of a stored array could compute for its only reader, so that fewer bytes are
+    /// stored.
     fn epilogue(&self, stored: InstructionId, reader: KernelId) -> Option<Epilogue> {
         let instead = self.narrowest(stored, reader)?;
         let kernel = &self.grouping.kernels[reader];
@@ -166,7 +167,7 @@ impl Grouper<'_> {
         kernel
     }
 
-    /// What the members of a kernel read from memory.
+    /// The members' operands in memory.
     fn operands_of(&self, kernel: &Kernel) -> FxHashSet<InstructionId> {
         let reads = kernel.members.iter().flat_map(|&id| self.arrays_read(id));
         reads.filter(|operand| !kernel.usages.contains_key(operand)).collect()

@@ -51,13 +51,13 @@ use kernel::{KernelId, Usage};
 /// larger rank is earlier.
 type Rank = u32;
 
-/// The rank of the last read of what is not known to be read.
+/// The rank of the last read of values without known reads.
 const UNREAD: Rank = Rank::MAX;
 
 /// Whether kernels that read the same arrays are merged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Siblings {
-    /// Where no more bytes can be alive under any schedule: fewer bytes are moved.
+    /// If no schedule can have more live bytes: move fewer bytes.
     Join,
     /// Also where that depends on when others read the arrays that the kernels replace.
     JoinUpdates,
@@ -108,9 +108,9 @@ struct Grouper<'a> {
     positions: SecondaryMap<InstructionId, u32>,
     /// The parts of the text that kernels with several results span.
     spans: merge::Spans,
-    /// What instructions of the computation at hand are computed from.
+    /// The dependencies of the current computation.
     needs: needs::Needs,
-    /// What is not computed with the reduction that reads it, which leaves few columns.
+    /// Values that are not computed in the kernel of the column reduction that reads them.
     kept_from_columns: EntitySet<InstructionId>,
     /// Instructions that others must run after.
     is_control_predecessor: EntitySet<InstructionId>,
@@ -219,7 +219,7 @@ impl<'a> Grouper<'a> {
         self.record_reads(id, rank);
     }
 
-    /// Notes what was decided about an instruction and each of its users.
+    /// Records the decision about an instruction and each of its users.
     fn note(&mut self, id: InstructionId, verdict: Verdict) {
         // Parameters and the like are in memory without anybody deciding so.
         if self.classes[id] != CostClass::Free {

@@ -32,12 +32,12 @@ struct Node {
     next: u32,
 }
 
-/// Of the last instructions before one, those that it is computed from: the bit of a place is its remainder by [`WINDOW`].
+/// The dependencies among the preceding instructions: the bit of a position is its remainder by [`WINDOW`].
 #[derive(Clone, Copy, Debug)]
 struct Near([u64; WINDOW / 64]);
 
 impl Needs {
-    /// Looks at a computation, whose instructions stand after their operands. `places` says where each stands. Linear in
+    /// Analyzes a computation, whose instructions come after their operands. `places` has their positions. Linear in
     /// these instructions, not in those of the module.
     pub(super) fn look_at(
         &mut self,

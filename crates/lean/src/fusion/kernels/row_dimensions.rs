@@ -16,9 +16,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::rows::{Rows, by_operand};
 
-/// The number of rows of `id`: its extents in the dimensions that everything computed from it has, multiplied.
-/// `dependents` are the kernel's instructions in textual order, `all_of` those of them that must be computed from `id`, as
-/// a kernel that goes through its rows computes nothing else.
+/// The number of rows of `id`: the product of its extents in the dimensions that all results computed from it have.
+/// `dependents` are the kernel's instructions in textual order, `all_of` those that must depend on `id`, since a kernel
+/// that iterates over its rows computes nothing else.
 ///
 /// `None` when no dimension is in everything.
 pub(super) fn n_rows(

@@ -35,7 +35,7 @@ impl Grouper<'_> {
             && !self.wait_for_each_other(kernels, self.options.rows.max_steps)
     }
 
-    /// The rows that a kernel in place of these would hold one after the other, whatever computes them.
+    /// The rows that one kernel in place of these would process one after the other, for any producer.
     fn rows_in_one_kernel(&self, id: InstructionId, kernels: &[KernelId]) -> Option<u64> {
         let (rules, limits) = (&self.target.fusion, &self.options.rows);
         if kernels.len() > limits.max_kernels {

@@ -74,7 +74,7 @@ impl IterationSpace {
 #[derive(Clone, Debug)]
 struct Loop {
     space: IterationSpace,
-    /// What it reads at other indices than that of the element at hand.
+    /// The operands that it reads at other indices than the current element's.
     out_of_step: OutOfStep,
 }
 
@@ -82,8 +82,8 @@ struct Loop {
 type Loops = SecondaryMap<KernelId, Option<Loop>>;
 
 impl Grouper<'_> {
-    /// Merges siblings, array by array that they read. Every reader is looked at beside a few of those before it; products
-    /// first, since what runs with one of them reads nothing from memory for it.
+    /// Merges siblings, for each array that they read. Every reader is compared with a few of those before it; products
+    /// first, since a kernel merged with one of them reads nothing from memory for it.
     pub(super) fn join_siblings(&mut self, computation: ComputationId, siblings: Siblings) {
         let body = &self.module.computations[computation];
         self.needs.look_at(self.module, &body.instructions, self.users, |id| self.positions[id]);
@@ -167,7 +167,7 @@ impl Grouper<'_> {
         Some(Loop { space: self.space(kernel)?, out_of_step: self.read_out_of_step(kernel) })
     }
 
-    /// What a kernel iterates over; `None` for kernels that are more than one loop over elements.
+    /// The iteration space of a kernel; `None` for kernels that are more than one loop over elements.
     fn space(&self, kernel: &Kernel) -> Option<IterationSpace> {
         let is_one_loop = match kernel.hero {
             None => true,
@@ -277,7 +277,7 @@ impl Grouper<'_> {
             && roots.count() <= rules.max_outputs
     }
 
-    /// Whether one of two kernels is known to wait for the other through a third one. What is known takes no search.
+    /// Whether one of two kernels is known to wait for the other through a third one, without a search.
     fn certainly_wait(&self, kernels: [KernelId; 2]) -> bool {
         let [a, b] = kernels.map(|kernel| &self.grouping.kernels[kernel]);
         let is_third = |user: &InstructionId| self.is_computed_outside(*user, &kernels);

@@ -14,7 +14,7 @@ use memplan_ir::{DotOperand, InstructionId, Module, Op, Users};
 use memplan_rewriter::cost;
 use smallvec::SmallVec;
 
-/// What a dimension of an operand or of the result of a product is.
+/// The role of a dimension of an operand or of the result of a product.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     Batch,
@@ -23,7 +23,7 @@ enum Role {
     Contracted,
 }
 
-/// Whether what is loaded through a transpose lies in stretches of its operand.
+/// Whether an operand loaded through a transpose consists of stretches.
 pub(super) fn loads_stretches(
     module: &Module,
     users: &Users,
@@ -47,7 +47,7 @@ pub(super) fn loads_stretches(
     }
 }
 
-/// Whether what is stored through a transpose lies in stretches of the transpose.
+/// Whether a result stored through a transpose consists of stretches of the transpose.
 pub(super) fn stores_stretches(
     module: &Module,
     users: &Users,
@@ -127,8 +127,8 @@ fn roles_of_result(module: &Module, dot: InstructionId) -> Option<Roles> {
     Some((0..n_all).map(role).collect())
 }
 
-/// The roles of the dimensions of `to`, whose elements are those of `of` in the same order; dimensions of one element have none.
-/// `None` where a dimension has parts of several roles.
+/// The roles of the dimensions of `to`, a reshape of `of`; dimensions of one element have none. `None` if a dimension
+/// has parts of several roles.
 fn roles_through_reshape(
     module: &Module,
     of: InstructionId,
@@ -168,7 +168,7 @@ fn most_stretches(role: Role, all: &[Option<Role>]) -> usize {
     if role == Role::Free(0) && !all.contains(&Some(Role::Batch)) { 2 } else { 1 }
 }
 
-/// Whether dimensions of one role lie side by side at their places, but for as many gaps as are allowed.
+/// Whether dimensions of one role are adjacent, except for the allowed number of gaps.
 fn are_stretches(roles: &[Option<Role>], places: &[usize], most: impl Fn(Role) -> usize) -> bool {
     let mut by_place: SmallVec<[(usize, usize); 8]> =
         places.iter().enumerate().map(|(d, &place)| (place, d)).collect();
