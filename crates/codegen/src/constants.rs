@@ -37,7 +37,7 @@ pub enum ConstantsError {
     Write(#[from] std::io::Error),
 }
 
-/// Where each allocation's bytes are in the file of constants, none for those that are no constants; and its size.
+/// The offset of each allocation's bytes in the file of constants, `None` for others; and the file's size.
 pub(crate) fn constant_offsets(plan: &MemoryPlan) -> (Vec<Option<Bytes>>, Bytes) {
     let mut end = Bytes::ZERO;
     let offset = |allocation: &memplan_memory::Allocation| {

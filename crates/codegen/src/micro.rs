@@ -52,7 +52,8 @@ pub fn offline_memory_allocation(layout: &ProgramLayout) -> Result<Vec<u8>, Micr
     Ok(words.into_iter().flat_map(i32::to_le_bytes).collect())
 }
 
-/// What ExecuTorch's memory planning comes to: the size of each arena, and for each tensor its arena and its offset there.
+/// The result of ExecuTorch's memory planning: the size of each arena, and for each tensor its arena and its offset
+/// there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ExecutorchPlan {
     /// Bytes of each arena by its number, of which ExecuTorch keeps the first, 0, for itself.
@@ -66,9 +67,9 @@ pub struct ExecutorchPlan {
 pub struct ExecutorchValue {
     /// The instruction that makes it, with the path into its result.
     pub name: String,
-    /// What it takes.
+    /// Its bytes.
     pub nbytes: u64,
-    /// Where it is; none for what the caller passes and for constants.
+    /// Its place; `None` for arguments and constants.
     pub allocation_info: Option<AllocationDetails>,
 }
 

@@ -88,8 +88,8 @@ fn taken(module: &Module, planned: &Planned) -> Vec<Taken> {
     values.chain(scratch).filter(|taken| taken.slice.size > Bytes::ZERO).collect()
 }
 
-/// What nothing is in, of an arena, at the instant when most is taken: parts of the arena beside each other, each as a
-/// buffer of the instruction that runs then.
+/// The unused parts of an arena at the instant of its peak: one for each run of adjacent bytes, as a buffer of the
+/// instruction that runs then.
 fn gaps_at_peak(planned: &Planned, taken: &[Taken], arena: AllocationId, size: Bytes) -> Vec<Taken> {
     let line = &planned.facts.line;
     let mut load = Load::new(line.end());

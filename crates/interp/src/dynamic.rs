@@ -28,7 +28,7 @@ use crate::pull::Pullable;
 /// Calls within calls, beyond which there is no program but a hostile one.
 const MAX_NESTING: usize = 64;
 
-/// What an instruction is for certain extents of its operands.
+/// An instruction specialized to certain extents of its operands.
 pub(crate) struct Specialized {
     pub(crate) kernel: Rc<dyn Kernel>,
     /// Extents of each leaf of the result.
@@ -46,7 +46,7 @@ pub(crate) fn has_dynamic(shape: &Shape) -> bool {
     shape.any_array(ArrayShape::is_dynamic)
 }
 
-/// Bytes of scratch that an instruction needs at most, whatever its extents.
+/// The most bytes of scratch that an instruction needs, for any extents.
 pub(crate) fn scratch_bytes(module: &Module, id: InstructionId) -> u64 {
     let bounds = bounds(module, id);
     let to = match module.instructions[id].op {
@@ -95,7 +95,7 @@ pub(crate) fn specialize(
 #[derive(Clone, Copy)]
 struct Value {
     id: InstructionId,
-    /// The same with all that lies within the bounds.
+    /// The instruction for operands at their bounds.
     whole: Option<InstructionId>,
 }
 

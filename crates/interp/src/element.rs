@@ -37,7 +37,7 @@ pub(crate) enum Lanes {
     C128(Vec<Complex64>),
 }
 
-/// Where the lanes of a register lie in memory.
+/// The positions of a register's lanes in memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum At<'a> {
     /// One after another from this byte.

@@ -34,9 +34,9 @@ const MAX_DEPTH: usize = 200;
 pub(crate) struct Stored {
     pub(crate) place: Place,
     pub(crate) write: Write,
-    /// Who wrote it.
+    /// The instruction and part that wrote it.
     pub(crate) position: Position,
-    /// Extents where they are not those of the shape.
+    /// Extents, if they differ from the shape's.
     pub(crate) extents: Option<Dimensions>,
     /// Whether the place is given back, or poisoned, when the value is no longer needed.
     is_released: bool,
@@ -45,7 +45,7 @@ pub(crate) struct Stored {
 /// The leaves of a value. A token is a leaf of no bytes.
 pub(crate) type Value = Vec<Rc<Stored>>;
 
-/// Where results go.
+/// The destination of results.
 pub(crate) enum Storage<'m> {
     /// Each into a buffer of its own.
     Separate,
@@ -71,7 +71,7 @@ pub(crate) struct Executor<'m> {
     pub(crate) specialized: FxHashMap<(InstructionId, Vec<Dimensions>), Rc<Specialized>>,
     /// For each computation, which values are no longer needed after each instruction.
     last_uses: SecondaryMap<ComputationId, Option<Rc<LastUses>>>,
-    /// What each write wrote.
+    /// The position that each write wrote.
     writes: Vec<Option<Position>>,
     depth: usize,
 }
@@ -278,8 +278,8 @@ impl<'m> Executor<'m> {
         self.write_literal(Position { instruction: id, index }, shape, literal)
     }
 
-    /// The results of what works on literals: what concerns other devices, and functions of the embedder. `None` for
-    /// all else, which has a kernel.
+    /// The results of operations on literals: operations between devices, and functions of the embedder. `None` for all
+    /// others, which have a kernel.
     fn outside(&mut self, id: InstructionId, operands: &[&Value]) -> Result<Option<Vec<Literal>>, Error> {
         let module = self.module;
         let instruction = &module.instructions[id];
@@ -507,7 +507,7 @@ impl<'m> Executor<'m> {
         Ok(Literal::Array(transfer::read(&array, &addressing, &self.memory, leaf.place)))
     }
 
-    /// Whether every byte of a value is still what was written for it.
+    /// Whether every byte of a value still belongs to the value's write.
     fn check_whole(&self, leaf: &Stored, reader: &str) -> Result<(), Error> {
         let Storage::Arena(arena) = &self.storage else { return Ok(()) };
         match self.memory.intruder(leaf.place, leaf.write) {
@@ -532,7 +532,7 @@ impl<'m> Executor<'m> {
         }
     }
 
-    /// Whether the plan agrees about where a value lies that an instruction passes on.
+    /// Whether the plan keeps a value in place that an instruction passes on.
     fn check_places(&self, id: InstructionId, value: &Value) -> Result<(), Error> {
         let Storage::Arena(arena) = &self.storage else { return Ok(()) };
         for (leaf, (index, _)) in value.iter().zip(self.module.shape(id).leaves()) {
@@ -553,7 +553,7 @@ impl<'m> Executor<'m> {
     }
 }
 
-/// The place of what has no bytes.
+/// The place of values without bytes.
 pub(crate) const NOWHERE: Place = Place { buffer: 0, offset: 0, size: 0 };
 
 /// Which of `n` branches the index of a conditional selects: a predicate the first if it holds, an index out of range

@@ -32,7 +32,7 @@ pub(crate) struct Frame {
     below: usize,
 }
 
-/// Where a leaf of a value lies.
+/// The place of a value's leaf.
 #[derive(Clone, Copy, Debug)]
 enum Slot {
     Parameter(usize),

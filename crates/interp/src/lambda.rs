@@ -21,7 +21,7 @@ pub(crate) struct Lambda {
     pub(crate) results: Vec<Reg>,
     /// Element type of each parameter.
     pub(crate) types: Vec<ElementType>,
-    /// What runs instead of the program where there is none.
+    /// The frame that runs if there is no program.
     frame: Option<FramePerLane>,
 }
 

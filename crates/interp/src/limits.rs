@@ -2,7 +2,7 @@
 
 use memplan_ir::Opcode;
 
-/// What there is to know about how an operation is evaluated; `None` where it is as XLA does it.
+/// Notes about the evaluation of an operation; `None` if it is the same as XLA's.
 pub fn limits(opcode: Opcode) -> Option<&'static str> {
     use Opcode::*;
     Some(match opcode {

@@ -6,8 +6,8 @@
 
 use crate::Error;
 
-/// What unwritten bytes hold. As a float it is a huge negative number, as an integer or index absurd, so that reading
-/// it shows in the result even where tracking is off.
+/// The contents of unwritten bytes. As a float it is a huge negative number, as an integer or index absurd, so that
+/// reading it shows in the result even without tracking.
 const POISON: u8 = 0xfb;
 
 /// A range of bytes in one buffer.
@@ -30,7 +30,7 @@ pub(crate) struct Memory {
     /// Bytes in all buffers.
     used: usize,
     limit: usize,
-    /// What random numbers of this run are made of.
+    /// The seed of this run's random numbers.
     pub(crate) seed: u64,
 }
 

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use memplan_ir::ElementType;
 
-/// What a format does beyond its largest finite number.
+/// The special values of a format beyond its largest finite number.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Special {
     /// Infinities and NaNs as in IEEE 754.
@@ -13,7 +13,7 @@ enum Special {
     Fn,
     /// No infinities, no negative zero; the code of negative zero is NaN.
     Fnuz,
-    /// Neither: what is too large becomes the largest number.
+    /// Neither: larger values become the largest number.
     Finite,
     /// Powers of two without a sign; all ones is NaN.
     Exponent,

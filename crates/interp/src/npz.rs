@@ -98,7 +98,7 @@ pub fn read_outputs(like: &Literal, archive: impl Read + Seek) -> Result<Literal
     Ok(rebuild(like, &mut read.into_iter()))
 }
 
-/// Puts arrays in the places of those of a literal.
+/// Rebuilds a literal with new arrays in the places of the old ones.
 fn rebuild(like: &Literal, arrays: &mut impl Iterator<Item = Literal>) -> Literal {
     match like {
         Literal::Tuple(elements) => Literal::Tuple(elements.iter().map(|e| rebuild(e, arrays)).collect()),

@@ -101,10 +101,10 @@ pub(crate) struct Step {
     pub(crate) output: Reg,
 }
 
-/// Where an array that a program reads comes from.
+/// The source of an array that a program reads.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
-    /// Memory: an operand, or whatever the kernel counts as one.
+    /// Memory: an operand, or another array that the kernel counts as one.
     Operand { number: usize, packed_bits: Option<u32> },
     /// The data of a constant inside the program.
     Literal(Arc<[u8]>),

@@ -17,7 +17,7 @@ pub(crate) fn has_kernel(module: &Module, id: InstructionId) -> bool {
     }
 }
 
-/// Which leaves of its result the kernel of an instruction writes: not those that pass operands on.
+/// The leaves of its result that the kernel of an instruction writes: not those that pass operands on.
 pub(crate) fn written_leaves(module: &Module, id: InstructionId) -> Range<usize> {
     let instruction = &module.instructions[id];
     match &instruction.op {

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 pub(crate) enum Reads {
     /// Element `i` for element `i` of the work.
     InStep,
-    /// One element for all of the work that lies below it: what is broadcast along the dimensions that vary fastest.
+    /// One element for a run of the work: an operand broadcast along the fastest dimensions.
     Rows,
     /// As one of several arrays that are put one after the other: for an element of the work, one of them is read.
     Joined,
@@ -27,9 +27,9 @@ pub(crate) enum Reads {
 pub(crate) struct Alignment {
     /// How each operand is read.
     pub(crate) reads: SmallVec<[Reads; 4]>,
-    /// Whether operands are summed up: the work is what is reduced.
+    /// Whether operands are reduced: the work is the operand.
     pub(crate) reduces: bool,
-    /// Whether what is summed up to one result lies together.
+    /// Whether the elements of one sum are adjacent.
     pub(crate) reduces_minor: bool,
 }
 
@@ -44,7 +44,7 @@ impl<'m> Alignments<'m> {
         Alignments { module, fused: FxHashMap::default() }
     }
 
-    /// How an instruction reads its operands. Linear in what it has fused, the first time.
+    /// How an instruction reads its operands. Linear in its fused instructions, the first time.
     pub(crate) fn of(&mut self, id: InstructionId) -> Alignment {
         let instruction = &self.module.instructions[id];
         match &instruction.op {

@@ -12,7 +12,7 @@ use crate::steps::steps;
 use crate::tensors::Tensors;
 use crate::tile_plan::TilePlan;
 
-/// A chip and what runs on it.
+/// A chip and its program.
 #[derive(Clone, Copy)]
 pub(crate) struct Chip<'a> {
     pub(crate) module: &'a Module,

@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 /// A codelet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Codelet {
-    /// What it computes, types included: equal names are one codelet.
+    /// Its computation, types included: equal names are one codelet.
     pub(crate) name: String,
     /// Bytes of its code.
     pub(crate) code: Bytes,
@@ -47,7 +47,7 @@ fn of_fusion(module: &Module, fused: ComputationId, costs: &TileCosts) -> Codele
     Codelet { name, code: Bytes(kernel.0 + operations * costs.operation_code.0) }
 }
 
-/// What a computation computes as text, extents left out, and how many operations that are.
+/// The content of a computation as text, without extents, and its number of operations.
 fn contents(module: &Module, computation: ComputationId) -> (String, u64) {
     let instructions = &module.computations[computation].instructions;
     let mut numbers: FxHashMap<InstructionId, usize> = FxHashMap::default();

@@ -11,12 +11,12 @@ pub enum IpuError {
     /// The target is some other machine.
     #[error("target `{0}` has no tiles")]
     NoTiles(String),
-    /// More chips are asked for than there are.
+    /// More chips are requested than there are.
     #[error("target `{target}` has {available} chips, not {wanted}: `tiles.chips` of its file says how many")]
     Chips {
         /// The target.
         target: String,
-        /// How many are asked for.
+        /// The number requested.
         wanted: u32,
         /// How many there are.
         available: u32,

@@ -31,10 +31,10 @@ pub(crate) struct Need {
     pub(crate) tiles: TileSet,
 }
 
-/// Where every need lies on every tile.
+/// The offset of every need on every tile.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Arenas {
-    /// Needs that lie at one offset on all tiles, ascending.
+    /// Needs with one offset on all tiles, ascending.
     common: Vec<(usize, Bytes)>,
     /// Which of the arrangements each tile has, and which of its own needs are its items, in the order of the items.
     tiles: Vec<(usize, Vec<u32>)>,
@@ -136,7 +136,7 @@ fn own_needs(needs: &[Need], own: &[usize], tiles: u32) -> Vec<(Vec<u32>, Vec<u3
     by_tile
 }
 
-/// Packs what a tile has of its own on top of what is common.
+/// Packs a tile's own items above the common ones.
 fn arrange(
     needs: &[Need],
     own: &[u32],

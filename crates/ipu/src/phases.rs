@@ -32,7 +32,7 @@ pub(crate) enum Axis {
     Rows,
     /// Columns of the result of a contraction, which only its right operand has.
     Columns,
-    /// What is added up by a contraction; its result has partial sums until the end.
+    /// The contracted dimension; the result has partial sums until the end.
     Depth,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Cut {
     pub(crate) most: u64,
 }
 
-/// In how many phases instructions run, those that run in several.
+/// The number of phases of instructions that run in several.
 pub(crate) type Phases = BTreeMap<InstructionId, (Axis, u64)>;
 
 /// How instructions can be cut.
@@ -175,7 +175,7 @@ impl<'a> Cuts<'a> {
     }
 }
 
-/// Whether an instruction makes each element of its result, or adds up each element of what it reduces, on its own.
+/// Whether an instruction computes each result element, or reduces each operand element, separately.
 fn walks_over_elements(module: &Module, instruction: &Instruction) -> bool {
     match &instruction.op {
         Op::Fusion(_) => instruction.called.iter().all(|&fused| {

@@ -31,17 +31,17 @@ pub struct Placement {
     wishes: Vec<Wish>,
 }
 
-/// What is wrong with a placement file, and where: a range of bytes of its text.
+/// An error in a placement file, with its position: a range of bytes of its text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}")]
 pub struct PlacementError {
-    /// Where.
+    /// The position.
     pub span: Range<usize>,
-    /// What.
+    /// The error.
     pub problem: PlacementProblem,
 }
 
-/// What can be wrong with a placement file.
+/// The errors of a placement file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlacementProblem {
@@ -68,7 +68,7 @@ pub enum PlacementProblem {
     /// A name that is not there.
     #[error("the program has no instruction `{0}`")]
     NoInstruction(String),
-    /// A name that stands for nothing that needs memory.
+    /// A name of nothing that needs memory.
     #[error("`{0}` needs no memory of its own: it is embedded in code, or only passes on what others hold")]
     NoTensor(String),
     /// An instruction that runs no vertices.
@@ -142,7 +142,7 @@ impl Placement {
         Ok(Placement { wishes })
     }
 
-    /// Finds what the names stand for, and turns ranges into mappings.
+    /// Looks the names up, and turns ranges into mappings.
     pub(crate) fn resolve(
         &self,
         module: &Module,
@@ -295,7 +295,7 @@ fn mapping(wishes: &[&Wish], elements: u64, grain: Grain, tiles: u32) -> Result<
     Ok(Mapping::Explicit(pieces.into_iter().map(|(piece, _)| piece).collect()))
 }
 
-/// Instructions by name, those of the entry before others.
+/// Instructions by name, the entry's first.
 struct Names<'m> {
     by_name: FxHashMap<&'m str, InstructionId>,
     by_path: FxHashMap<(&'m str, &'m str), InstructionId>,

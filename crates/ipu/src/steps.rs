@@ -21,22 +21,22 @@ use crate::phases::Phases;
 use crate::placement::Mappings;
 use crate::tensors::{Tensor, TensorId, Tensors};
 
-/// What one instruction needs on tiles.
+/// The needs of one instruction on tiles.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// The instruction.
     pub instruction: InstructionId,
     /// When it runs.
     pub time: Time,
-    /// Its vertices, those of one kind on one set of tiles together. Most steps have one part; where partial results of
-    /// several tiles are added up there is a second, which runs after the first.
+    /// Its vertices, grouped by kind and set of tiles. Most steps have one part; if partial results of several tiles
+    /// are added there is a second, which runs after the first.
     pub parts: SmallVec<[Part; 2]>,
 }
 
 /// Vertices of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Where they run.
+    /// Their tiles.
     pub tiles: TileSet,
     /// Number of the codelet in [`Steps::codelets`].
     pub codelet: usize,
@@ -52,12 +52,12 @@ pub struct Part {
     pub partials: Bytes,
 }
 
-/// What all instructions need.
+/// The needs of all instructions.
 #[derive(Clone, Debug, Default)]
 pub struct Steps {
     /// The steps, by time.
     pub all: Vec<Step>,
-    /// Bytes of code of every codelet, by what it computes.
+    /// Bytes of code of every codelet, by its computation.
     pub codelets: IndexMap<String, Bytes, FxBuildHasher>,
 }
 
@@ -137,7 +137,7 @@ impl<'a> Build<'a> {
         }
     }
 
-    /// Vertices that walk over the elements of the result or of what is reduced.
+    /// Vertices that iterate over the elements of the result or of a reduction's operand.
     fn walk(
         &mut self,
         id: InstructionId,
@@ -244,7 +244,7 @@ impl<'a> Build<'a> {
         parts
     }
 
-    /// Vertices that add up partial results from several tiles where the result lies.
+    /// Vertices that add partial results from several tiles on the tiles of the result.
     fn sum_up(&mut self, result: &Side<'a>, contributions: u64) -> Part {
         let at_once = added_at_once(contributions, self.chip.machine.count);
         let share = result.share.min(result.elements);
@@ -317,7 +317,7 @@ impl<'a> Build<'a> {
         })
     }
 
-    /// The most elements of a tensor that one tile has: of what lives outside the chip, of the part that is there.
+    /// The most elements of a tensor on one tile: for a tensor outside the chip, of the loaded part.
     fn share(&self, tensor: TensorId, mapping: &Mapping) -> u64 {
         let Tensor { element_bytes, streamed, .. } = &self.tensors.all[tensor];
         let whole = mapping.largest_share();
@@ -416,7 +416,7 @@ fn needed(op: &Op, side: &Side<'_>, work: &Side<'_>, share: u64, reduces: bool) 
     }
 }
 
-/// Bytes that a tile needs of an operand that is combined with the result of a reduction, if that is what it is.
+/// Bytes that a tile needs of an operand that is combined with the result of a reduction, if it is such an operand.
 fn epilogue(side: &Side<'_>, reduces: bool, results: &[Side<'_>]) -> Option<u64> {
     let result = results.iter().find(|result| reduces && same_order(result.array, side.array))?;
     let is_there = result.mapping == side.mapping;

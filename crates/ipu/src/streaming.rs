@@ -56,7 +56,7 @@ fn streaming_capacity(target: &Target) -> Option<Bytes> {
     Some(space.usable().unwrap_or(Bytes(u64::MAX)))
 }
 
-/// What lives off the chip, and what is cut for that, so far.
+/// The tensors off the chip, and the instructions divided for that, so far.
 struct Relief<'a> {
     facts: &'a Facts,
     cuts: Cuts<'a>,
@@ -69,7 +69,8 @@ struct Relief<'a> {
 }
 
 impl Relief<'_> {
-    /// Moves off the chip what makes a tile too full, at the moments at which it is; whether anything was found.
+    /// Moves items that overfill a tile off the chip, at the moments at which it is too full; returns whether any was
+    /// found.
     fn of_tile(&mut self, plan: &TilePlan, tile: u32, excess: Bytes) -> bool {
         let mut load = Load::new(plan, tile, excess);
         let mut moved = false;
@@ -82,7 +83,7 @@ impl Relief<'_> {
         moved
     }
 
-    /// Moves off the chip what would take less on it at a moment, or nothing: the cheapest for its size first.
+    /// Moves items off the chip that would take less or no memory on it at a moment: the cheapest for its size first.
     fn wait_outside(&mut self, plan: &TilePlan, load: &mut Load, now: Time, mut excess: Bytes) -> bool {
         let mut candidates = Vec::new();
         for &id in &load.tensors {
@@ -116,7 +117,7 @@ impl Relief<'_> {
         moved
     }
 
-    /// Cuts the instruction that runs into (more) phases, with as much of what it touches off the chip as goes there.
+    /// Divides the running instruction into (more) phases, with as many of its tensors off the chip as possible.
     fn cut(&mut self, plan: &TilePlan, load: &mut Load, now: Time, excess: Bytes) -> bool {
         let id = self.facts.line.instructions[now as usize];
         let Some(cut) = self.cuts.of(&self.tensors, id) else { return false };
@@ -162,7 +163,7 @@ impl Relief<'_> {
         true
     }
 
-    /// When a tensor that lives off the chip is on it, and what is moved for that.
+    /// When a tensor off the chip is on it, and its transfers.
     fn streaming(&self, id: TensorId) -> Streaming {
         let tensor = &self.tensors.all[id];
         let mut streaming = Streaming { moved: Bytes::ZERO, visits: Vec::new() };
@@ -179,9 +180,9 @@ impl Relief<'_> {
 
 /// Bytes on a tile in every phase, of which an instant has two, as far as is known without packing again.
 struct Load {
-    /// What is added in each phase to what was there before it.
+    /// The change in each phase from the previous one.
     changes: Vec<i128>,
-    /// What may be there.
+    /// The limit of each phase.
     limit: i128,
     /// The tensors on the tile.
     tensors: Vec<TensorId>,

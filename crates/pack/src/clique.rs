@@ -81,7 +81,7 @@ fn promising_sections(instance: &Instance, gapped: &[u32], bound: u64) -> Vec<u3
     sections
 }
 
-/// Adds a block to a clique, in exchange for those that it can share bytes with, if they are smaller together.
+/// Adds a block to a clique, in exchange for the members that it can share bytes with, if they are smaller together.
 fn grow(instance: &Instance, clique: &mut Vec<u32>, block: u32, work: &mut usize) {
     let size = |block: u32| u128::from(instance.blocks[block as usize].size);
     let cost = |other: &u32| instance.pieces(*other as usize).len() + instance.pieces(block as usize).len();

@@ -60,7 +60,7 @@ pub(crate) fn pack(instance: &Instance, order: &[u32], fit: Fit, clock: &Clock) 
     Some(offsets)
 }
 
-/// Places the blocks that have no place yet around those that have. `None` where the time was up before.
+/// Places the blocks that have no place yet around those that have. `None` if the time is up before.
 pub(crate) fn pack_around(
     instance: &Instance,
     placed: &[(u32, u64)],

@@ -16,7 +16,7 @@ use crate::sample::Sampler;
 use crate::search::{self, Outcome, Search};
 use crate::{Options, profile};
 
-/// What is asked for.
+/// The goal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Goal {
     Fit(u64),
@@ -33,7 +33,7 @@ impl Goal {
     }
 }
 
-/// A packing of the blocks and what is proved about all of them.
+/// A packing of the blocks and the bounds proved for all packings.
 #[derive(Clone, Debug)]
 pub(crate) struct Best {
     pub(crate) offsets: Vec<u64>,
@@ -196,7 +196,7 @@ enum Kind<'a> {
     CriticalFirst(Box<CriticalFirst<'a>>),
 }
 
-/// Where a descender is in its sweep.
+/// The state of a descender's sweep.
 struct Descent {
     /// Heights up to here were given up in this sweep.
     given_up: u64,
@@ -204,7 +204,7 @@ struct Descent {
     allowance: u64,
     /// Nodes left for the present one.
     left: u64,
-    /// Where between what was given up and the best the next try goes, in 256ths.
+    /// The position of the next try between the failed height and the best one, in 256ths.
     place: u64,
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Piece {
     pub(crate) size: u64,
 }
 
-/// What gets one offset.
+/// An item or group with one offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
     /// First section of the first piece.
@@ -36,7 +36,7 @@ pub(crate) struct Block {
     pub(crate) alignment: u64,
     pub(crate) fixed: Option<u64>,
     pub(crate) preferred: Option<u64>,
-    /// Where the pieces are in [`Instance::pieces`].
+    /// The index of its first piece in [`Instance::pieces`].
     first_piece: u32,
     n_pieces: u32,
 }
@@ -50,12 +50,12 @@ pub(crate) struct Instance {
     pub(crate) n_sections: usize,
 }
 
-/// How the blocks of an instance stand for the items of a problem.
+/// The mapping between the blocks of an instance and the items of a problem.
 pub(crate) struct Mapping {
     places: Vec<Place>,
 }
 
-/// What decides the offset of an item.
+/// The source of an item's offset.
 #[derive(Clone, Copy)]
 enum Place {
     Block(u32),
@@ -266,7 +266,7 @@ impl Mapping {
         }
     }
 
-    /// The offsets of the items, given those of the blocks.
+    /// The offsets of the items, given the blocks' offsets.
     pub(crate) fn offsets(&self, blocks: &[u64]) -> Vec<u64> {
         let offset = |place: &Place| match *place {
             Place::Block(block) => blocks[block as usize],
@@ -295,7 +295,7 @@ fn find(next: &mut [u32], mut at: u32) -> u32 {
     at
 }
 
-/// What a group asks of its common offset.
+/// The constraints of a group on its common offset.
 fn merge(problem: &Problem, members: &[u32]) -> Result<Block, Error> {
     let mut alignment = 1u64;
     let mut fixed: Option<(usize, u64)> = None;

@@ -24,12 +24,12 @@ use crate::options::Clock;
 pub(crate) enum Rule {
     /// The one of highest rank.
     Best,
-    /// The one of highest rank among those that cover the section which the fewest cover: what only few
-    /// can fill is soon out of reach for all of them. Where many are inside, [`Rule::Best`].
+    /// The one of highest rank among the blocks that cover the section with the fewest candidates: such a section soon
+    /// has none. If there are many candidates, [`Rule::Best`].
     Scarce,
 }
 
-/// What to do when the time is up.
+/// What to do if the time is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Late {
     /// There is a packing already.
@@ -248,8 +248,8 @@ impl Skyline {
 
 /// The blocks that have no place yet, in a tree over their first sections.
 ///
-/// A query for the best block inside a niche descends where something may be inside (least end) and may be
-/// better than what was found (highest rank).
+/// A query for the best block inside a niche descends where a block may be inside (least end) and may be better than
+/// the best so far (highest rank).
 struct Waiting {
     /// The blocks in order of first section.
     order: Vec<u32>,

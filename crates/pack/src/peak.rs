@@ -16,7 +16,7 @@ pub struct Peak {
 }
 
 impl Problem {
-    /// When most bytes are live, and what holds them; `None` where nothing ever is. O(n log n).
+    /// The moment of most live bytes, and the items that hold them; `None` if nothing is ever live. O(n log n).
     pub fn peak(&self) -> Option<Peak> {
         let mut events: Vec<(u64, i128)> = Vec::with_capacity(2 * self.items.len());
         for item in &self.items {

@@ -213,9 +213,9 @@ pub enum Error {
         first: usize,
         /// Another member.
         second: usize,
-        /// Where the first is fixed.
+        /// The fixed offset of the first.
         first_offset: u64,
-        /// Where the second is fixed.
+        /// The fixed offset of the second.
         second_offset: u64,
     },
     /// Alignments of a group without a common multiple below 2^64.

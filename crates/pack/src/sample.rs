@@ -17,7 +17,7 @@ use crate::rng::Rng;
 pub(crate) struct Sampler<'a> {
     instance: &'a Instance,
     rng: Rng,
-    /// What speaks for a block: how it is shaped, and what was learned.
+    /// The priority of a block: from its shape, and from earlier packings.
     promise: Vec<f64>,
     best_promise: Vec<f64>,
     best_height: u64,

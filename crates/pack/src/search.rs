@@ -39,7 +39,7 @@ use crate::options::Budget;
 use crate::rng::Rng;
 use crate::units::Scaled;
 
-/// Where a search stands.
+/// The state of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Offsets within the capacity.
@@ -124,7 +124,7 @@ pub(crate) struct Search<'a> {
     per_weight: Vec<f64>,
     /// One by the capacity.
     per_capacity: f64,
-    /// What speaks for placing a block early: it is long, and large.
+    /// The priority of a block: long and large ones first.
     promise: Vec<f64>,
     rng: Rng,
     /// Random part of the value order, for this run.
@@ -296,7 +296,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The maximal runs of sections that waiting blocks tie together, those that failed most last.
+    /// The maximal runs of sections connected by waiting blocks, those that failed most last.
     fn parts(&self, lower: u32, upper: u32) -> Parts {
         let mut parts = Parts::new();
         let mut from = lower;

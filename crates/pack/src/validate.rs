@@ -59,9 +59,9 @@ pub enum Violation {
         first: usize,
         /// Another member.
         second: usize,
-        /// Where the first is.
+        /// The offset of the first.
         first_offset: u64,
-        /// Where the second is.
+        /// The offset of the second.
         second_offset: u64,
     },
     /// Two interfering items with bytes in common.

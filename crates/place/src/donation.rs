@@ -25,7 +25,8 @@ use rustc_hash::FxHashSet;
 pub const DONATION: PassFn =
     PassFn { name: "donation", description: "Let results live in donated parameters of their size", run };
 
-/// What must be equal for one array to live in the memory of another: bytes with padding and without, memory space.
+/// Properties that must be equal for one array to live in the memory of another: bytes with padding and without, memory
+/// space.
 type Room = (Bytes, Bytes, i64);
 
 fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {

@@ -21,7 +21,7 @@ use memplan_ir::{
 use memplan_rewriter::{Context, PassError, PassFn, call_graph};
 use smallvec::SmallVec;
 
-/// The pass; the top of this file says what it does.
+/// The pass, described at the top of this file.
 pub const DYNAMIC_MARKS: PassFn = PassFn {
     name: NAME,
     description: "make values dynamic, or static, wherever they are seen, with copies where static and dynamic ones meet",
@@ -49,7 +49,7 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     Ok(true)
 }
 
-/// The marks of each value: where it is made, or where one of those that meet is made.
+/// The marks of each value, from its definition, or from the definitions that meet in it.
 fn marks_of_values(module: &Module, flow: &Dataflow) -> SecondaryMap<ValueId, Marks> {
     let mut marks: SecondaryMap<ValueId, Marks> = SecondaryMap::new();
     let mut flows_into: SecondaryMap<ValueId, SmallVec<[ValueId; 2]>> = SecondaryMap::new();
@@ -135,8 +135,8 @@ fn copy_where_values_meet(module: &mut Module, graph: &CallGraph, result: &Shape
     }
 }
 
-/// What a computation's result is seen as where others may take its place: in the next iteration, after a conditional, by the
-/// caller of the program. Elsewhere the caller sees the result itself.
+/// The shape of a computation's result if another value may take its place: in the next iteration, after a conditional,
+/// for the caller of the program. Elsewhere the caller sees the result itself.
 fn seen_by_caller(
     module: &Module,
     graph: &CallGraph,
@@ -152,7 +152,7 @@ fn seen_by_caller(
     }
 }
 
-/// What an array is with the marks asked for, if it has others.
+/// The shape of an array with the required marks, if they differ from its own.
 fn other_marks(found: &Shape, asked: &Shape) -> Option<Shape> {
     match (found, asked) {
         (Shape::Array(found), Shape::Array(asked)) if found.dynamic != asked.dynamic => {

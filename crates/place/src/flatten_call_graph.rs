@@ -16,7 +16,7 @@ use memplan_rewriter::{Context, PassError, PassFn};
 
 use crate::Unsupported;
 
-/// The pass; the top of this file says what it does.
+/// The pass, described at the top of this file.
 pub const FLATTEN_CALL_GRAPH: PassFn = PassFn {
     name: "flatten-call-graph",
     description: "give every call site of control flow a computation of its own",

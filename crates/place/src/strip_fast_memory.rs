@@ -21,8 +21,8 @@ use memplan_ir::{
 use memplan_memory::{MemorySpaceId, Target};
 use petgraph::unionfind::UnionFind;
 
-/// Strips the target's fast memory from a scheduled program; a target without fast memory leaves the program as it is.
-/// What is taken out of the schedule remains in [`Module::instructions`]. Takes time linear in the module, and for each
+/// Removes the target's fast memory from a scheduled program; without fast memory in the target, the program is
+/// unchanged. Unscheduled instructions stay in [`Module::instructions`]. Takes time linear in the module, and for each
 /// copy linear in the values that its two ends share memory with.
 ///
 /// # Errors
@@ -59,7 +59,7 @@ struct Move {
     source: InstructionId,
     /// The instruction whose result is what arrived.
     done: InstructionId,
-    /// What goes with the transfer, the last instruction aside.
+    /// The instructions of the transfer, except the last.
     starts: Vec<InstructionId>,
     /// For a part: the slice that says which.
     slice: Option<InstructionId>,
@@ -281,7 +281,7 @@ fn takes_over(module: &Module, facts: &Facts, old: ValueId, new: ValueId) -> boo
         && numbers.all(|number| facts.in_place.may_take_over(module, id, number, output))
 }
 
-/// Takes instructions out of the schedule, and lets users of what was replaced use what replaces it.
+/// Removes instructions from the schedule, and replaces their uses.
 fn replace(
     module: &mut Module,
     replaced: &SecondaryMap<InstructionId, PackedOption<InstructionId>>,

@@ -1,6 +1,6 @@
 //! Modules that the passes of this crate do not support.
 
-/// What a pass met in a module that it cannot work on, in [`PassError::Failed`](memplan_rewriter::PassError::Failed).
+/// A feature of a module that a pass does not support, in [`PassError::Failed`](memplan_rewriter::PassError::Failed).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unsupported {

@@ -22,16 +22,16 @@ const TEMP: MemorySpaceId = MemorySpaceId(2);
 /// Pinned host memory.
 const HOST: MemorySpaceId = MemorySpaceId(5);
 
-/// What virtual memory is mapped in, where the driver's own interface to it is used.
+/// The unit of mapped virtual memory, if the driver's interface to it is used.
 const PAGE: u64 = 2 << 20;
 
-/// Who serves the allocations of a process.
+/// The allocator of a process.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, strum::Display, strum::EnumString, strum::VariantNames,
 )]
 #[strum(serialize_all = "snake_case")]
 pub enum AllocatorKind {
-    /// What the client takes by itself: [`AllocatorKind::Bfc`].
+    /// The client's default: [`AllocatorKind::Bfc`].
     #[default]
     Default,
     /// The platform, buffer by buffer.
@@ -103,8 +103,8 @@ pub struct Settings {
     pub fraction: MemoryFraction,
     /// Whether a pool takes that at the start.
     pub preallocate: bool,
-    /// What is set aside for collective memory at the start; 0: as it is needed. The driver maps multiples of 512 MiB,
-    /// so that anything else wastes some.
+    /// The memory reserved for collectives at the start; 0: allocated on demand. The driver maps multiples of 512 MiB,
+    /// so other sizes waste some.
     pub collective: Bytes,
 }
 
@@ -126,19 +126,19 @@ pub struct Placement {
     pub settings: Settings,
     /// Bytes of the device.
     pub device: Bytes,
-    /// What the process takes when it starts.
+    /// The memory that the process reserves when it starts.
     pub at_start: Bytes,
-    /// What its pool may have at most.
+    /// The maximal size of its pool.
     pub limit: Bytes,
     /// Bytes of the program in device memory.
     pub program: Bytes,
     /// How many allocations those are.
     pub allocations: usize,
-    /// What they take of the pool, rounding and splitting counted.
+    /// Their bytes in the pool, including rounding and splitting.
     pub taken: Bytes,
-    /// What the process holds with the program in it, collective memory counted.
+    /// The bytes of the process with the program in it, including collective memory.
     pub held: Bytes,
-    /// The largest piece that is free then, of what the pool holds or may still take.
+    /// The largest free piece then, of the memory that the pool holds or may still allocate.
     pub largest_free: Bytes,
     /// Collective memory of the program, in whole pages.
     pub collective: Bytes,
@@ -151,7 +151,7 @@ pub struct Placement {
 /// Why a program does not fit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shortage {
-    /// What has no place: a kind of allocation.
+    /// The kind of allocation that does not fit.
     pub what: &'static str,
     /// Its size.
     pub bytes: Bytes,
@@ -163,7 +163,7 @@ pub struct Shortage {
 }
 
 impl Settings {
-    /// What programs of a process can have of a device: the pool's share, or all of it where there is no pool.
+    /// The memory of a device for the programs of a process: the pool's share, or all of it without a pool.
     pub fn limit(&self, device: Bytes) -> Bytes {
         match self.allocator {
             AllocatorKind::Default | AllocatorKind::Bfc | AllocatorKind::CudaAsync => {
@@ -266,7 +266,7 @@ fn enough(
     (1..=100).find(fits).map(share)
 }
 
-/// Whoever serves allocations: the simulated pool, or a sum of rounded sizes where nobody outside knows the rules.
+/// The simulated pool, or a sum of rounded sizes for allocators with unknown rules.
 enum Server {
     Pool { pool: Box<Bfc>, limit: Bytes },
     Sum { unit: Alignment, limit: Bytes, taken: Bytes },
@@ -330,7 +330,7 @@ impl Server {
 }
 
 impl Placement {
-    /// What the process has before the program is in it.
+    /// Describes the process before the program is in it.
     fn beginning(&self) -> String {
         let Placement { settings, device, limit, .. } = self;
         let aside = match settings.collective {

@@ -30,27 +30,27 @@ pub struct AllocationIndex(pub usize);
 pub struct TracedAllocation {
     /// By which it is freed.
     pub name: Box<str>,
-    /// What is asked for.
+    /// The request.
     pub request: Request,
 }
 
-/// What happens.
+/// The kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A request is made.
     Allocate(AllocationIndex),
-    /// What was requested is freed.
+    /// The allocation of a request is freed.
     Free(AllocationIndex),
     /// The device has come as far as the host.
     Synchronize,
 }
 
-/// What happens, and when.
+/// An event with its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimedEvent {
     /// Since the start.
     pub time: Duration,
-    /// What happens.
+    /// The event.
     pub event: Event,
 }
 
@@ -62,7 +62,7 @@ pub struct Trace {
     live: HashMap<Box<str>, AllocationIndex>,
 }
 
-/// What a trace cannot have.
+/// The errors of a trace.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceErrorKind {
@@ -98,7 +98,7 @@ pub enum TraceErrorKind {
     NotATime(String),
 }
 
-/// What is wrong with a trace in CSV, and where.
+/// An error of a trace in CSV, with its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{line}:{column}: {kind}")]
 pub struct TraceError {
@@ -106,7 +106,7 @@ pub struct TraceError {
     pub line: usize,
     /// The byte within the line, from 1.
     pub column: usize,
-    /// What is wrong there.
+    /// The error.
     pub kind: TraceErrorKind,
 }
 
@@ -140,7 +140,7 @@ impl Trace {
         Ok(index)
     }
 
-    /// Adds the free of what has a name.
+    /// Adds the free of a named allocation.
     ///
     /// # Errors
     /// When nothing of that name lives.
@@ -250,9 +250,9 @@ impl Trace {
 /// When a value lives, in instants of a program.
 #[derive(Clone, Copy, Debug)]
 pub struct Lifetime<'n> {
-    /// What to call it.
+    /// Its name.
     pub name: &'n str,
-    /// What it takes.
+    /// Its request.
     pub request: Request,
     /// The first instant.
     pub start: u64,

@@ -91,7 +91,7 @@ fn known_branch(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId
     Some(inline(r, id, branches[branch], &[operands[branch]]))
 }
 
-/// An element of the result that is, whatever branch is taken, one and the same value from before the conditional.
+/// An element of the result that, in any branch, is the same value from before the conditional.
 fn handed_through(r: &mut Rewriter<'_>, id: InstructionId, index: u32) -> Option<InstructionId> {
     let conditional = r.operand(id, 0);
     if !matches!(r.op(conditional), Op::Conditional) {

@@ -150,7 +150,7 @@ fn evaluate_alone(r: &Rewriter<'_>, id: InstructionId) -> Option<Literal> {
     matches!(value, Literal::Array(_)).then_some(value)
 }
 
-/// A module that has nothing but an instruction and what it needs.
+/// A module with only an instruction and its dependencies.
 fn alone(from: &Module, id: InstructionId) -> Module {
     let mut module = Module::new("fold");
     let original = &from.instructions[id];

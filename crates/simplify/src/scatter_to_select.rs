@@ -30,7 +30,7 @@ pub const SCATTER_TO_SELECT: PassFn = PassFn {
     },
 };
 
-/// What stands for an instruction.
+/// The replacement of an instruction.
 fn rewrite(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let Op::Scatter(numbers) = r.op(id).clone() else { return None };
     let &[operand, indices, updates] = r.operands(id) else { return None };
@@ -68,7 +68,7 @@ struct Rows {
     array: ArrayShape,
     index_type: ElementType,
     update_type: ElementType,
-    /// Extents of the indices without those that are 1.
+    /// Extents of the indices, except those that are 1.
     index_extents: Dimensions,
     /// Which dimension of the operand each of those is.
     index_to: Dimensions,

@@ -72,7 +72,7 @@ fn is_annotation(module: &Module, id: InstructionId) -> bool {
         && module.shape(id) == module.shape(instruction.operands[0])
 }
 
-/// What is said of how a value is spread; of what a loop ends with, at the end of its body.
+/// The sharding of a value; for a loop's result, that at the end of its body.
 fn sharding_of(module: &Module, id: InstructionId) -> Option<&Sharding> {
     let instruction = &module.instructions[id];
     if let Op::GetTupleElement { index } = instruction.op {

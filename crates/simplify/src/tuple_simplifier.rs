@@ -59,7 +59,7 @@ pub(crate) fn whole_again(r: &Rewriter<'_>, id: InstructionId) -> Option<Instruc
     is_whole.then_some(whole)
 }
 
-/// A barrier over fewer elements, put together again with what the dropped ones were before it.
+/// A barrier over fewer elements, followed by a tuple with the dropped ones' old values.
 fn without_unused_elements(
     r: &mut Rewriter<'_>,
     id: InstructionId,

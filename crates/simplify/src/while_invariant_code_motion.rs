@@ -25,16 +25,16 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::copy_computation::{copy_computation, state_element, uses_elements_only};
 
-/// Computes before loops what does not change in them.
+/// Computes loop-invariant values before loops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WhileInvariantCodeMotion {
-    /// What a value must be worth to be computed before a loop.
+    /// The condition for computing a value before a loop.
     pub worth: MotionWorth,
     /// A value of at most this many bytes may live through a loop.
     pub max_free_bytes: u64,
 }
 
-/// What a value must be worth to be computed before a loop.
+/// The condition for computing a value before a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MotionWorth {
     /// No bytes live in addition.
@@ -47,7 +47,7 @@ pub enum MotionWorth {
 pub const WHILE_INVARIANT_CODE_MOTION: WhileInvariantCodeMotion =
     WhileInvariantCodeMotion { worth: MotionWorth::NoBytes, max_free_bytes: NEGLIGIBLE_BYTES };
 
-/// The pass as XLA's CPU compiler has it: whatever does not change is computed before the loop, and lives as long as that.
+/// The pass of XLA's CPU compiler: every invariant value is computed before the loop, and lives as long as the loop.
 pub const WHILE_INVARIANT_CODE_MOTION_OF_ALL: WhileInvariantCodeMotion =
     WhileInvariantCodeMotion { worth: MotionWorth::AnyWork, ..WHILE_INVARIANT_CODE_MOTION };
 
@@ -87,7 +87,7 @@ impl Pass for WhileInvariantCodeMotion {
     }
 }
 
-/// What an instruction of a loop body depends on.
+/// The dependencies of an instruction of a loop body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Source {
     /// Something that changes from iteration to iteration.
@@ -169,7 +169,7 @@ fn join(a: Source, b: Source) -> Source {
     }
 }
 
-/// Operations that compute the same wherever they stand, and that are worth computing once.
+/// Operations with the same result in any position that are worth computing once.
 fn is_movable(r: &Rewriter<'_>, id: InstructionId) -> bool {
     let op = r.op(id);
     let is_function = match op.traits().access {
@@ -271,7 +271,7 @@ fn bytes(r: &Rewriter<'_>, id: InstructionId) -> Option<u64> {
     r.array(id)?.dense_bytes()
 }
 
-/// Copies the values, and what they are computed from, to where the loop stands.
+/// Copies the values, and their dependencies, to the loop's position.
 fn compute_before(
     r: &mut Rewriter<'_>,
     body: ComputationId,

@@ -100,7 +100,7 @@ fn few_trips(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     }
 }
 
-/// An element that the loop passes on unchanged is what it was before the loop.
+/// An element that the loop passes on unchanged is equal to its value before the loop.
 fn passed_on(r: &Rewriter<'_>, id: InstructionId, index: u32) -> Option<InstructionId> {
     let loop_ = r.operand(id, 0);
     if !matches!(r.op(loop_), Op::While) {
@@ -114,13 +114,13 @@ fn passed_on(r: &Rewriter<'_>, id: InstructionId, index: u32) -> Option<Instruct
     (is_passed_on && matches!(r.op(init), Op::Tuple)).then(|| r.operand(init, index as usize))
 }
 
-/// What becomes of an element of the state.
+/// The fate of an element of the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Kept,
     /// Nothing needs it.
     Dropped,
-    /// Body and condition make a copy of this instruction, which stands before the loop.
+    /// Body and condition make a copy of this instruction from before the loop.
     Made(InstructionId),
     /// It is always equal to this element.
     SameAs(usize),
@@ -205,8 +205,8 @@ fn fates(
         .collect()
 }
 
-/// How an element starts, and what the next one is computed from; `None` stands for the element itself. Two elements
-/// of one step and one operation are the same in the first iteration, and so in each.
+/// An element's initial value, and the operands of the next one; `None` represents the element itself. Two elements
+/// with the same step and operation are equal in the first iteration, and so in each.
 type Step = (InstructionId, Opcode, ShapeId, SmallVec<[Option<InstructionId>; 6]>);
 
 fn step(r: &Rewriter<'_>, body: ComputationId, init: InstructionId, next: InstructionId, i: usize) -> Step {

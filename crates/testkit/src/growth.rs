@@ -58,7 +58,7 @@ fn training(n: usize) -> String {
     text.0
 }
 
-/// Each instruction reads two that stand not far before it.
+/// Each instruction reads two that shortly precede it.
 fn random(n: usize) -> String {
     let mut text = Text::new();
     let mut random = Random::new(n as u64);

@@ -84,7 +84,7 @@ fn step(module: &mut ModuleBuilder, layers: usize) -> Result<ComputationId, Buil
     step.body.finish(root)
 }
 
-/// What the way back reads of a layer.
+/// The values of a layer that the backward pass reads.
 struct Layer {
     x: InstructionId,
     attended: Normalized,
@@ -103,7 +103,7 @@ struct Layer {
     result: InstructionId,
 }
 
-/// Rows of length one, and what they were divided by.
+/// Rows of length one, and their original lengths.
 struct Normalized {
     rows: InstructionId,
     scale: InstructionId,
@@ -250,7 +250,7 @@ impl Step<'_> {
         Ok(Normalized { rows: self.binary(Multiply, x, scales)?, scale })
     }
 
-    /// The gradient of what was normalized, from that of the rows.
+    /// The gradient of the normalized operand, from the gradient of the rows.
     fn denormalize(&mut self, x: InstructionId, normalized: &Normalized, drows: InstructionId) -> Built {
         let products = self.binary(Multiply, drows, x)?;
         let sum = self.over_rows(products, self.sum, 0.0)?;

@@ -104,11 +104,11 @@ fn is_bf16(module: &Module, flow: &Dataflow, value: ValueId) -> bool {
     part.is_some_and(|array| array.element_type == ElementType::Bf16)
 }
 
-/// What an operand asks of the precision of what it reads.
+/// The precision that an operand must have for its reader.
 enum Need {
     /// Nothing: it is rounded anyway, or seen elsewhere.
     None,
-    /// What the result has.
+    /// The result's precision.
     AsResult,
     /// All of it.
     Wide,

@@ -138,7 +138,7 @@ fn renumbered(of: &ConvolutionDimensions, orders: &Orders) -> ConvolutionDimensi
     }
 }
 
-/// Where each dimension is in an order.
+/// The position of each dimension in an order.
 fn inverse(order: &Dimensions) -> Dimensions {
     let mut places = Dimensions::from_elem(0, order.len());
     (0..).zip(order).for_each(|(at, &d)| places[d as usize] = at);

@@ -62,7 +62,7 @@ fn wide_type(element_type: ElementType) -> Option<ElementType> {
 struct Widen<'m> {
     module: &'m mut Module,
     names: Names,
-    /// What replaces a value whose instruction now makes a wide one: the conversion back.
+    /// The conversion back that replaces a value whose instruction was widened.
     instead: FxHashMap<InstructionId, InstructionId>,
     /// The wide form of a value.
     wide: FxHashMap<InstructionId, InstructionId>,

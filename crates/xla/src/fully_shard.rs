@@ -20,14 +20,14 @@ use memplan_ir::{
 use memplan_rewriter::interface::set_interface;
 use rustc_hash::FxHashMap;
 
-/// What became of a program whose state is shared.
+/// A program with sharded state.
 #[derive(Clone, Debug)]
 pub struct FullySharded {
     /// The program of one device.
     pub module: Module,
-    /// What is gathered, whole.
+    /// The gathered arrays, whole.
     pub gathered: Vec<ArrayShape>,
-    /// What is summed over devices and scattered, whole.
+    /// The arrays that are summed over devices and scattered, whole.
     pub scattered: Vec<ArrayShape>,
 }
 
@@ -46,7 +46,7 @@ pub fn fully_shard(module: &Module, parameters: &[usize], devices: i64) -> Fully
     FullySharded { module: sharded, gathered, scattered }
 }
 
-/// Lets the program hand over what its instructions make and take now.
+/// Sets the program's interface to its current parameters and root.
 pub(crate) fn fit_interface(module: &mut Module) {
     let root = module.entry_computation().root;
     if module.instructions[root].op == Op::Tuple {

@@ -24,7 +24,7 @@ pub struct GemmWorkspace {
     pub rules: Option<GemmWorkspaceRules>,
 }
 
-/// What the library has for itself.
+/// The library's working memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GemmWorkspaceRules {

@@ -36,7 +36,7 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
     Ok(true)
 }
 
-/// Lets copies of copies copy what those do, and leaves out those of what lies so already.
+/// Shortens chains of copies, and removes copies to the same layout.
 fn shorten(module: &mut Module, computation: ComputationId) {
     let mut instead: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
     module.edit_in_order(computation, |module, id| {

@@ -29,11 +29,11 @@ use super::fusions::{self, Group, post_order};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(transparent)]
 pub struct LibraryFusion {
-    /// What the library takes; `None` for those of the built-in compiler that runs the pass.
+    /// The operations that the library supports; `None` for those of the built-in compiler that runs the pass.
     pub rules: Option<LibraryRules>,
 }
 
-/// What the library takes.
+/// The operations that the library supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LibraryRules {

@@ -92,7 +92,7 @@ fn rewrite(
     r.transposed(sums, &order)
 }
 
-/// What is summed up over the last dimension, and from which end.
+/// The running sum over the last dimension, and its direction.
 struct Running {
     reducer: ComputationId,
     initial: InstructionId,
@@ -171,7 +171,7 @@ impl Running {
         r.emit(Op::Pad { dimensions }, [x, self.initial], shape)
     }
 
-    /// What the reducer makes of two arrays, element for element.
+    /// Applies the reducer to two arrays, element by element.
     fn combined(&self, r: &mut Rewriter<'_>, left: InstructionId, right: InstructionId) -> InstructionId {
         let extents = r.dimensions(left).expect("arrays are summed up");
         let mut values: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();

@@ -34,7 +34,7 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     Ok(!views.is_empty())
 }
 
-/// Kernels know reshapes within; what is handed on as it is needs none.
+/// Kernels support reshapes; values that are passed on in the right shape need none.
 fn run_on_results(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let roots = module.computations.values().map(|computation| computation.root);
     let views: Vec<InstructionId> = roots.filter(|&id| cost::moves_no_bytes(module, id)).collect();

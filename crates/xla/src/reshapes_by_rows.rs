@@ -56,7 +56,7 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
     Ok(changed)
 }
 
-/// How the operand and the result of a reshape lie while it runs, where that takes more bytes than they take otherwise.
+/// The layouts of the operand and the result of a reshape while it runs, if they take more bytes than usual.
 fn padded(module: &Module, id: InstructionId, target: &Target) -> Option<[Option<Shape>; 2]> {
     let instruction = &module.instructions[id];
     let Op::Reshape { .. } = instruction.op else { return None };

@@ -30,7 +30,7 @@ pub const SELECT_AND_SCATTER_EXPANDER: PassFn = PassFn {
     run,
 };
 
-/// What places are counted in.
+/// The type of positions.
 const PLACE: ElementType = ElementType::S32;
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
@@ -98,7 +98,7 @@ fn expand(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     Some(r.emit_call(Op::Scatter(Box::new(dimensions)), [filled, places, elements], [combine], result))
 }
 
-/// A computation that takes two elements with their places, and hands on the one that is selected.
+/// A computation that takes two elements with their positions, and returns the selected one.
 fn selector(
     r: &mut Rewriter<'_>,
     select: ComputationId,
@@ -122,7 +122,7 @@ fn selector(
     })
 }
 
-/// What another computation makes of two values.
+/// The result of another computation for two values.
 fn called(r: &mut Rewriter<'_>, computation: ComputationId, arguments: [InstructionId; 2]) -> InstructionId {
     let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
     for id in r.live_instructions_of(computation) {

@@ -26,11 +26,11 @@ use smallvec::SmallVec;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(transparent)]
 pub struct SplitkRewriter {
-    /// What parts cost and gain; `None` for those of the built-in compiler that runs the pass.
+    /// Costs and gains of parts; `None` for those of the built-in compiler that runs the pass.
     pub rules: Option<SplitkRules>,
 }
 
-/// What parts cost and gain, in a unit of time of the compiler's own.
+/// Costs and gains of parts, in the compiler's own unit of time.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SplitkRules {
@@ -197,7 +197,7 @@ impl Product {
     }
 }
 
-/// What is loaded for an operand: conversions and the like happen in the kernel.
+/// The element type that is loaded for an operand: conversions and similar operations happen in the kernel.
 fn loaded(r: &Rewriter<'_>, mut id: InstructionId) -> ElementType {
     while r.op(id).is_elementwise() && r.operands(id).len() == 1 {
         id = r.operand(id, 0);
@@ -212,7 +212,7 @@ fn accumulator(element_type: ElementType) -> ElementType {
     }
 }
 
-/// An operand with one dimension cut: the parts stand before what is left of it.
+/// An operand with one dimension split: the parts precede the rest of it.
 fn with_parts(
     r: &mut Rewriter<'_>,
     mut operand: InstructionId,

@@ -78,11 +78,11 @@ fn cuts_of_parameters(module: &Module, devices: i64) -> Option<Vec<(usize, usize
 
 struct Partitioner {
     sharding: Sharding,
-    /// Computations that add up numbers, by what they add.
+    /// Computations that add numbers, by element type.
     adders: Vec<(ElementType, ComputationId)>,
 }
 
-/// What a dimension of an operand is to a product, and its number among those.
+/// The role of an operand's dimension in a product, and its number in that role.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Batch(usize),
@@ -103,7 +103,7 @@ impl Partitioner {
         module.list(id);
     }
 
-    /// Lets an instruction work on parts, or gathers what it needs whole.
+    /// Applies an instruction to shards, or gathers the operands that it needs whole.
     fn take_parts(
         &mut self,
         module: &mut Module,

@@ -51,7 +51,7 @@ fn lacks_places(module: &Module, id: InstructionId) -> bool {
     instruction.control_predecessors.is_empty() && !instruction.operands.iter().any(is_places)
 }
 
-/// Puts the sort of elements and places where the sort stood; the old instruction becomes what its readers expect.
+/// Replaces the sort by one of elements and positions; the old instruction becomes the result that its readers expect.
 fn add_places(module: &mut Module, id: InstructionId, names: &mut Names) {
     let sort = module.instructions[id].clone();
     let Op::Sort { dimension, .. } = sort.op else { unreachable!("only sorts lack places") };
@@ -79,7 +79,7 @@ fn add_places(module: &mut Module, id: InstructionId, names: &mut Names) {
     module.list(id);
 }
 
-/// A comparator that is handed two places as well, and does not look at them.
+/// A comparator that also takes two positions, and ignores them.
 fn with_two_more(
     module: &mut Module,
     comparator: memplan_ir::ComputationId,

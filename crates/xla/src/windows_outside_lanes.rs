@@ -44,7 +44,7 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
     Ok(changed)
 }
 
-/// Operands that windows would move along in lanes, and how they should lie instead.
+/// Operands along whose lanes windows would move, with the layouts that they should have.
 fn wanted(module: &Module, id: InstructionId, target: &Target) -> Vec<(usize, ArrayShape)> {
     let instruction = &module.instructions[id];
     let (window, moves): (_, fn(&WindowDimension) -> bool) = match &instruction.op {
@@ -57,8 +57,8 @@ fn wanted(module: &Module, id: InstructionId, target: &Target) -> Vec<(usize, Ar
     arrays.filter_map(|(i, array)| Some((i, outside_lanes(array, window, moves, target)?))).collect()
 }
 
-/// A tiled array with lanes that hold no dimension of a window; `None` if it lies so, or no dimension is free. Initial values
-/// have no dimensions.
+/// A tiled array with lanes that hold no dimension of a window; `None` if it has such a layout already, or if no
+/// dimension is free. Initial values have no dimensions.
 fn outside_lanes(
     array: &ArrayShape,
     window: &Window,

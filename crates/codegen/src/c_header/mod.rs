@@ -36,7 +36,7 @@ pub fn c_header(layout: &ProgramLayout) -> String {
     header.out
 }
 
-/// What all headers share, once however many are included.
+/// The common part of all headers, defined once however many are included.
 const TYPES: &str = include_str!("types.h");
 
 struct Header<'a> {

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::constants::constant_offsets;
 
-/// The layout of a planned module: `facts` are those of the module under the plan's schedule.
+/// The layout of a planned module: `facts` must be of the module under the plan's schedule.
 ///
 /// Takes time close to linear in the module, and in what the launches read and write.
 ///

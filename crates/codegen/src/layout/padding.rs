@@ -41,7 +41,7 @@ fn in_main_memory(array: &ArrayShape) -> ArrayShape {
     ArrayShape { layout, ..array.clone() }
 }
 
-/// What would lose less, as text.
+/// Remedies, as text.
 fn remedies(program: &NumberedProgram<'_>, array: &ArrayShape) -> Vec<Remedy> {
     let of = memplan_memory::remedies(program.target, array).into_iter();
     of.map(|remedy| Remedy {

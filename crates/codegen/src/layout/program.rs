@@ -9,13 +9,13 @@ use memplan_memory::{MemoryPlan, MemorySpaceId, Slice, Target};
 
 use super::{Address, Buffer, LaunchKind, Lifetime};
 
-/// What is known about the program, with launches and buffers numbered.
+/// Facts about the program, with launches and buffers numbered.
 pub(crate) struct NumberedProgram<'a> {
     pub(crate) module: &'a Module,
     pub(crate) facts: &'a Facts,
     pub(crate) target: &'a Target,
     pub(crate) plan: &'a MemoryPlan,
-    /// How many launches stand before each instant; one more entry at the end.
+    /// The number of launches before each instant; one more entry at the end.
     launches_before: Vec<u32>,
     /// The values with an address, by number.
     pub(crate) values: Vec<ValueId>,
@@ -95,7 +95,7 @@ impl<'a> NumberedProgram<'a> {
         self.launches_before.last().copied().unwrap_or(0)
     }
 
-    /// How many launches stand before an instant.
+    /// The number of launches before an instant.
     pub(crate) fn launch_at(&self, time: Time) -> u32 {
         self.launches_before[time.min(self.facts.line.end()) as usize]
     }

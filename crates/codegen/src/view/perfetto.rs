@@ -15,8 +15,8 @@ const PROGRAM: u32 = 1;
 /// The thread of the launches; transfers follow.
 const LAUNCHES: u32 = 1;
 
-/// The trace of a planned program, in microseconds of the cost model. What runs in a loop is one slice that is as long as
-/// all its runs together. Takes time n log n in launches and buffers.
+/// The trace of a planned program, in microseconds of the cost model. A launch in a loop is one slice for all its runs
+/// together. Takes time n log n in launches and buffers.
 pub fn perfetto(view: &View) -> String {
     let mut trace = Trace { view, events: Vec::new() };
     trace.launches();
@@ -137,7 +137,7 @@ fn micros(seconds: f64) -> f64 {
 }
 
 impl View {
-    /// What people call a memory space.
+    /// The name of a memory space for people.
     pub fn space_name(&self, space: MemorySpaceId) -> String {
         let known = self.layout.spaces.iter().find(|known| known.id == space);
         known.map_or_else(|| space.to_string(), |known| known.name.clone())

@@ -27,7 +27,7 @@ pub(crate) struct ConvolutionKernel {
     batch_groups: i64,
 }
 
-/// What is special about one group of a convolution: where its parts of input, kernel and result begin.
+/// The beginnings of one group's parts of input, kernel and result.
 struct Group {
     input_batch: i64,
     input_feature: i64,

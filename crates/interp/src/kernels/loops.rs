@@ -31,7 +31,7 @@ struct Region {
     apart: Option<(usize, usize)>,
 }
 
-/// Where the lanes of a register go.
+/// The destination of a register's lanes.
 pub(crate) struct Store {
     pub(crate) value: Reg,
     /// `None`: to consecutive elements from the batch's position on.

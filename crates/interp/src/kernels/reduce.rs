@@ -155,7 +155,7 @@ impl ReduceKernel {
 struct Fold<'k> {
     kernel: &'k ReduceKernel,
     lambda: Option<Machine>,
-    /// Where the reducer works.
+    /// The reducer's scratch.
     scratch: Place,
     accumulators: Vec<Lanes>,
     next: Vec<Lanes>,

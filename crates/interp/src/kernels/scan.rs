@@ -98,8 +98,8 @@ struct Stacked {
     slice: Addressing,
 }
 
-/// An array that each step hands to the next. The computation may lay it out in another way than the operand and the
-/// result of the scan, since what is inside a kernel has no layout of the machine.
+/// An array that each step passes to the next. The computation may give it another layout than the operand and the
+/// result of the scan, since arrays inside a kernel have no machine layout.
 struct Carry {
     shape: ArrayShape,
     operand: (usize, Addressing),

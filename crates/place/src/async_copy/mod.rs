@@ -34,12 +34,12 @@ use slice_prefetch::SlicePrefetcher;
 pub struct Placed {
     /// The number of the decision that placed it.
     pub decision: usize,
-    /// Where the value is defined, in the rewritten module.
+    /// The definition of the value, in the rewritten module.
     pub position: Position,
 }
 
-/// Carries out decisions about the fast memory of a scheduled module, in time linear in the module. Instructions keep
-/// their ids, new ones are numbered behind them. Gives what is in fast memory now.
+/// Applies decisions about the fast memory of a scheduled module, in time linear in the module. Instructions keep their
+/// ids, new ones are numbered after them. Returns the contents of fast memory.
 ///
 /// # Errors
 /// When the call graph is not one that memory can be planned for.
@@ -202,8 +202,8 @@ impl Inserter<'_> {
         self.edits.element(id, &index, at)
     }
 
-    /// Where a value is defined in a computation, or comes in, as a parameter or out of a call: an instruction and a part of
-    /// its result.
+    /// The definition of a value in a computation, or where it enters, as a parameter or as a call's result: an
+    /// instruction and a part of its result.
     fn origin(&self, value: ValueId, computation: ComputationId) -> (InstructionId, ShapeIndex) {
         let flow = &self.facts.flow;
         let positions = &flow.positions;

@@ -67,7 +67,7 @@ impl Separate<'_> {
         Ok(())
     }
 
-    /// What reads or writes the value that is last in a class, copies that this pass has made taken into account.
+    /// Nodes that read or write the last value of a class, including copies made by this pass.
     fn touched_by(&self, class: Class) -> Vec<Node> {
         let touches = |&node: &Node| {
             let NodeData { id, reads_copies, .. } = self.nodes[node];

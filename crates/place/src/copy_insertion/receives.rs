@@ -46,7 +46,7 @@ impl Separate<'_> {
         Ok(())
     }
 
-    /// The sends and receives that an explicit tuple hands on, and where it holds them.
+    /// The sends and receives in an explicit tuple, with their indices.
     fn transfers_in(&self, root: InstructionId) -> Vec<(ShapeIndex, InstructionId)> {
         let mut open = vec![(ShapeIndex::root(), root)];
         let mut transfers = Vec::new();
@@ -64,7 +64,7 @@ impl Separate<'_> {
         transfers
     }
 
-    /// Lets everything that reads what has arrived in a buffer read a copy of it. A tuple, or a send that the computation
+    /// Makes all readers of a buffer's received data read a copy of it. A tuple, or a send that the computation
     /// returns, then returns the copy.
     fn copy_what_arrived(&mut self, value: ValueId, returned: &[InstructionId], because: &Because) {
         let is_arrived = |id: &InstructionId| {

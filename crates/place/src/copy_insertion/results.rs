@@ -127,7 +127,7 @@ impl Separate<'_> {
         }
     }
 
-    /// What a slot holds now.
+    /// The current value of a slot.
     fn leaf(&self, slot: &Slot) -> InstructionId {
         match slot.user {
             Some((tuple, number)) => self.module.instructions[tuple].operands[number],
@@ -143,8 +143,8 @@ impl Separate<'_> {
         PassError::failed(NAME, Unsupported::Returned(self.name(self.leaf(slot))))
     }
 
-    /// Copies the copy once more that the reference of a slot was made of. The first copy can then be made while its
-    /// source is there, and the second one when nobody needs what it overwrites.
+    /// Copies the copy behind a slot's reference once more. The first copy can then be made while its source exists,
+    /// and the second one when nobody needs the overwritten value.
     fn copy_twice(&mut self, slot: &Slot, conflict: Conflict) {
         let value = self.flow.value_of(self.leaf(slot)).expect("sequential");
         let Some(made) = self.made_of_array(value) else { return };
@@ -167,7 +167,7 @@ impl Separate<'_> {
         self.classes[apart].touched_by = vec![first_node, second_node];
     }
 
-    /// Gives what reads arrays of a class copies of them. A reference that is to be in their memory cannot be a copy.
+    /// Gives readers of a class's arrays copies of them. A reference that must be in their memory cannot be a copy.
     fn copy_for_readers(&mut self, class: Class, index: &ShapeIndex, conflict: Conflict) {
         let because = Because { sharing: MustShare::Result { index: index.clone() }, conflict };
         let mut copy_of: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
@@ -203,7 +203,7 @@ impl Separate<'_> {
         operands.filter(is_read).collect()
     }
 
-    /// Puts a copy of what a slot holds into it.
+    /// Replaces the value of a slot by a copy.
     fn copy_slot(&mut self, slot: &Slot, conflict: Conflict) -> Result<(), PassError> {
         if self.is_reference(slot) {
             return Err(self.cannot_be_kept_apart(slot));

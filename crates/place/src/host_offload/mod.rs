@@ -35,7 +35,7 @@ use crate::FLATTEN_CALL_GRAPH;
 use crate::copy_insertion::decides_results;
 use crate::spell_out::spell_out_tuples;
 
-/// The pass; the top of this file says what it does.
+/// The pass, described at the top of this file.
 pub const HOST_OFFLOAD: PassFn =
     PassFn { name: "host-offload", description: "keep on the host what the program wants there", run };
 
@@ -45,7 +45,7 @@ pub const HOST_MEMORY: MemorySpaceId = MemorySpaceId(5);
 /// The same, in layouts.
 const HOST: i64 = HOST_MEMORY.0 as i64;
 
-/// Where a call says that an array is to be.
+/// The memory that a call asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Placement {
     Host,
@@ -81,7 +81,7 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
     Ok(changed)
 }
 
-/// What a call says of where its result is to be.
+/// The memory that a call asks for its result.
 fn placement(instruction: &Instruction) -> Option<Placement> {
     let Op::CustomCall(call) = &instruction.op else { return None };
     match &*call.target {
@@ -135,7 +135,7 @@ fn leave_host(shape: &mut Shape) {
     }
 }
 
-/// Puts what is handed to the calls in their place: by now it is where they say.
+/// Replaces the calls by their operands, which are in the requested memory by now.
 fn drop_calls(module: &mut Module) -> bool {
     let mut rewriter = Rewriter::new(module);
     rewriter.sweep(|r, id| {

@@ -97,8 +97,8 @@ fn assign_layouts(
     Ok(changed)
 }
 
-/// The layouts of what enters and leaves the program: as the caller declares them, otherwise the machine's own. A result
-/// that lives in a parameter has its layout where another order would be padded differently.
+/// The layouts of parameters and results of the program: the caller's, or the machine's default. A result that lives in
+/// a parameter has its layout if another order would be padded differently.
 fn program_shape(module: &Module, target: &Target) -> ProgramShape {
     let entry = module.entry_computation();
     let mut program = module.config.entry_computation_layout.clone().unwrap_or_else(|| ProgramShape {
@@ -336,7 +336,7 @@ impl<'a> Choice<'a> {
         });
     }
 
-    /// From results whose layout is fixed to what they are a view of.
+    /// From results with fixed layouts to the operands that they are views of.
     fn walk_backward(&mut self) {
         for &computation in self.graph.sequential().iter().rev() {
             for &id in self.module.computations[computation].instructions.iter().rev() {
@@ -455,7 +455,7 @@ fn apply(module: &mut Module, graph: &CallGraph, flow: &Dataflow, layouts: &Layo
     changed
 }
 
-/// Gives the parts of a shape, in preorder, the layouts that are handed out.
+/// Gives the parts of a shape, in preorder, the next layouts.
 fn lay_out<'l>(shape: &mut Shape, next: &mut impl FnMut() -> Option<&'l Layout>) {
     let layout = next();
     match shape {

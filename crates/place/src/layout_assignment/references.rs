@@ -91,7 +91,7 @@ fn layouts_asked_for_references(
     asked.collect()
 }
 
-/// Lets a call declare the layouts that it has, those of arrays as the references that they become or come from.
+/// Makes a call declare its layouts; those of arrays equal those of the references that they become or come from.
 fn declare(module: &mut Module, id: InstructionId) {
     let Op::CustomCall(call) = &module.instructions[id].op else { return };
     let operands = &module.instructions[id].operands;

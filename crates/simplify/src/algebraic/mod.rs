@@ -52,7 +52,7 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     Ok(rewriter.finish())
 }
 
-/// What stands for an instruction, if something simpler does.
+/// The simpler replacement of an instruction, if there is one.
 fn simplify(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     if r.is_pinned(id) {
         return None;

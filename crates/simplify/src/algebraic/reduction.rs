@@ -15,7 +15,7 @@ struct Reduction {
     init: InstructionId,
     dimensions: Dimensions,
     reducer: ComputationId,
-    /// What the reducer computes.
+    /// The reducer's operation.
     op: BinaryOp,
     /// Whether the initial value changes nothing.
     is_neutral: bool,
@@ -80,7 +80,7 @@ fn neutral(op: BinaryOp, value: Scalar) -> bool {
     }
 }
 
-/// Only dimensions of extent one are reduced: what is left is each element, combined with the initial value.
+/// Only dimensions of extent one are reduced: the result is each element, combined with the initial value.
 fn reduce_nothing(r: &mut Rewriter<'_>, reduction: &Reduction) -> InstructionId {
     let shape = r.shape(reduction.id).clone();
     let to = shape.as_array().expect("a reduction of one array is an array").dimensions.clone();

@@ -118,7 +118,7 @@ fn slice_of_concatenate(
     None
 }
 
-/// A pad that adds nothing, or nothing else than what is there.
+/// A pad that adds nothing, or only elements equal to the operand's.
 pub(super) fn pad(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let Op::Pad { dimensions } = r.op(id).clone() else { return None };
     let (x, value) = (r.operand(id, 0), r.operand(id, 1));

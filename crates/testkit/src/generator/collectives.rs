@@ -95,7 +95,7 @@ fn along_first(collective: Collective) -> Collective {
     Collective { dimension: Some(0), ..collective }
 }
 
-/// Devices hand their arrays around; or one device sends, and whoever is sent nothing gets zeros.
+/// Devices pass their arrays around; or one device sends, and devices that receive nothing get zeros.
 fn permutation(is_whole: bool) -> Collective {
     let n = PARTITIONS as i64;
     let around = (0..n).map(|device| (device, (device + 1) % n));

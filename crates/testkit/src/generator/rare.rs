@@ -11,7 +11,7 @@ use crate::Random;
 
 use super::{Body, Combiners, GenerateOptions, Kind, shape};
 
-/// The library call that overwrites what it is given a reference to; [`overwrite`] says with what.
+/// The library call that overwrites the memory of its reference; [`overwrite`] computes the new contents.
 pub const OVERWRITES: &str = "overwrites";
 
 /// Most steps of a loop whose end depends on data.
@@ -63,7 +63,7 @@ fn dynamic() -> Shape {
     Shape::Array(array)
 }
 
-/// What [`OVERWRITES`] leaves in memory: each integer's successor.
+/// The contents that [`OVERWRITES`] writes: each integer's successor.
 ///
 /// # Errors
 /// When it is not given an array of integers.
@@ -108,7 +108,7 @@ impl Body<'_, '_> {
         self.computation.insert(Op::SetDimensionSize { dimension: 0 }, [x, size])
     }
 
-    /// A step, which hands on the reference as it is, overwritten, or another one.
+    /// A step that passes on the reference unchanged, overwritten, or another one.
     fn rare_step(&mut self, kind: &Kind) -> Result<InstructionId, BuildError> {
         let parameter = self.computation.parameter("state", state(kind));
         let part = |body: &mut Self, index| body.computation.get_tuple_element(parameter, index);

@@ -87,7 +87,7 @@ fn fuses_on_all_ways(fuser: &Fuser<'_>, id: InstructionId, unfusible: &EntitySet
     true
 }
 
-/// What an instruction's result leads to before a position; `None` where that takes too many steps.
+/// The instructions before a position that depend on an instruction's result; `None` if that takes too many steps.
 fn reached(fuser: &Fuser<'_>, id: InstructionId, last: u32) -> Option<FxHashSet<InstructionId>> {
     let mut reached: FxHashSet<InstructionId> = FxHashSet::default();
     let mut open = vec![id];
