@@ -58,7 +58,7 @@ pub enum Violation {
     #[error("the schedule of `{computation}` has {instruction}, which is not part of it")]
     ScheduledElsewhere { computation: Box<str>, instruction: Place },
     /// An instruction runs before one of its dependencies.
-    #[error("{instruction} is scheduled before {dependency}, which it depends on")]
+    #[error("{instruction} is scheduled before its dependency {dependency}")]
     OutOfOrder { instruction: Place, dependency: Place },
 
     /// The plan places what does not exist.
@@ -68,7 +68,7 @@ pub enum Violation {
     #[error("{at} needs {size:#} bytes but has no slice")]
     Unplaced { at: Place, size: Bytes },
     /// A slice of an allocation that does not exist.
-    #[error("{at} lies in {allocation}, which does not exist")]
+    #[error("{at} is in {allocation}, which does not exist")]
     NoSuchAllocation { at: Place, allocation: AllocationId },
     /// A slice is smaller than its value.
     #[error("{at} needs {needed:#} bytes; {} has {:#}", span(.slice), .slice.size)]
@@ -80,16 +80,16 @@ pub enum Violation {
     #[error("{at} is computed inside a kernel, where nothing has memory of its own, but the plan places it")]
     InsideKernel { at: Place },
     /// A slice reaches beyond its allocation.
-    #[error("{at} lies at {}, beyond the end of the allocation ({size:#} bytes)", span(.slice))]
+    #[error("{at} is at {}, beyond the end of the allocation ({size:#} bytes)", span(.slice))]
     OutOfBounds { at: Place, slice: Slice, size: Bytes },
     /// An offset is not a multiple of the alignment.
-    #[error("{at} lies at {}, which is not a multiple of {alignment}", span(.slice))]
+    #[error("{at} is at {}, which is not a multiple of {alignment}", span(.slice))]
     Misaligned { at: Place, slice: Slice, alignment: Alignment },
     /// An allocation promises less alignment than its values need.
     #[error("{allocation} is aligned to {found}; its values need {needed}")]
     UnderAligned { allocation: AllocationId, found: Alignment, needed: Alignment },
     /// An allocation promises more alignment than the machine gives.
-    #[error("{allocation} is said to be aligned to {found}; what the target gives is {given}")]
+    #[error("{allocation} claims an alignment of {found}; the target gives {given}")]
     OverAligned { allocation: AllocationId, found: Alignment, given: Alignment },
     /// A slice is in another memory than the layout says.
     #[error("{at} belongs in {layout} but {} is in {found}", span(.slice))]
@@ -131,13 +131,13 @@ pub enum Violation {
     #[error("{at} is written to {}, which is {what}", span(.slice))]
     ReadOnly { at: Place, slice: Slice, what: &'static str },
     /// A value that nothing moves is planned in two places.
-    #[error("{at} is the same value as {source_place}, which lies at {}, but is planned at {}", place_of(.source_slice), place_of(.slice))]
+    #[error("{at} is the same value as {source_place}, which is at {}, but is planned at {}", place_of(.source_slice), place_of(.slice))]
     Moved { at: Place, slice: Option<Slice>, source_place: Place, source_slice: Option<Slice> },
     /// A value that nothing moves is read with its elements at other positions.
     #[error("{at} is the same value as {source_place}, but in another layout, and nothing moves it")]
     Relaid { at: Place, source_place: Place },
     /// Declared in-place operands must share memory with their result.
-    #[error("{at} is declared to update operand {operand} in place, but lies at {}, not {}", place_of(.slice), place_of(.operand_slice))]
+    #[error("{at} is declared to update operand {operand} in place, but is at {}, not {}", place_of(.slice), place_of(.operand_slice))]
     AliasBroken { at: Place, slice: Option<Slice>, operand: Place, operand_slice: Option<Slice> },
 
     /// Something reads the destination of an operation in flight.
@@ -150,17 +150,17 @@ pub enum Violation {
     #[error("{start} is never done")]
     NeverDone { start: Place },
     /// The value that the previous call may have left is overwritten before its use.
-    #[error("{start} may find its value at {} from the call before, but something is written there first", span(.slice))]
+    #[error("the previous call may have left the value of {start} at {}, but something is written there first", span(.slice))]
     ResidentLate { start: Place, slice: Slice },
     /// The value that the next call may use is lost at the end.
-    #[error("at the end what {start} brought should still be at {}, but {} {found}", span(.slice), span(.bytes))]
+    #[error("at the end the value that {start} fetched should still be at {}, but {} {found}", span(.slice), span(.bytes))]
     ResidentLost { start: Place, slice: Slice, bytes: Slice, found: Contents },
 
     /// A result is not in memory that outlives the program.
-    #[error("result {value} lies at {}, which {reason}", span(.slice))]
+    #[error("result {value} is at {}, which {reason}", span(.slice))]
     ResultNotLiveOut { value: Place, slice: Slice, reason: &'static str },
     /// An output is not in the parameter it is aliased with.
-    #[error("output {output_index} is aliased with parameter {parameter}{parameter_index} but lies at {}", place_of(.slice))]
+    #[error("output {output_index} is aliased with parameter {parameter}{parameter_index} but is at {}", place_of(.slice))]
     OutputElsewhere {
         output_index: ShapeIndex,
         parameter: u32,
@@ -175,14 +175,14 @@ pub enum Violation {
     WrongTotal { name: Box<str>, claimed: Bytes, found: Bytes },
 
     /// The plan claims more live bytes than there are: a smaller arena might suffice.
-    #[error("the plan says that at least {claimed:#} bytes of {space} are needed at once; it is {found:#}")]
+    #[error("the plan claims a peak of at least {claimed:#} live bytes in {space}; it is {found:#}")]
     BoundTooHigh { space: MemorySpaceId, claimed: Bytes, found: Bytes },
     /// The plan claims fewer live bytes than there are: the arena would look further above its bound than it is.
-    #[error("the plan says that only {claimed:#} bytes of {space} are needed at once; it is {found:#}")]
+    #[error("the plan claims a peak of only {claimed:#} live bytes in {space}; it is {found:#}")]
     BoundTooLow { space: MemorySpaceId, claimed: Bytes, found: Bytes },
     /// An arena that is claimed to be minimal has an unused end.
     #[error(
-        "the plan says that no arena of {space} is smaller than {claimed:#}; only {used:#} of it are used"
+        "the plan claims that {claimed:#} bytes is the smallest arena of {space}, but uses only {used:#} of them"
     )]
     NotMinimal { space: MemorySpaceId, claimed: Bytes, used: Bytes },
     /// The plan claims more live bytes at the peak than there are.

@@ -28,16 +28,16 @@ pub use overlap::Peaks;
 #[allow(missing_docs, reason = "each message says what its fields are")]
 pub enum Misplacement {
     /// An instant reads a value outside its live range.
-    #[error("instant {time} reads {value}, which is said to be live in {} only", Instants(.live))]
+    #[error("instant {time} reads {value}, which is live only in {}", Instants(.live))]
     ReadWhileDead { value: ValueId, time: Time, live: LiveRange },
     /// An instant writes a value outside its live range.
-    #[error("instant {time} writes {value}, which is said to be live in {} only", Instants(.live))]
+    #[error("instant {time} writes {value}, which is live only in {}", Instants(.live))]
     WrittenWhileDead { value: ValueId, time: Time, live: LiveRange },
     /// A live range is empty, or goes on after the last instant.
-    #[error("{at} is said to be live in {}, which is no part of the {end} instants", Instants(.live))]
+    #[error("the live range of {at}, {}, is not within the {end} instants", Instants(.live))]
     NoRange { at: Tenant, live: LiveRange, end: Time },
     /// An argument is not there from the start, or a result or an argument that the caller keeps not to the end.
-    #[error("{value} is said to be live in {} only, but {why}", Instants(.live))]
+    #[error("{value} is live only in {}, but {why}", Instants(.live))]
     TooShort { value: ValueId, live: LiveRange, why: &'static str },
     /// An instant reads or writes a value that does not exist, or a group has the name of one.
     #[error("{value} is named as {named_as}, and there are {n_values} values")]
@@ -64,28 +64,28 @@ pub enum Misplacement {
     #[error("{first} and {second} share bytes at instant {time}")]
     Overlap { first: Tenant, second: Tenant, time: Time },
     /// The program would write where it must not.
-    #[error("{value} is written in {allocation}, which only holds what may not be written")]
+    #[error("{value} is written to {allocation}, which is read-only")]
     ReadOnly { value: ValueId, allocation: AllocationId },
     /// A value is in an allocation for others.
     #[error("{value} should be in an allocation of its kind and is in {allocation}")]
     WrongAllocation { value: ValueId, allocation: AllocationId },
     /// An allocation for an argument that is none, or elsewhere.
-    #[error("{allocation} is for argument {value}, which is not there")]
+    #[error("{allocation} is for argument {value}, which is not in it")]
     StrayArgument { allocation: AllocationId, value: ValueId },
     /// An allocation claims to hold a result and does not, or vice versa.
-    #[error("{allocation} is {}said to hold a result", if *.live_out { "" } else { "not " })]
+    #[error("{allocation} {}", if *.live_out { "is marked live out but holds no result" } else { "holds a result but is not marked live out" })]
     LiveOut { allocation: AllocationId, live_out: bool },
     /// Instants have working memory that they did not request, or lack requested memory.
-    #[error("instant {time} asks for {needed:#} bytes of scratch in {space} and has {found:#}")]
+    #[error("instant {time} needs {needed:#} bytes of scratch in {space} and has {found:#}")]
     WrongScratch { time: Time, space: MemorySpaceId, needed: Bytes, found: Bytes },
     /// A sum is not one.
-    #[error("{what} is said to be {claimed:#} bytes and is {found:#}")]
+    #[error("the placement claims {claimed:#} bytes for {what}; it is {found:#}")]
     WrongFigure { what: &'static str, claimed: Bytes, found: Bytes },
     /// An order has a node twice, or lacks it, or has one that does not exist.
     #[error("the order has {node} {times} times")]
     NotOnce { node: NodeId, times: u32 },
     /// A node runs before one of its dependencies.
-    #[error("{node} runs before {dependency}, which it depends on")]
+    #[error("{node} runs before its dependency {dependency}")]
     OutOfOrder { node: NodeId, dependency: NodeId },
 }
 

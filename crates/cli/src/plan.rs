@@ -124,7 +124,7 @@ pub(crate) fn plan_with_copies(
     planned.apply(module);
     let proof = check::check(module, &planned.schedule, target, &planned.plan).map_err(|violations| {
         Failure::Input(format!(
-            "error: this module has no correct plan with its schedule; `--schedule memory` makes a new schedule\n{}",
+            "error: no plan is right for this module with its schedule; `--schedule memory` makes a new one\n{}",
             list(&violations)
         ))
     })?;

@@ -27,7 +27,7 @@ pub enum ConstantsError {
         name: String,
     },
     /// There is no rule for where the elements are.
-    #[error("the layout of constant `{name}` is not one that elements can be laid out in")]
+    #[error("the layout of constant `{name}` is not valid for its elements")]
     Layout {
         /// The constant.
         name: String,

@@ -12,7 +12,7 @@ use crate::layout::{Buffer, ProgramLayout};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MicroError {
     /// An offset of 2 GiB or more.
-    #[error("`{name}` lies at {offset}, and TFLite Micro counts offsets in 31 bits")]
+    #[error("`{name}` is at {offset}, and TFLite Micro counts offsets in 31 bits")]
     Offset {
         /// The buffer.
         name: String,
@@ -20,7 +20,7 @@ pub enum MicroError {
         offset: Bytes,
     },
     /// A buffer in another memory than the first.
-    #[error("`{name}` lies in memory {space}, and TFLite Micro has one arena")]
+    #[error("`{name}` is in memory {space}, and TFLite Micro has one arena")]
     Space {
         /// The buffer.
         name: String,

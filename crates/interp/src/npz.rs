@@ -231,7 +231,7 @@ fn read_archive(archive: impl Read + Seek) -> Result<FxHashMap<String, NpyArray>
             .as_ref()
             .and_then(|shape| ArrayShape::new(ElementType::U8, shape.iter().copied()).element_count());
         let (Some(shape), Some(promised)) = (shape, count.and_then(|count| count.checked_mul(width))) else {
-            return Err(broken(format!("{name} is said to have more than 2^64 bytes")));
+            return Err(broken(format!("{name} claims more than 2^64 bytes")));
         };
         // What the header promises is believed only as far as there are bytes.
         let mut data = Vec::new();

@@ -12,7 +12,7 @@ pub enum IpuError {
     #[error("target `{0}` has no tiles")]
     NoTiles(String),
     /// More chips are requested than there are.
-    #[error("target `{target}` has {available} chips, not {wanted}: `tiles.chips` of its file says how many")]
+    #[error("target `{target}` has {available} chips (`tiles.chips` of its file), not {wanted}")]
     Chips {
         /// The target.
         target: String,
@@ -28,6 +28,6 @@ pub enum IpuError {
     #[error(transparent)]
     Placement(#[from] PlacementError),
     /// Sizes are beyond 64 bits.
-    #[error("what a tile holds adds up to more than 2^64 bytes")]
+    #[error("the contents of a tile add up to more than 2^64 bytes")]
     TooLarge(#[source] memplan_pack::Error),
 }

@@ -49,7 +49,7 @@ pub enum PlacementProblem {
     #[error("expected `tensor, NAME, TILES[, ELEMENTS]` or `vertices, NAME, TILES`")]
     Fields,
     /// Another word at the start of a line.
-    #[error("`{0}` is not something that is placed; expected `tensor` or `vertices`")]
+    #[error("`{0}` cannot be placed; expected `tensor` or `vertices`")]
     Kind(String),
     /// Not a number or a range.
     #[error("`{0}` is not a number or a range such as `0..736`")]
@@ -69,10 +69,10 @@ pub enum PlacementProblem {
     #[error("the program has no instruction `{0}`")]
     NoInstruction(String),
     /// A name of nothing that needs memory.
-    #[error("`{0}` needs no memory of its own: it is embedded in code, or only passes on what others hold")]
+    #[error("`{0}` needs no memory of its own: it is embedded in code, or only passes on other values")]
     NoTensor(String),
     /// An instruction that runs no vertices.
-    #[error("`{0}` runs no vertices that walk over a result")]
+    #[error("`{0}` runs no vertices that iterate over a result")]
     NoVertices(String),
     /// Elements that are not there.
     #[error("`{name}` has {elements} elements")]

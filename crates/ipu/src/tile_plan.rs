@@ -32,7 +32,7 @@ pub enum Overflow {
     },
     /// Code does not fit the part of a tile for code.
     #[error(
-        "tile {tile} has {needed:#} bytes of code, which must lie in {available:#} bytes that are not interleaved"
+        "tile {tile} has {needed:#} bytes of code, which must fit {available:#} bytes that are not interleaved"
     )]
     Code {
         /// The tile with the most code, the first of them.

@@ -29,7 +29,7 @@ use crate::backing::Backings;
 /// The pass.
 pub const CONDITIONAL_IN_PLACE: PassFn = PassFn {
     name: "conditional-in-place",
-    description: "let conditionals that change their operands or hand them back change them in place",
+    description: "let conditionals that change or return their operands change them in place",
     run,
 };
 

@@ -42,7 +42,7 @@ pub const SIMPLIFY: Pipeline = Pipeline {
 /// Takes apart what comes in whole and is put together anew.
 pub const TAKE_APART: Pipeline = Pipeline {
     name: "take-apart",
-    description: "take fusions, bitcasts, and tuples in constants and loops apart: what is worth having together is decided anew",
+    description: "undo fusions, bitcasts, and tuples in constants and loops, since later passes decide them again",
     passes: Cow::Borrowed(&[
         Static(&BITCAST_EXPANDER),
         Static(&TUPLE_CONSTANT_EXPANDER),
@@ -81,7 +81,7 @@ pub fn legalize(module: &mut Module, target: &Target) -> Result<Vec<PassRun>, Pa
 /// so that only dimensions that must be equal are merged.
 pub const FOLLOWABLE: Pipeline = Pipeline {
     name: "followable",
-    description: "give every call and every constant its own values, so that dimensions can be followed",
+    description: "give every call and every constant its own values, so that dimensions can be tracked",
     passes: Cow::Borrowed(&[
         Static(&TUPLE_CONSTANT_EXPANDER),
         Static(&CALL_INLINER),

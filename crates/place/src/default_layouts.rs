@@ -15,7 +15,7 @@ use memplan_rewriter::{Context, PassError, PassFn};
 /// The pass.
 pub const DEFAULT_LAYOUTS: PassFn = PassFn {
     name: "default-layouts",
-    description: "Lay everything out row-major, where what nothing moves would lie in two ways",
+    description: "Use row-major layouts everywhere if layouts of unmoved values disagree",
     run,
 };
 

@@ -24,7 +24,7 @@ use smallvec::SmallVec;
 /// The pass, described at the top of this file.
 pub const DYNAMIC_MARKS: PassFn = PassFn {
     name: NAME,
-    description: "make values dynamic, or static, wherever they are seen, with copies where static and dynamic ones meet",
+    description: "make values dynamic, or static, wherever they are seen; copy where static and dynamic ones meet",
     run,
 };
 

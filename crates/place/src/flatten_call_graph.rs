@@ -19,7 +19,7 @@ use crate::Unsupported;
 /// The pass, described at the top of this file.
 pub const FLATTEN_CALL_GRAPH: PassFn = PassFn {
     name: "flatten-call-graph",
-    description: "give every call site of control flow a computation of its own",
+    description: "give every call site of control flow its own computation",
     run,
 };
 

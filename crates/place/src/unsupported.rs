@@ -8,7 +8,7 @@ pub enum Unsupported {
     #[error("`{0}` cannot be kept apart from the receive of the iteration before")]
     Receive(Box<str>),
     /// A result would have to be where something is that is still needed.
-    #[error("the value returned as `{0}` cannot be kept apart from what it replaces")]
+    #[error("the value returned as `{0}` cannot be kept apart from the value that it replaces")]
     Returned(Box<str>),
     /// Two results of an instruction say that they live in one operand.
     #[error("`{instruction}` declares that two of its results live in its operand {operand}")]

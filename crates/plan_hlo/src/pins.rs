@@ -45,9 +45,7 @@ pub enum PinError {
         arguments: usize,
     },
     /// The target has no such memory, or values get there by transfers alone.
-    #[error(
-        "{value} cannot be pinned to {space}: kernels of the target do not reach such a memory as they reach main memory"
-    )]
+    #[error("{value} cannot be pinned to {space}: kernels of the target do not reach it like main memory")]
     NotReached {
         /// The pinned value.
         value: Pinned,
@@ -56,7 +54,7 @@ pub enum PinError {
     },
     /// The program writes a value, or may overwrite it, and the memory that it is pinned to, or that its layout names, can
     /// only be read.
-    #[error("{value} cannot be in {space}, which can only be read: {why}")]
+    #[error("{value} cannot be in {space}, which is read-only: {why}")]
     Written {
         /// Which value.
         value: Pinned,
@@ -66,7 +64,7 @@ pub enum PinError {
         why: &'static str,
     },
     /// Two pins, or a pin and a layout, name different memories for bytes that are the same.
-    #[error("{value} cannot be pinned to {space}: it shares its bytes with what belongs in {other}")]
+    #[error("{value} cannot be pinned to {space}: it shares its bytes with a value that belongs in {other}")]
     Elsewhere {
         /// The pinned value.
         value: Pinned,

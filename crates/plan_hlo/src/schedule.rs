@@ -32,7 +32,7 @@ pub enum ScheduleError {
     CallGraph(#[from] CallGraphError),
     /// Values that must share storage cannot.
     #[error(
-        "instruction `{instruction}` in computation `{computation}` would have to run before what it depends on: \
+        "instruction `{instruction}` in computation `{computation}` would have to run before its dependencies: \
          values that must share storage are needed at the same time; copies must be inserted first (pass \
          `copy-insertion`)"
     )]

@@ -88,7 +88,7 @@ impl Compaction {
 #[non_exhaustive]
 pub enum DefragmentError {
     /// More is requested than is free, including alignment.
-    #[error("a hole of {wanted} is wanted, and only {free} are free")]
+    #[error("a hole of {wanted} was requested, but only {free} are free")]
     TooLarge {
         /// The requested bytes.
         wanted: Bytes,

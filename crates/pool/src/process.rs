@@ -58,7 +58,7 @@ pub struct MemoryFraction(f64);
 
 /// A text that is no [`MemoryFraction`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no share of a device's memory: a number above 0 and at most 1 is expected")]
+#[error("`{0}` is not a share of a device's memory; expected a number above 0 and at most 1")]
 pub struct NotAFraction(pub String);
 
 impl MemoryFraction {
@@ -344,8 +344,8 @@ impl Placement {
                     false => " XLA_CLIENT_MEM_FRACTION is for pools and changes nothing.",
                 };
                 return format!(
-                    "The process has no pool: every buffer is asked of the device, which has {device}, and given \
-                     back.{ignored}{aside}"
+                    "The process has no pool: every buffer is allocated from the device, which has {device}, and \
+                     freed.{ignored}{aside}"
                 );
             }
             AllocatorKind::CudaAsync => "the driver's pool",
@@ -377,11 +377,11 @@ impl fmt::Display for Placement {
         match self.taken.saturating_sub(self.program) {
             Bytes::ZERO => {}
             _ if self.shortage.is_some() => {}
-            extra => write!(f, ", {extra} more with what rounding adds")?,
+            extra => write!(f, ", {extra} more with rounding")?,
         }
         write!(f, ".")?;
         if self.collective > Bytes::ZERO {
-            write!(f, " {} of collective memory are mapped beside that.", self.collective)?;
+            write!(f, " {} of collective memory are mapped in addition.", self.collective)?;
         }
         if self.host > Bytes::ZERO {
             write!(f, " {} are pinned on the host.", self.host)?;
@@ -402,7 +402,7 @@ impl fmt::Display for Shortage {
         let Shortage { what, bytes, largest_free, enough } = self;
         write!(f, "for {what} of {bytes}, the largest free piece is {largest_free}.")?;
         match enough {
-            Some(share) => write!(f, " A share of {share} would do."),
+            Some(share) => write!(f, " A share of {share} would suffice."),
             None => write!(f, " The device is too small."),
         }
     }

@@ -79,13 +79,13 @@ pub enum TraceErrorKind {
     #[error("the header has no column `{0}`; event, id and size are required")]
     MissingColumn(&'static str),
     /// A column that traces do not have.
-    #[error("`{0}` is no column of a trace; they are {names}", names = COLUMNS.join(", "))]
+    #[error("`{0}` is not a column of a trace; the columns are {names}", names = COLUMNS.join(", "))]
     UnknownColumn(String),
     /// Lines that are no CSV.
     #[error(transparent)]
     Csv(csv::ErrorKind),
     /// Something that is no event.
-    #[error("`{0}` is no event; they are alloc, free and sync")]
+    #[error("`{0}` is not an event; the events are alloc, free and sync")]
     UnknownEvent(String),
     /// A field that should be a number of bytes.
     #[error("`{0}` is not a whole number of bytes")]

@@ -15,7 +15,7 @@ use memplan_rewriter::{Context, PassError, PassFn};
 /// The pass.
 pub const BITCAST_EXPANDER: PassFn = PassFn {
     name: "bitcast-expander",
-    description: "make transposes and reshapes of bitcasts, where layouts do not agree",
+    description: "replace bitcasts by transposes and reshapes, if layouts do not agree",
     run,
 };
 

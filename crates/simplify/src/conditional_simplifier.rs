@@ -43,7 +43,7 @@ impl Pass for ConditionalSimplifier {
     }
 
     fn description(&self) -> &'static str {
-        "take the branch that is known, and drop results of conditionals that nobody takes"
+        "inline known branches, and drop results of conditionals that nobody reads"
     }
 
     fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {

@@ -45,7 +45,7 @@ impl Pass for ConstantFolding {
     }
 
     fn description(&self) -> &'static str {
-        "compute what depends on constants only"
+        "evaluate instructions that depend only on constants"
     }
 
     fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {

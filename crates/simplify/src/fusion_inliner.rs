@@ -21,7 +21,7 @@ use memplan_rewriter::{Context, PassError, PassFn, Rewriter, inline};
 
 /// Takes fusions apart.
 pub const FUSION_INLINER: PassFn =
-    PassFn { name: "fusion-inliner", description: "put fused computations in place of their fusions", run };
+    PassFn { name: "fusion-inliner", description: "replace fusions by the fused computations", run };
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let mut rewriter = Rewriter::new(module);

@@ -22,7 +22,7 @@ use memplan_rewriter::{PassError, PassFn, Rewriter};
 /// The pass.
 pub const SCATTER_TO_SELECT: PassFn = PassFn {
     name: "scatter-to-select",
-    description: "Turn scatters of one element a row into comparisons, which fuse",
+    description: "Turn scatters of one element per row into comparisons, which fuse",
     run: |module, _| {
         let mut rewriter = Rewriter::new(module);
         rewriter.sweep(rewrite);

@@ -21,12 +21,12 @@ use rustc_hash::FxHashSet;
 
 /// Drops annotations of shardings.
 pub const SHARDING_REMOVER: PassFn =
-    PassFn { name: "sharding-remover", description: "drop annotations of shardings", run: remove };
+    PassFn { name: "sharding-remover", description: "drop sharding annotations", run: remove };
 
 /// Moves annotations of shardings to the operations that they are about.
 pub const SHARDING_FOLDING: PassFn = PassFn {
     name: "sharding-folding",
-    description: "move annotations of shardings to the operations that they are about",
+    description: "move sharding annotations to the operations that they describe",
     run: fold,
 };
 

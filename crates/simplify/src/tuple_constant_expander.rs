@@ -16,7 +16,7 @@ use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
 /// Takes tuple constants apart.
 pub const TUPLE_CONSTANT_EXPANDER: PassFn = PassFn {
     name: "tuple-constant-expander",
-    description: "make tuples of constants from constants that are tuples",
+    description: "turn constant tuples into tuples of constants",
     run,
 };
 

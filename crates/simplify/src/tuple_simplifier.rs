@@ -20,11 +20,8 @@ use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
 use crate::tuple_uses::unused_elements;
 
 /// Looks through tuples.
-pub const TUPLE_SIMPLIFIER: PassFn = PassFn {
-    name: "tuple-simplifier",
-    description: "look through tuples that are only taken apart again",
-    run,
-};
+pub const TUPLE_SIMPLIFIER: PassFn =
+    PassFn { name: "tuple-simplifier", description: "remove tuples that are only taken apart again", run };
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let mut rewriter = Rewriter::new(module);

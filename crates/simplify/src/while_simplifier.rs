@@ -61,7 +61,7 @@ impl Pass for WhileSimplifier {
     }
 
     fn description(&self) -> &'static str {
-        "drop loops that do not run, inline those that run once, and shrink the state of the others"
+        "drop loops that do not run, inline loops that run once, and shrink the state of the others"
     }
 
     fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {

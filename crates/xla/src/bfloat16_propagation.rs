@@ -26,7 +26,7 @@ use rustc_hash::FxHashMap;
 /// The pass.
 pub const BFLOAT16_PROPAGATION: PassFn = PassFn {
     name: "bfloat16-propagation",
-    description: "store in bf16 what only dots and convolutions read, as XLA's TPU compiler does",
+    description: "store values in bf16 that only dots and convolutions read, as XLA's TPU compiler does",
     run,
 };
 

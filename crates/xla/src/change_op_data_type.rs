@@ -17,7 +17,7 @@ use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
 /// The pass.
 pub const CHANGE_OP_DATA_TYPE: PassFn = PassFn {
     name: "change-op-data-type",
-    description: "multiply in f32 what is f16, and in floats what integers are multiplied to, as XLA's CPU compiler does",
+    description: "multiply f16 in f32, and integers to floats in floats, as XLA's CPU compiler does",
     run,
 };
 

@@ -28,7 +28,7 @@ pub const DOT_DECOMPOSER: PassFn = PassFn {
 /// Folds transposes of rows and columns into products.
 pub const TRANSPOSE_FOLDING: PassFn = PassFn {
     name: "transpose-folding",
-    description: "multiply matrices that are only transposed as they are, as XLA's CPU compiler does",
+    description: "multiply transposed matrices without moving them, as XLA's CPU compiler does",
     run: fold,
 };
 

@@ -26,7 +26,7 @@ use rustc_hash::FxHashMap;
 /// The pass.
 pub const FLOAT_NORMALIZATION: PassFn = PassFn {
     name: "float-normalization",
-    description: "compute in f32 what is bf16, and in f16 what is narrower, as XLA's CPU compiler does",
+    description: "compute bf16 in f32, and narrower floats in f16, as XLA's CPU compiler does",
     run,
 };
 

@@ -41,7 +41,7 @@ impl Pass for GemmWorkspace {
     }
 
     fn description(&self) -> &'static str {
-        "give cuBLAS memory of its own for products of complex numbers, as XLA's GPU compiler does"
+        "give cuBLAS working memory for products of complex numbers, as XLA's GPU compiler does"
     }
 
     fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {

@@ -17,7 +17,7 @@ use rustc_hash::FxHashMap;
 /// The pass.
 pub const LIBRARY_CALL_LAYOUTS: PassFn = PassFn {
     name: "library-call-layouts",
-    description: "copy what libraries take and return in other layouts than row-major ones",
+    description: "copy operands and results of libraries whose layouts are not row-major",
     run,
 };
 

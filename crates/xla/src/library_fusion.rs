@@ -58,7 +58,7 @@ impl Pass for LibraryFusion {
     }
 
     fn description(&self) -> &'static str {
-        "hand matrix products, convolutions and reductions to a library, as XLA's CPU compiler does"
+        "give matrix products, convolutions and reductions to a library, as XLA's CPU compiler does"
     }
 
     fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {

@@ -25,11 +25,8 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 /// The pass.
-pub const REDUCE_WINDOW_REWRITER: PassFn = PassFn {
-    name: "reduce-window-rewriter",
-    description: "make trees of sums of all elements so far, as XLA does",
-    run,
-};
+pub const REDUCE_WINDOW_REWRITER: PassFn =
+    PassFn { name: "reduce-window-rewriter", description: "compute running sums as trees, as XLA does", run };
 
 /// Elements that are summed up one after the other, which XLA's CPU and GPU compilers both set.
 const ROW: i64 = 16;

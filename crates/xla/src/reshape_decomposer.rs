@@ -13,14 +13,14 @@ use memplan_rewriter::{Context, PassError, PassFn, cost};
 /// The pass.
 pub const RESHAPE_DECOMPOSER: PassFn = PassFn {
     name: "reshape-decomposer",
-    description: "call reshapes and transposes that move no bytes bitcasts, as XLA does before it fuses",
+    description: "replace reshapes and transposes that move no bytes by bitcasts, as XLA does before it fuses",
     run,
 };
 
 /// The same for what a program or a computation results in.
 pub const RESHAPE_DECOMPOSER_OF_RESULTS: PassFn = PassFn {
     name: "reshape-decomposer-of-results",
-    description: "call reshapes bitcasts where they move no bytes and make a result, as XLA does before it fuses",
+    description: "replace reshapes that move no bytes and make a result by bitcasts, as XLA does before it fuses",
     run: run_on_results,
 };
 

@@ -21,7 +21,7 @@ use memplan_rewriter::{Context, PassError, PassFn, call_graph, cost};
 /// The pass.
 pub const RESHAPES_BY_ROWS: PassFn = PassFn {
     name: "reshapes-by-rows",
-    description: "copy what is reshaped into an order of dimensions that reshapes read, as XLA's TPU compiler does",
+    description: "copy operands of reshapes into an order of dimensions that reshapes read, as XLA's TPU compiler does",
     run,
 };
 

@@ -16,11 +16,8 @@ use memplan_ir::{InstructionId, Layout, Module, Op, Role, Shape, layouts_asked_f
 use memplan_rewriter::{Context, PassError, PassFn};
 
 /// The pass.
-pub const DEFAULT_RESULT_LAYOUTS: PassFn = PassFn {
-    name: "default-result-layouts",
-    description: "hand results over row-major, as JAX asks for them",
-    run,
-};
+pub const DEFAULT_RESULT_LAYOUTS: PassFn =
+    PassFn { name: "default-result-layouts", description: "return results row-major, as JAX requires", run };
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     if module.is_scheduled {

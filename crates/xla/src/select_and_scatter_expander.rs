@@ -26,7 +26,7 @@ use rustc_hash::FxHashMap;
 /// The pass.
 pub const SELECT_AND_SCATTER_EXPANDER: PassFn = PassFn {
     name: "select-and-scatter-expander",
-    description: "look for the places of gradients of pooling, and scatter, as XLA's CPU and GPU compilers do",
+    description: "compute gradients of pooling by a search for positions and a scatter, as XLA's CPU and GPU compilers do",
     run,
 };
 

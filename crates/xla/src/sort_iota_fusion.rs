@@ -17,7 +17,7 @@ use super::fusions::{self, Group};
 /// The pass.
 pub const SORT_IOTA_FUSION: PassFn = PassFn {
     name: "sort-iota-fusion",
-    description: "number the elements within the kernel that sorts them, as XLA's GPU compiler does",
+    description: "number elements in the kernel that sorts them, as XLA's GPU compiler does",
     run,
 };
 

@@ -59,7 +59,7 @@ impl Pass for SplitkRewriter {
     }
 
     fn description(&self) -> &'static str {
-        "sum up small matrix products in several parts, as XLA's GPU compiler does"
+        "split the sums of small matrix products into several parts, as XLA's GPU compiler does"
     }
 
     fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {

@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 /// The pass.
 pub const STABLE_SORT_EXPANDER: PassFn = PassFn {
     name: "stable-sort-expander",
-    description: "sort places along with elements where equals keep their order, as XLA's GPU compiler does",
+    description: "sort positions along with elements in stable sorts, as XLA's GPU compiler does",
     run,
 };
 

@@ -23,7 +23,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// The pass.
 pub const TRANSPOSED_STATE: PassFn = PassFn {
     name: "transposed-state",
-    description: "copy what stands transposed where loops or the caller take it, as XLA's CPU compiler does",
+    description: "copy transposed views that loops or the caller read, as XLA's CPU compiler does",
     run,
 };
 

@@ -19,7 +19,7 @@ use rustc_hash::FxHashSet;
 /// The pass.
 pub const TREE_REDUCTION_REWRITER: PassFn = PassFn {
     name: "tree-reduction-rewriter",
-    description: "make trees of long reductions, as XLA's CPU compiler does",
+    description: "split long reductions into trees, as XLA's CPU compiler does",
     run,
 };
 

@@ -20,7 +20,7 @@ use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
 /// The pass.
 pub const TRIANGULAR_SOLVE_LAYOUTS: PassFn = PassFn {
     name: "triangular-solve-layouts",
-    description: "hand matrices to triangular solves by columns, as XLA's CPU and GPU compilers do",
+    description: "make matrices of triangular solves column-major, as XLA's CPU and GPU compilers do",
     run,
 };
 

@@ -22,7 +22,7 @@ use memplan_rewriter::{Context, PassError, PassFn, call_graph};
 /// The pass.
 pub const WINDOWS_OUTSIDE_LANES: PassFn = PassFn {
     name: "windows-outside-lanes",
-    description: "copy what overlapping windows would move along in lanes, as XLA's TPU compiler does",
+    description: "copy arrays along whose lanes overlapping windows would move, as XLA's TPU compiler does",
     run,
 };
 

@@ -82,9 +82,9 @@ pub enum ComputationError {
     UnknownInstruction(InstructionId),
     #[error("its root {0} is not one of its instructions")]
     Root(InstructionId),
-    #[error("it lists {found} as parameter {number}, which is no such instruction of it")]
+    #[error("it lists {found} as parameter {number}, which is not one of its parameters")]
     Parameter { number: usize, found: InstructionId },
-    #[error("operands and control predecessors go in a circle through {0}")]
+    #[error("operands and control predecessors form a cycle through {0}")]
     Cycle(Box<str>),
 }
 
@@ -95,23 +95,23 @@ pub enum ComputationError {
 pub enum InstructionError {
     #[error("another instruction of its computation has its name")]
     DuplicateName,
-    #[error("it stands in a computation twice, or in two")]
+    #[error("it is listed twice, in one computation or in two")]
     Repeated,
-    #[error("it calls {0} its parent, which is not where it stands")]
+    #[error("its parent is {0}, which does not list it")]
     Parent(ComputationId),
     #[error("its shape is not one of the module's")]
     UnknownShape,
     #[error("operand {operand} is {id}, which is not in its computation")]
     Operand { operand: usize, id: InstructionId },
-    #[error("operand {operand}, {name}, stands after it")]
+    #[error("operand {operand}, {name}, comes after it")]
     LateOperand { operand: usize, name: Box<str> },
     #[error("control predecessor {0} is not in its computation")]
     ControlPredecessor(InstructionId),
-    #[error("control predecessor {0} stands after it in the schedule")]
+    #[error("control predecessor {0} comes after it in the schedule")]
     LateControlPredecessor(Box<str>),
     #[error("it calls {0}, which is not a computation of the module")]
     UnknownCallee(ComputationId),
-    #[error("it calls {0}, which does not stand before its own computation")]
+    #[error("it calls {0}, which does not precede its own computation")]
     LateCallee(Box<str>),
     #[error("it calls the entry computation")]
     CallsEntry,
@@ -123,7 +123,7 @@ pub enum InstructionError {
     Infer(#[from] InferError),
     #[error("it declares {declared}, but yields {inferred}")]
     Declared { declared: String, inferred: String },
-    #[error("its literal has {found} bytes of data, its shape asks for {expected}")]
+    #[error("its literal has {found} bytes of data, its shape needs {expected}")]
     LiteralSize { expected: u64, found: usize },
     #[error("it must have one user, {expected}; it has {found}")]
     NotDone { expected: String, found: String },

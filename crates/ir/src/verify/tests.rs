@@ -155,7 +155,7 @@ fn control_dependencies() {
     };
     check(
         in_circle,
-        "computation main (comp4) is invalid: operands and control predecessors go in a circle through copy-done",
+        "computation main (comp4) is invalid: operands and control predecessors form a cycle through copy-done",
     );
     let in_schedule = |m: &mut Module| {
         depend(m);
@@ -210,7 +210,7 @@ fn references() {
     };
     check(
         repeat,
-        "instruction add (inst22, add) in main is invalid: it stands in a computation twice, or in two",
+        "instruction add (inst22, add) in main is invalid: it is listed twice, in one computation or in two",
     );
     let reverse = |m: &mut Module| {
         let n = m.computations[m.entry].instructions.len();

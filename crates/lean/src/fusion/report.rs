@@ -64,7 +64,7 @@ pub enum Verdict {
     #[error("not fused: {0} updates it in place")]
     UpdatedInPlace(Opcode),
     /// The consumer's kernel writes in place into an array that the producer reads elsewhere.
-    #[error("not fused: the kernel would read what it is overwriting")]
+    #[error("not fused: the kernel would read elements that it overwrites")]
     InPlaceHazard,
     /// Expensive work is done once.
     #[error("not fused: {opcode} is too expensive to be computed in {kernels} kernels")]
@@ -102,7 +102,7 @@ pub enum Verdict {
     #[error("not fused: duplicating it would make the program too long")]
     CodeSize,
     /// Keeping its operands instead takes more memory.
-    #[error("not fused: it takes {saved}, what it is computed from would stay for {extended}")]
+    #[error("not fused: it takes {saved}, but its operands of {extended} would stay alive")]
     KeepsMore {
         /// The bytes of operands that would have to stay longer.
         extended: Bytes,
@@ -110,7 +110,7 @@ pub enum Verdict {
         saved: Bytes,
     },
     /// The producer is narrower than its operand, which would be written instead: the kernel of the operand continues.
-    #[error("not fused: it takes {bytes}, what it is made from, and would be written instead, {than}")]
+    #[error("not fused: it takes {bytes}, but its operand, which would be written instead, takes {than}")]
     Narrower {
         /// The bytes of the producer.
         bytes: Bytes,
@@ -121,9 +121,7 @@ pub enum Verdict {
     #[error("not fused: the kernel of the {0} computes it, and it takes no more")]
     EndsProduct(Opcode),
     /// It is a copy into a layout with more padding, which somebody asked for.
-    #[error(
-        "not fused: it is copied into a layout that takes more bytes, for those that ask for that layout"
-    )]
+    #[error("not fused: it is copied into a layout that takes more bytes, which its readers require")]
     Padded,
     /// The reduction that reads it leaves few columns, so few blocks would compute it.
     #[error("not fused: the reduction leaves few columns, and would compute it in few blocks")]

@@ -84,7 +84,7 @@ impl Pass for LoopResiduals {
     }
 
     fn description(&self) -> &'static str {
-        "Recompute in a loop what an earlier loop would keep for it row by row"
+        "Recompute rows in a loop instead of keeping them in an earlier loop"
     }
 
     fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {

@@ -20,11 +20,8 @@ use memplan_rewriter::{Context, PassError, PassFn};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Takes tuples in the state of loops apart.
-pub const FLAT_LOOP_STATE: PassFn = PassFn {
-    name: "flat-loop-state",
-    description: "carry the elements of tuples in the state of loops one by one",
-    run,
-};
+pub const FLAT_LOOP_STATE: PassFn =
+    PassFn { name: "flat-loop-state", description: "carry elements of tuples in loop state separately", run };
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let nested = loops_with_tuples(module);

@@ -71,7 +71,7 @@ impl Pass for LoopStateInPlace {
     }
 
     fn description(&self) -> &'static str {
-        "let loops write rows of new state over the rows of old state that they have read"
+        "let loops overwrite rows of old state that they have read with rows of new state"
     }
 
     fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {

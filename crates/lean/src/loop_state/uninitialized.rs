@@ -24,7 +24,7 @@ use super::find::made_row_by_row;
 /// Leaves out what fills arrays that loops overwrite.
 pub const UNINITIALIZED_RESULTS: PassFn = PassFn {
     name: "uninitialized-results",
-    description: "do not fill what a loop overwrites row by row",
+    description: "do not initialize arrays that a loop overwrites row by row",
     run,
 };
 

@@ -44,7 +44,7 @@ impl Pass for KeepWithinLoops {
     }
 
     fn description(&self) -> &'static str {
-        "let loops sum up what they would stack to be summed, and stack nothing that stays the same"
+        "let loops sum values instead of stacking them for a later sum, and stack no value that is equal in every step"
     }
 
     fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {

@@ -107,7 +107,7 @@ impl Pass for Remat {
             None => "Recompute cheap values after the peak instead of keeping them",
             Some(Tie::Barrier) => "Recompute cheap values after the peak, behind optimization barriers",
             Some(Tie::Select) => {
-                "Recompute cheap values after the peak, from what is selected by a bit that arrives late"
+                "Recompute cheap values after the peak, from operands selected by a bit that arrives late"
             }
         }
     }

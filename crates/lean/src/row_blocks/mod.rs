@@ -95,7 +95,7 @@ impl Pass for RowBlocks {
     }
 
     fn description(&self) -> &'static str {
-        "Walk over wide arrays in blocks of rows, in loops that compute them again for gradients"
+        "Compute wide arrays in blocks of rows, in loops that recompute them for gradients"
     }
 
     fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {

@@ -27,7 +27,7 @@ use extents::Extents;
 #[non_exhaustive]
 pub enum ResizeError {
     /// An operation holds the extent.
-    #[error("`{instruction}` ({operation}) takes a dimension of {extent} as it is")]
+    #[error("`{instruction}` ({operation}) requires a dimension of exactly {extent}")]
     Held {
         /// The instruction.
         instruction: Box<str>,
@@ -37,7 +37,9 @@ pub enum ResizeError {
         extent: i64,
     },
     /// The extent is not an integer, or two constraints disagree on it.
-    #[error("at `{instruction}` ({operation}) a dimension of {extent} cannot follow")]
+    #[error(
+        "at `{instruction}` ({operation}) a dimension of {extent} cannot be resized: its new extent is not an integer, or two constraints disagree on it"
+    )]
     Conflict {
         /// The instruction.
         instruction: Box<str>,
@@ -47,9 +49,7 @@ pub enum ResizeError {
         extent: i64,
     },
     /// A constant with different elements has the dimension.
-    #[error(
-        "the constant `{instruction}` has {extent} elements in this dimension, and what others would be is not known"
-    )]
+    #[error("the constant `{instruction}` has {extent} elements in this dimension, and others are unknown")]
     Constant {
         /// The instruction.
         instruction: Box<str>,
@@ -57,7 +57,7 @@ pub enum ResizeError {
         extent: i64,
     },
     /// The resized program is not valid: something in it counts on the extent.
-    #[error("something else in the program counts on the extent")]
+    #[error("another part of the program relies on the extent")]
     Invalid(#[source] ir::VerifyErrors),
 }
 

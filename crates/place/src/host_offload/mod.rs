@@ -37,7 +37,7 @@ use crate::spell_out::spell_out_tuples;
 
 /// The pass, described at the top of this file.
 pub const HOST_OFFLOAD: PassFn =
-    PassFn { name: "host-offload", description: "keep on the host what the program wants there", run };
+    PassFn { name: "host-offload", description: "keep arrays on the host that the program wants there", run };
 
 /// The host's memory, beside that of a device.
 pub const HOST_MEMORY: MemorySpaceId = MemorySpaceId(5);

@@ -54,7 +54,7 @@ impl Pass for LayoutAssignment {
     }
 
     fn description(&self) -> &'static str {
-        "Choose how every array lies in memory, so that transposes and reshapes move nothing"
+        "Choose the layout of every array, so that transposes and reshapes move nothing"
     }
 
     fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {

@@ -59,7 +59,7 @@ pub struct RegionReport {
 #[non_exhaustive]
 pub enum RegionError {
     /// Nodes depend on each other.
-    #[error("{node} of {region} would have to run before what it depends on")]
+    #[error("{node} of {region} would have to run before its dependencies")]
     Cycle {
         /// The region.
         region: RegionId,
@@ -67,7 +67,7 @@ pub enum RegionError {
         node: NodeId,
     },
     /// A region runs one that does not come before it.
-    #[error("{caller} runs {callee}, which does not come before it: callees come first")]
+    #[error("{caller} runs {callee}, which does not precede it: callees come first")]
     CalleeAfterCaller {
         /// The region.
         caller: RegionId,

@@ -26,7 +26,7 @@ use crate::{Context, PassError, PassFn};
 
 /// Puts callees in place of calls.
 pub const CALL_INLINER: PassFn =
-    PassFn { name: "call-inliner", description: "put called computations in place of their calls", run };
+    PassFn { name: "call-inliner", description: "replace calls by the called computations", run };
 
 /// Most copies made for each instruction of the module. JAX programs copy each function a handful of times; a chain
 /// of functions that each call the next one twice doubles with every link.

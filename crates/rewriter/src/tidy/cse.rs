@@ -51,7 +51,7 @@ impl Pass for Cse {
     }
 
     fn description(&self) -> &'static str {
-        "compute what is computed twice only once"
+        "compute equal values only once"
     }
 
     fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
