@@ -1,4 +1,4 @@
-//! Compiles a program and writes what a runtime needs to run it: the layout as JSON, the header for C, the constants.
+//! Compiles a program and writes a runtime's inputs: the layout as JSON, the header for C, the constants.
 //!
 //! ```text
 //! cargo run --example emit_layout [FILE [TARGET [FOLDER]]]

@@ -121,7 +121,7 @@ impl Peak {
             let bytes = keepers.entry(&holder.kept_by).or_default();
             *bytes = bytes.saturating_add(holder.bytes);
         }
-        // The first of those that keep as many.
+        // The first of those that keep equally many.
         let most = keepers.values().copied().max().unwrap_or_default();
         let kept_by = keepers.iter().find(|(_, bytes)| **bytes == most).map(|(keeper, _)| keeper.to_string());
         Group {

@@ -59,7 +59,7 @@ impl CallGraph {
         let mut graph =
             CallGraph { contexts: SecondaryMap::new(), callers: SecondaryMap::new(), sequential: Vec::new() };
         graph.contexts[module.entry] = Context::Sequential;
-        // Callers before callees, so that a context is final when it is handed down.
+        // Callers before callees, so that a context is final before it is passed down.
         for &caller in order.iter().rev() {
             let context = graph.contexts[caller];
             if context == Context::Dead {

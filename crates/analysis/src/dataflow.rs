@@ -138,7 +138,7 @@ impl Flow<'_> {
                 let from = self.positions.root(instruction.operands[0]);
                 self.join(root, from);
             }
-            // A tuple is copied by its table; what it points to stays where it is.
+            // A tuple is copied by its table; its elements stay in place.
             Op::Copy => {
                 let from = self.positions.root(instruction.operands[0]);
                 for i in 0..self.children(root) {
@@ -248,7 +248,7 @@ impl Flow<'_> {
         let handed_on: Vec<Option<usize>> =
             (0..n).map(|i| part_of_class.get(&class(next, i)).copied()).collect();
         let begins_as: Vec<u32> = (0..n).map(|i| class(init, i)).collect();
-        // Every part is kept until something says otherwise, and that passes on to what it becomes.
+        // Every part is kept until something changes it, which propagates to the parts that depend on it.
         let mut becomes: Vec<SmallVec<[usize; 1]>> = vec![SmallVec::new(); n];
         let mut is_kept = vec![true; n];
         let mut changed: Vec<usize> = Vec::new();

@@ -151,9 +151,9 @@ impl Live<'_> {
             let (reads, at): (&[_], Time) = match &instruction.op {
                 op if op.only_passes_on() => (&[], 0),
                 Op::AfterAll => (&[], 0),
-                // What goes in is read when the loop begins; inside, it is the state's business.
+                // Operands are read when the loop begins; inside, the state matters.
                 Op::While => (&instruction.operands, self.line.begin(id)),
-                // What goes in is read inside; what nobody reads there is at least handed over, so that the parameters of
+                // Operands are read inside; an operand without readers is at least passed on, so that the parameters of
                 // a computation never overlap.
                 Op::Call { .. } | Op::Conditional => (&instruction.operands, self.line.begin(id)),
                 _ => (&instruction.operands, time as Time),

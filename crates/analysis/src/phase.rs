@@ -140,7 +140,7 @@ fn by_structure(module: &Module) -> Option<SecondaryMap<InstructionId, Phase>> {
             None => others.push(result),
         }
     }
-    // The loss is small and a number; what is computed for it, and for other results, is the forward half.
+    // The loss is a small number; values computed for it, and for other results, are the forward half.
     let is_loss = |&id: &InstructionId| {
         module.shape(id).as_array().is_some_and(|array| array.rank() == 0 && array.element_type.is_floating())
     };

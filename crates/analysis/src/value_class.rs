@@ -74,7 +74,7 @@ impl ValueClasses {
                 Some(argument) if phases.has_backward() => {
                     trained(uses, weights.contains(&argument) || facts.live.is_given_up(argument))
                 }
-                // What products multiply by may be written, too: a cache is not a weight.
+                // Operands of products may be written, too: a cache is not a weight.
                 Some(_) if is_result => ValueClass::State,
                 Some(argument) if weights.contains(&argument) => ValueClass::Parameter,
                 Some(_) => ValueClass::Input,

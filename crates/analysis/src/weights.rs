@@ -91,7 +91,7 @@ impl Search<'_> {
         let [first, second, ..] = instruction.operands[..] else { return };
         let (a, b) = (self.of[first].clone(), self.of[second].clone());
         let weight = match &instruction.op {
-            // The rows that it gives are data, whatever the table is.
+            // The gathered rows are data, whatever the table is.
             Op::Gather(_) => {
                 self.of[id] = None;
                 a

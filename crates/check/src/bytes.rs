@@ -235,7 +235,7 @@ mod tests {
                 contents.write(&slice(start, end), value(i));
                 model[start as usize..end as usize].fill(value(i));
             }
-            // Nobody reads what was never written.
+            // Nobody reads bytes that were never written.
             let expected = match model[random(32) as usize] {
                 Holder::Nothing => value(usize::MAX >> 40),
                 held => held,

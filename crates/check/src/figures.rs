@@ -24,7 +24,7 @@ pub(crate) fn check_totals(facts: &Facts<'_>, report: &mut Report) {
             aliased = aliased.saturating_add(Bytes(part.size));
         }
     }
-    // The caller's memory is as large as what it asked for, so nothing else finds room there that no total counts.
+    // The caller's allocation is as large as requested, so no other value fits there without being counted.
     let own = outputs.saturating_sub(aliased);
     if found.outputs > own {
         let (claimed, found) = (found.outputs, own);

@@ -88,7 +88,7 @@ pub(crate) fn may_overwrite(
     let (Some(read), Some(written)) = (read.as_array(), written.as_array()) else { return false };
     let updates_first = operand == 0 && output.is_root();
     let is_fusion = matches!(instruction.op, Op::Fusion(_));
-    // Where extents are dynamic, an elementwise operation is run as others, which move elements or mask them.
+    // With dynamic extents, an elementwise operation runs as several, which move elements or mask them.
     let in_one_loop = !written.is_dynamic();
     same_storage(read, written)
         && (is_fusion || same_order(read, written))
@@ -254,7 +254,7 @@ fn fusion_may_overwrite(
     output: &ShapeIndex,
 ) -> bool {
     let Some(&body) = fusion.called.first() else { return false };
-    // The body is looked at as it is laid out; its arrays must lie so where they come from and go to.
+    // The body's own layouts are used, so its arrays must have the same layouts outside.
     let part = |id: InstructionId, index: &ShapeIndex| module.shape(id).subshape(index);
     let parameter = module.computations[body].parameters.get(operand);
     if !lie_alike(part(fusion.operands[operand], index), parameter.and_then(|&p| part(p, index))) {
@@ -269,7 +269,7 @@ fn fusion_may_overwrite(
     let made_by =
         |leaf: &Leaf| output.strip_prefix(&leaf.index).and_then(|rest| part(leaf.id, &leaf.at.join(&rest)));
     let replaces = leaves.iter().any(|leaf| made_by(leaf).is_some() && leaf.reach == Reach::Same);
-    // The loop that folds elements is the one that stores what they become.
+    // The loop that folds elements must be the one that stores their results.
     let stores = leaves.iter().any(|leaf| leaf.reach == Reach::Same);
     let lies_as_made = leaves.iter().filter_map(made_by).all(|made| lie_alike(written, Some(made)));
     lies_as_made

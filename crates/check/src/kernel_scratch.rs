@@ -16,7 +16,7 @@ pub(crate) fn check_kernel_scratch(facts: &Facts<'_>, report: &mut Report) {
         return;
     }
     let is_run = run_in_order(facts);
-    // What is in the table but in no computation does not run.
+    // Instructions that are in no computation do not run.
     let computations = facts.module.computations.iter().filter(|&(id, _)| is_run[id]);
     for &id in computations.flat_map(|(_, computation)| &computation.instructions) {
         let instruction = &facts.module.instructions[id];

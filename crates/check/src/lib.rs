@@ -161,7 +161,7 @@ pub fn check(
         proving.summaries.insert(computation, summary);
     }
     let Proving { reads, writes, names, .. } = proving;
-    // What is live when is a question about right plans alone.
+    // Live bytes are defined only for right plans.
     let peaks = if report.is_empty() { live::replay(&facts, &names, &computations) } else { None };
     if let Some(peaks) = &peaks {
         figures::check_peaks(&facts, peaks, &mut report);

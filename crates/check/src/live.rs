@@ -182,7 +182,7 @@ impl Touches<'_, '_> {
         let facts = self.facts;
         let instruction = &facts.module.instructions[id];
         let (time, begin) = (line.times[id], line.begins[id]);
-        // What a call returns was written by what it calls; where several values may be returned, it counts as new.
+        // The callee wrote the results of a call; if several values may be returned, the result counts as new.
         let is_new = !matches!(instruction.op, Op::Call { .. } | Op::Parameter { .. });
         for position in facts.positions.of(id) {
             let is_written = is_new && names[position.index()] == Holder::Value(position);
@@ -199,7 +199,7 @@ impl Touches<'_, '_> {
             | Op::Domain(_)
             | Op::AddDependency
             | Op::AfterAll => None,
-            // What goes in is handed over when the first computation begins.
+            // Operands are passed on when the first computation begins.
             Op::While | Op::Call { .. } | Op::Conditional => Some(begin),
             // The bytes stay, and belong to the result from now on.
             _ if is_joined_in_place(facts, id) => time.checked_sub(1),
@@ -214,7 +214,7 @@ impl Touches<'_, '_> {
                 let end = line.last(instruction.called[1]);
                 self.all_parts(id, end, When::After);
             }
-            // What the operation's own computation uses is in use until it is done.
+            // Values that the operation's computation uses are in use until it is done.
             Op::AsyncDone(_) => {
                 let mut start = instruction.operands[0];
                 while let Op::AsyncUpdate(_) = facts.module.instructions[start].op {
@@ -281,7 +281,7 @@ impl Touches<'_, '_> {
     fn into_spans(mut self) -> Vec<Span> {
         self.all.sort_unstable();
         let mut spans: Vec<Span> = Vec::new();
-        // What is passed on counts with its size from the beginning, if anything needs it later.
+        // A value that is passed on counts with its full size from the beginning, if anything needs it later.
         let mut passed = Bytes::ZERO;
         for Touch { place, time, when, size } in self.all {
             match spans.last_mut().filter(|last| last.place == place && when != When::Write) {

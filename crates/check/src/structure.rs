@@ -145,7 +145,7 @@ pub(crate) fn check_slices(facts: &Facts<'_>, planned: &[ComputationId], report:
         if !slice.offset.is_aligned(alignment) {
             report.add(Violation::Misaligned { at: facts.place(position), slice, alignment });
         }
-        // A layout without a memory of its own leaves the choice to the plan, among those that kernels reach by themselves.
+        // A layout without a memory space leaves the choice to the plan, among spaces that kernels reach directly.
         let is_unnamed = part.space == MemorySpaceId::MAIN && facts.target.reaches_directly(allocation.space);
         if part.space != allocation.space && !is_unnamed {
             let (layout, found) = (part.space, allocation.space);

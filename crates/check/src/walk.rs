@@ -130,7 +130,7 @@ impl<'a> Walk<'_, 'a> {
         let facts = self.facts();
         let root = facts.module.computations[computation].root;
         let is_entry = computation == facts.module.entry;
-        // What is in flight in the result is the caller's to end.
+        // Operations in flight in the result are the caller's to end.
         for position in facts.positions.of(root) {
             if !is_entry
                 && let Holder::Value(name) = self.name(position)
@@ -187,7 +187,7 @@ impl<'a> Walk<'_, 'a> {
                 }
                 self.write_table(id, whole);
             }
-            // A tuple is copied by its table; what it points to stays where it is.
+            // A tuple is copied by its table; its elements stay in place.
             Op::Copy if facts.part(whole).is_tuple => {
                 self.read_table(id, operand(0));
                 self.pass_from(id, whole, operand(0), Passing::OwnTables);

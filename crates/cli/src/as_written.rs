@@ -1,5 +1,4 @@
-//! The note above reports of programs that no compiler has scheduled: it says whose program was planned, and what a
-//! compiler will need for it.
+//! The note above reports of unscheduled programs: whose program was planned, and what a compiler will need for it.
 
 use memplan::advice::explain::Expected;
 use memplan::analysis::operation;

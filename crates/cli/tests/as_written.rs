@@ -1,5 +1,5 @@
-//! What `plan` and `explain` say of a program that no compiler has worked on: whose figures these are, what a compiler
-//! will need instead, and which copies and donated arguments are XLA's.
+//! The notes of `plan` and `explain` on an unscheduled program: whose figures these are, what a compiler will need
+//! instead, and which copies and donated arguments are XLA's.
 
 use crate::{memplan, repository};
 

@@ -1,4 +1,4 @@
-//! What can be given as a module: compressed files, folders of dumps, and what is no HLO at all.
+//! Inputs: compressed files, folders of dumps, and files that are not HLO.
 
 use std::fs;
 use std::io::Write;

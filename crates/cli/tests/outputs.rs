@@ -1,4 +1,4 @@
-//! Where results go: each to a place of its own, also where that is the input.
+//! Destinations of results: each is separate, but may be the input.
 
 use std::io::Write;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `memplan rewrite`: text and protobuf in and out, what is kept of a program, and limits.
+//! `memplan rewrite`: text and protobuf in and out, preserved parts of a program, and limits.
 
 use crate::{failure, memplan, repository};
 

@@ -1,4 +1,4 @@
-//! What the stages of `compile` did, as data.
+//! The work of the stages of `compile`, as data.
 
 use std::time::Duration;
 

@@ -55,7 +55,7 @@ impl Prices {
                 (pace, stuck) = (pace / 2.0, 0);
             }
             if round == 0 {
-                // What has all it wants where there is enough for all keeps it; that it costs nothing keeps the bound valid.
+                // At instants with enough memory for all, everyone keeps theirs; a price of zero keeps the bound valid.
                 let scarce: Vec<f64> =
                     load.iter().zip(&free).map(|(load, free)| f64::from(u8::from(load > free))).collect();
                 let scarce = Prices { sums: prefix_sums(&scarce), lower_bound: 0.0 };

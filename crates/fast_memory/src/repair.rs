@@ -191,7 +191,7 @@ mod tests {
     fn gaps_are_used() {
         // 7 fits between 1 and 2, for nothing.
         check(vec![place(1, 0, 4, (0, 9)), place(2, 12, 16, (0, 9)), place(7, 16, 24, (3, 5))], 16, &[]);
-        // What is there at other times is in nobody's way.
+        // Candidates at other times do not conflict.
         check(vec![place(1, 0, 16, (0, 3)), place(7, 16, 24, (3, 5))], 16, &[]);
     }
 

@@ -112,7 +112,7 @@ pub trait Insert {
     fn transpose(&mut self, x: InstructionId, permutation: impl IntoIterator<Item = i64>) -> Self::Inserted {
         let op = Op::Transpose { dimensions: permutation.into_iter().collect() };
         let shape = infer_shape(self.module(), &op, &[&array(self.module(), x).into()], &[]);
-        // What is no permutation, insertion refuses.
+        // Insertion rejects an order that is not a permutation.
         let row_major = shape.ok().map(|mut shape| {
             let array = shape.as_array_mut().expect("a transposed array is one");
             array.layout = Some(Layout::row_major(array.rank()));

@@ -68,7 +68,7 @@ impl<'a> Backings<'a> {
     /// Whether a user only reads a value, and another instruction depends on its result.
     fn is_read_before(&self, value: InstructionId, user: InstructionId, last: InstructionId) -> bool {
         let is_read = match &self.module.instructions[user].op {
-            // A loop that does not hand it out again.
+            // A loop that does not return it.
             Op::Tuple => self.users.of(user).iter().all(|of| match self.by_id.get(of) {
                 Some(of) => {
                     (0u32..).zip(&self.module.instructions[user].operands).all(|(element, &operand)| {

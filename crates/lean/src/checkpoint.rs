@@ -43,7 +43,7 @@ pub fn checkpoint(module: &Module, checkpoint: &Checkpoint<'_>) -> Option<Module
     let mut module = module.clone();
     let mut names = Names::new(&module);
     let entry = module.entry;
-    // What the backward half reads instead, function by function.
+    // The replacements that the backward half reads, function by function.
     let mut instead: FxHashMap<(u32, InstructionId), InstructionId> = FxHashMap::default();
     let mut has_barrier: FxHashSet<u32> = FxHashSet::default();
     let order = module.computations[entry].instructions.clone();

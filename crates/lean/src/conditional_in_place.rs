@@ -73,7 +73,7 @@ fn plan(module: &Module, users: &Users, backings: &Backings<'_>, id: Instruction
         Some(Plan { acts: 1 - idle, handed_back: handed_back(module, conditional.called[idle])? })
     })?;
     let idle = [first, second][1 - plan.acts];
-    // What the acting branch gets becomes elements of the state, one by one.
+    // The operand of the acting branch becomes elements of the state, one by one.
     let is_flat = |operand: InstructionId| {
         let instruction = &module.instructions[operand];
         let is_array = |&id: &InstructionId| module.shape(id).as_array().is_some();
@@ -133,7 +133,7 @@ fn handed_back(module: &Module, branch: ComputationId) -> Option<Vec<Option<u32>
     };
     match module.instructions[computation.root].op {
         Op::Tuple => module.instructions[computation.root].operands.iter().map(|&id| element(id)).collect(),
-        // A tuple that is handed back whole.
+        // A tuple that is returned as a whole.
         _ if computation.root == operand && module.shape(operand).is_tuple() => {
             let n = module.shape(operand).as_tuple()?.len() as u32;
             Some((0..n).map(Some).collect())

@@ -67,7 +67,7 @@ pub(crate) fn improve(
     if !best.is_open(goal) || options.node_limit == Some(0) || clock.is_over() {
         return best;
     }
-    // Only what stands above the goal needs to move.
+    // Only blocks above the goal need to move.
     let blocks = tall_blocks(instance, &best.offsets, goal.enough(lower_bound));
     let part = instance.restrict(&blocks);
     let offsets = blocks.iter().map(|&block| best.offsets[block as usize]).collect();

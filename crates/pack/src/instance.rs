@@ -139,7 +139,7 @@ impl Instance {
         if g == 1 {
             return most;
         }
-        // Large roundings first; each section is written once, and `next` jumps over what is written.
+        // Large roundings first; each section is written once, and `next` skips written ones.
         let mut order: Vec<&Piece> = self.pieces.iter().collect();
         let rounding = |piece: &Piece| (g - piece.size % g) % g;
         order.sort_by_key(|piece| core::cmp::Reverse(rounding(piece)));

@@ -231,7 +231,7 @@ impl Skyline {
             self.insert(part, before);
             before = part.lower;
         }
-        // What is left of the niche is lower than the block.
+        // The rest of the niche is lower than the block.
         self.at = if lower == niche.lower && upper < niche.upper { upper } else { niche.lower };
     }
 

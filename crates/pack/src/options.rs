@@ -59,7 +59,7 @@ impl Default for Options {
             #[cfg(feature = "std")]
             time_limit: None,
             node_limit: Some(DEFAULT_NODES),
-            // Not as many as there are cores: how many there are decides what is tried.
+            // Not the number of cores: the number of threads affects the result.
             threads: 2,
             only_best_fit: false,
             seed: 0,

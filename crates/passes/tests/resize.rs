@@ -1,4 +1,4 @@
-//! Programs of another size: what follows, and what is refused.
+//! Programs of another size: resized dimensions, and errors.
 
 use memplan_analysis::Dimensions;
 use memplan_hlo::{parse, print};

@@ -75,7 +75,7 @@ impl Arena {
     pub(crate) fn pack(&mut self, options: &memplan_pack::Options) -> Result<Packing, PlaceError> {
         let packing = match self.space {
             MemorySpaceId::MAIN => memplan_pack::pack(&self.problem, options),
-            // XLA's best fit is for main memory; what is near the cores it places otherwise, so that everything fits.
+            // XLA's best fit is for main memory; near the cores XLA has another placement, which fits everything.
             _ => self.pack_above_scratch(&memplan_pack::Options { only_best_fit: false, ..options.clone() }),
         };
         packing.map_err(|_| PlaceError::TooLarge { space: self.space })
@@ -89,7 +89,7 @@ impl Arena {
     ) -> Result<Packing, memplan_pack::Error> {
         let (first, load) = (self.first_scratch, self.load.peak().1);
         let problem = &mut self.problem;
-        // What runs on while others run cannot have its working memory where they have theirs.
+        // An asynchronous operation cannot share working memory with operations that run meanwhile.
         if !self.spans.is_sorted_by(|a, b| a.range.end <= b.range.start) {
             return memplan_pack::pack(problem, options);
         }

@@ -83,7 +83,7 @@ pub(crate) fn place(
             .filter(|&i| candidates[i].space == space && candidates[i].size <= largest)
             .collect();
         waiting.sort_by_key(|&i| std::cmp::Reverse(candidates[i].size));
-        // What fits nowhere now fits nowhere later, since holes only fill up.
+        // A storage that fits nowhere now fits nowhere later, since holes only fill up.
         let mut is_decided = vec![false; candidates.len()];
         let mut looks = 0;
         while looks < options.looks {

@@ -231,11 +231,11 @@ impl<P: Program> Build<'_, P> {
         }
         let mut read: Vec<_> = reads.iter().map(|&value| (storages.of(value), value)).collect();
         read.sort_unstable();
-        // Where one result is written no other one may be, though nobody may ever read it.
+        // Two results cannot be written to one place, even if nobody reads them.
         for &result in writes {
             self.written_at[storages.of(result)] = time + 1;
         }
-        // What was taken over at the front is not looked at again: the results of an all-reduce take theirs in order.
+        // Candidates taken over at the front are skipped: the results of an all-reduce take theirs in order.
         let mut rest = &candidates[..];
         for &result in writes {
             if self.storages.values[result].size == Bytes::ZERO {
@@ -290,7 +290,7 @@ impl<P: Program> Build<'_, P> {
             (StorageKind::Argument | StorageKind::Output, StorageKind::Temp) => second.size <= first.size,
             _ => false,
         };
-        // What the caller keeps is live to the end, and so is what the last operation writes.
+        // Values that the caller keeps are live to the end, and so are those that the last operation writes.
         let are_writable = self.storages.is_writable(first) && self.storages.is_writable(second);
         first.space == second.space
             && kinds_agree

@@ -5,8 +5,8 @@
 //! |---|---|---|
 //! | depth-first | the operand with more extra users behind it, then with more bytes, then by name | XLA's `DFSMemoryScheduler` |
 //! | post-order | control predecessors, then operands from left to right | XLA's `MakeInstructionPostOrder` |
-//! | breadth-first | what has been ready longest | XLA's `BFScheduler` |
-//! | list | what frees the most, less what it takes, then what has more users, then what became ready last | XLA's `ListMemoryScheduler` |
+//! | breadth-first | the instruction that has been ready longest | XLA's `BFScheduler` |
+//! | list | the instruction that frees the most, minus what it takes, then with more users, then ready last | XLA's `ListMemoryScheduler` |
 //!
 //! On modules scheduled by XLA, depth-first and post-order reproduce its schedule to the instruction wherever XLA used
 //! them (jaxlib 0.10.2, corpus); list gives the same peak, and differs if several instructions free equally much. XLA

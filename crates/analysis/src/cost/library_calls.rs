@@ -57,7 +57,7 @@ pub(super) fn library_call(module: &Module, id: InstructionId) -> Option<Library
         {
             Some(LibraryCall::Vector(sort(&arrays)?))
         }
-        // Kernels that people write say what they cost.
+        // Hand-written kernels declare their costs.
         "tpu_custom_call" | "__gpu$xla.gpu.triton" | "mosaic_gpu" | "mosaic_gpu_v2" => {
             let notes = notes()?;
             Some(LibraryCall::Products(number(notes.pointer("/custom_call_config/cost_estimate/flops")?)?))
@@ -109,7 +109,7 @@ fn attention<'m>(target: &str, notes: &Value, arrays: &Arrays<'m>) -> Option<Lib
     let keys = arrays.operand(1);
     let in_common = dimensions.rhs_batch.iter().chain(&dimensions.rhs_contracting).map(|&d| extent(keys, d));
     let n_keys = elements(keys) / in_common.product::<f64>().max(1.0);
-    // Half of the scores come to nothing where no query sees a later key.
+    // Half of the scores are unused if no query sees a later key.
     let seen = if config["mask_type"] == "CAUSAL" { 0.5 } else { 1.0 };
     Some(LibraryCall::Products(2.0 * products * seen * elements(arrays.operand(0)) * n_keys))
 }

@@ -241,7 +241,7 @@ impl Costing<'_> {
 
     fn interior(&mut self, fused: ComputationId, in_place: Vec<bool>) -> &Interior {
         let (module, target) = (self.module, self.target);
-        // Fusions nest as deep as the text does, which is bounded; what is inside is looked at once per fusion.
+        // Fusions nest as deep as the text does, which is bounded; each fusion's interior is visited once.
         let nested: Vec<InstructionId> = module.computations[fused]
             .instructions
             .iter()

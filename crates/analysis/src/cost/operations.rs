@@ -174,7 +174,7 @@ fn convolution_product(
     result: Option<&ArrayShape>,
 ) -> MatrixProduct {
     let labels = &convolution.dimensions;
-    // The kernel's input features are those of one group already; batch groups share the batch among them.
+    // The kernel's input features are one group's already; batch groups share the batch.
     let groups = convolution.batch_group_count.max(1) as f64;
     let mut product = MatrixProduct {
         batch: 1.0,

@@ -107,7 +107,7 @@ pub(super) fn operand_shares(
             shares[0] = if is_in_place { 0.0 } else { share };
             shares[1] = if is_in_place { 1.0 } else { share };
         }
-        // A combiner reads what it replaces.
+        // A combiner reads the elements that it replaces.
         Op::Scatter(_) if is_in_place => {
             let arrays = n / 2;
             for i in 0..arrays {

@@ -205,7 +205,7 @@ impl Follow<'_> {
                     run.transferred += transfer.bytes;
                     match cross_program_prefetch_index {
                         None => flying.push_back(Flying { start: id, left: transfer.seconds }),
-                        // What the run before left is here already.
+                        // The previous run left it here already.
                         Some(_) => run.resident += transfer.bytes,
                     }
                 }
@@ -259,7 +259,7 @@ impl Follow<'_> {
             }
         }
         memory += latency;
-        // What takes longest is what the kernel's time goes to.
+        // The longest part bounds the kernel's time.
         let (matrix, compute) = (self.machine.matrix_seconds(work), self.machine.compute_seconds(work));
         let longest = memory.max(compute);
         run.overhead = work.overhead;

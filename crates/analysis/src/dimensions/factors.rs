@@ -67,7 +67,7 @@ impl Factors {
     /// # Errors
     /// [`Tangled`] if the factors do not divide each other. Earlier unifications remain.
     pub(super) fn unify(&mut self, a: &[FactorId], b: &[FactorId]) -> Result<(), Tangled> {
-        // What is still to be compared, the next one last.
+        // The factors still to compare, the next one last.
         let mut a: FactorList = a.iter().rev().copied().collect();
         let mut b: FactorList = b.iter().rev().copied().collect();
         loop {

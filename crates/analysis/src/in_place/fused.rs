@@ -189,7 +189,7 @@ fn pointwise_use(
     let root = module.computations[fused].root;
     let is_root_tuple = |id: InstructionId| id == root && module.instructions[id].op == Op::Tuple;
     walk.reach(last, Reach::Point);
-    // What is reached is looked at in the order of the computation: after all that it is computed from.
+    // Reached instructions are visited in the order of the computation: after all their operands.
     let mut next: BinaryHeap<Reverse<u32>> = BinaryHeap::new();
     loop {
         let of_last = users.of(last).iter().filter(|&&user| !is_root_tuple(user));
@@ -300,8 +300,8 @@ impl Walk<'_> {
                     _ => None,
                 }
             }
-            // Kernels begin with copies of the arrays that do not lie in the results yet: one that is updated as two
-            // results, and lies in the first, might be updated before it is copied to the second.
+            // Kernels start by copying arrays that are not in the results yet: an array that is updated as two results,
+            // and shares bytes with the first, might be updated before it is copied to the second.
             Op::Scatter(_) => {
                 let (arrays, rest) = operands.split_at(operands.len() / 2);
                 let mut reached = arrays.iter().filter_map(|&array| self.of(array));

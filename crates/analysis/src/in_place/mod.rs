@@ -142,7 +142,7 @@ impl InPlace {
                 let mut pairs: SmallVec<[InPlacePair; 1]> =
                     declared(&fusion.output_operand_aliasing).collect();
                 for found in instruction.called.first().map_or(&[][..], |&fused| &self.fused[fused]) {
-                    // One leaf cannot live in two operands, nor one operand hold two leaves: what is declared wins.
+                    // One leaf cannot live in two operands, nor one operand hold two leaves: declared aliases win.
                     let taken = pairs
                         .iter()
                         .any(|p| p.output_index == found.output_index || p.operand == found.parameter);
@@ -172,7 +172,7 @@ impl InPlace {
         else {
             return false;
         };
-        // Where extents are dynamic, elements are moved by other operations.
+        // With dynamic extents, other operations move elements.
         if result.is_dynamic() {
             return false;
         }
@@ -187,8 +187,8 @@ impl InPlace {
             if !is_one_loop || !lies_as_inside(module, id, operand, output) {
                 return false;
             }
-            // What is computed from the operand lies where the operand lies, whatever bitcasts call the extents. Any
-            // other result must have the same extents and be elementwise, so that one loop reads and writes both.
+            // Values computed from the operand stay in its place, whatever extents bitcasts give them. Any other result
+            // must have equal extents and be elementwise, so that one loop reads and writes both.
             return match pointwise.points.contains(output) {
                 true => same_bytes(result, source),
                 false => {
@@ -203,8 +203,8 @@ impl InPlace {
             return false;
         }
         match &instruction.op {
-            // Element k of operand i is only moved within result i, or reduced with those of other devices, and kernels
-            // start from a copy in the result.
+            // Element k of operand i only moves within result i, or is reduced with the elements of other devices, and
+            // kernels start from a copy in the result.
             Op::Sort { .. } | Op::AllReduce(_) => output.0.first().map_or(0, |&i| i as usize) == operand,
             Op::TriangularSolve(_) => operand == 1,
             _ => output.is_root() && is_in_step(&instruction.op),
@@ -246,7 +246,7 @@ fn is_in_step(op: &Op) -> bool {
     match op {
         // They read half of each element.
         Op::Unary(UnaryOp::Real | UnaryOp::Imag) => false,
-        // Where it adds a dimension, or takes one away, extents differ and callers find nothing in place.
+        // If it adds or removes a dimension, extents differ and callers find nothing in place.
         Op::BitcastConvert => true,
         op => op.is_elementwise(),
     }

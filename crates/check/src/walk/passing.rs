@@ -46,7 +46,7 @@ impl Walk<'_, '_> {
         let start = |slice: Option<Slice>| slice.map(|s| (s.allocation, s.offset));
         let same = match passing {
             Passing::Bitcast => start(slice) == start(source_slice),
-            // Where tuples are only known at compile time they need no table.
+            // Tuples known at compile time need no table.
             _ => slice == source_slice || facts.part(to).is_tuple && slice.is_none(),
         };
         if !same {

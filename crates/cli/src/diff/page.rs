@@ -1,4 +1,4 @@
-//! Two programs beside each other, with the list of what changed.
+//! Two programs beside each other, with the list of changes.
 
 use memplan::advice::diff::{Diff, signed};
 use memplan::codegen::view::{Row, Table};

@@ -1,4 +1,4 @@
-//! What `diff` compares: two plan files, two modules, or the programs of two folders by name.
+//! The inputs of `diff`: two plan files, two modules, or the programs of two folders by name.
 
 use memplan::advice::diff::{Diff, PlannedModule, diff, diff_programs};
 use memplan::advice::note_peaks;

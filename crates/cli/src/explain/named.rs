@@ -1,4 +1,4 @@
-//! What a name refers to: an instruction, a part of its result, an argument, an operation or a line.
+//! The meaning of a name: an instruction, a part of its result, an argument, an operation or a line.
 
 use indexmap::IndexMap;
 use memplan::advice::explain::{NamedItem, Subject, ValueNote, find};

@@ -83,7 +83,7 @@ impl Walk<'_> {
         for &id in &self.context.facts.line.instructions {
             let instruction = &self.context.module.instructions[id];
             match &instruction.op {
-                // What is passed on is used where it arrives.
+                // A value that is passed on is used by its final readers.
                 Op::Tuple | Op::GetTupleElement { .. } | Op::Bitcast | Op::Parameter { .. } => {}
                 Op::While | Op::Conditional | Op::Call { .. } => self.pass_in(id),
                 op if reaches_fast_memory(op) => self.read(id),
@@ -130,7 +130,7 @@ impl Walk<'_> {
                 self.uses.merging.entry(value).or_default().push(it);
             }
             let range = LiveRange { start: time, end: time + 1 };
-            // What is overwritten is where the result is, and a slice is cut out of main memory.
+            // The overwritten operand is where the result is, and a slice is cut out of main memory.
             let fast = if merges || is_sliced { None } else { Some(0.0) };
             self.add(value, id, Event::new(range, cost, fast, it));
         }
@@ -271,7 +271,7 @@ impl Walk<'_> {
 
 /// Whether an operation is a kernel that reads its operands and writes its result in whichever memory they are.
 pub(crate) fn reaches_fast_memory(op: &Op) -> bool {
-    // What is dynamic is read and written under another extent than its buffer's.
+    // A dynamic value is read and written with another extent than its buffer's.
     let is_dynamic = matches!(op, Op::SetDimensionSize { .. } | Op::DynamicReshape);
     op.is_kernel() && op.traits().effect == Effect::None && !is_dynamic
 }

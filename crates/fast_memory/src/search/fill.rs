@@ -17,7 +17,7 @@ impl Assignment<'_> {
             let held: f64 = free.busy.iter().map(|&r| prices.of(candidates[i].bytes(), r)).sum();
             let area: f64 = free.busy.iter().map(|r| f64::from(r.end - r.start)).sum::<f64>()
                 * candidates[i].bytes() as f64;
-            // Where nothing is scarce, bytes times instants are what is left to compare.
+            // If nothing is scarce, bytes times instants remain to compare.
             (saved, saved / (held + area_price * area + f64::MIN_POSITIVE))
         };
         let ranks: Vec<(f64, f64)> = (0..candidates.len()).map(rank).collect();
@@ -26,7 +26,7 @@ impl Assignment<'_> {
         for &i in &order {
             self.choose(i, |bytes, range| prices.of(bytes, range));
         }
-        // Then whatever capacity is left.
+        // Then the remaining capacity.
         for &i in &order {
             self.choose(i, |bytes, range| reserve * prices.of(bytes, range));
         }

@@ -1,4 +1,4 @@
-//! Shardings, meshes and replica groups: who works on what.
+//! Shardings, meshes and replica groups.
 
 use memplan_ir::{
     AxisRef, DeviceList, DimensionSharding, Mesh, MeshReduction, Metadata, NamedSharding, ReplicaGroups,

@@ -98,7 +98,7 @@ fn find_dropped(schema: &'static super::wire::Schema, bytes: &[u8]) -> Result<Ve
     Ok(warnings)
 }
 
-/// The module so far, and what the ids of the file stand for in it.
+/// The module so far, and the meanings of the file's ids in it.
 struct Importer {
     module: Module,
     computations: FxHashMap<i64, ComputationId>,

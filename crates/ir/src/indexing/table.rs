@@ -170,7 +170,7 @@ impl<'a> Table<'a> {
             // Numbers that come in an order.
             | Op::RngBitGenerator { .. }
             | Op::RngGetAndUpdateState { .. }
-            // What is given, named, handed on as a whole, or decided elsewhere.
+            // Operations that name, pass on or delegate values.
             | Op::Parameter { .. }
             | Op::Constant(_)
             | Op::Tuple
@@ -430,7 +430,7 @@ impl<'a> Table<'a> {
                 false => Source::Window { dim: place, within, window },
             };
         }
-        // What is sparse is stored in fewer elements.
+        // A sparse operand is stored in fewer elements.
         let is_dense = convolution.sparsity.iter().all(Option::is_none);
         let is_one_group = convolution.feature_group_count == 1 && convolution.batch_group_count == 1;
         let read = |sources| if is_one_group { exactly(sources) } else { at_most(sources) };
@@ -470,7 +470,7 @@ fn groups(from: &[i64], to: &[i64]) -> Option<Sources> {
         (0..extents.len()).filter(|&d| extents[d] != 1).collect()
     };
     let (of_result, of_operand) = (long(from), long(to));
-    // What has one element is at index zero.
+    // The only element is at index zero.
     let mut sources = Sources::from_elem(Source::Block { dims: 0..0, below: 1, count: 1 }, to.len());
     let (mut d, mut e) = (0, 0);
     while d < of_result.len() || e < of_operand.len() {

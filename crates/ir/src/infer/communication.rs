@@ -66,7 +66,7 @@ impl<'a> Inference<'a> {
             parts.extend_from_slice(contexts);
         }
         if let crate::Op::AsyncStart(start) = self.op {
-            // What is aliased is named from the outside: the result is element 1.
+            // An alias is relative to the whole result: the result is element 1.
             let whole = Shape::Tuple(parts.into());
             self.check_aliasing(&start.output_operand_aliasing, &whole, compatible_contents)?;
             return Ok(whole);

@@ -104,7 +104,7 @@ impl<'a> Inference<'a> {
     }
 
     pub(super) fn convolution(&self, convolution: &Convolution) -> Result<ArrayShape> {
-        // Numbers of any type are convolved with those of any other: TPU programs do so with masks and weights.
+        // Operands may have different types: TPU programs convolve masks with weights.
         let (input, kernel) = (self.array(0)?, self.kernel()?);
         let numbers = &convolution.dimensions;
         let spatial = convolution.window.dimensions.len();

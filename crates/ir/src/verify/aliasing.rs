@@ -11,7 +11,7 @@ impl<'a> Verifier<'a> {
     pub(super) fn check_interface(&mut self) {
         let Some((parameters, result)) = self.entry_shapes() else { return };
         self.check_entry_layout(&parameters, result);
-        // Sizes are those of the layouts that the caller sees.
+        // Sizes are in the caller's layouts.
         let layout = self.module.config.entry_computation_layout.as_ref();
         match layout.filter(|layout| layout.parameters.len() == parameters.len()) {
             Some(layout) => self.check_aliases(&layout.parameters.iter().collect::<Vec<_>>(), &layout.result),

@@ -94,7 +94,7 @@ impl Verifier<'_> {
     fn check_writers(&mut self, wrapped: &FxHashSet<ComputationId>) {
         let module = self.module;
         let positions = Positions::new(module);
-        // Where the reference at a position comes from, if from elsewhere.
+        // The source of the reference at a position, if it is elsewhere.
         let mut origins: FxHashMap<PositionId, PositionId> = FxHashMap::default();
         let mut writers: FxHashMap<PositionId, usize> = FxHashMap::default();
         let bodies: FxHashSet<ComputationId> =
@@ -127,7 +127,7 @@ impl Verifier<'_> {
                         }
                     }
                 }
-                // A loop writes what goes around, and callees what they get, as far as anybody can see from here.
+                // A loop may write its state, and a callee its operands: nothing more is known here.
                 _ => {
                     let mut written: Vec<PositionId> = Vec::new();
                     for &operand in &instruction.operands {

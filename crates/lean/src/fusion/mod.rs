@@ -93,7 +93,7 @@ fn emit_all(
     groupings: &[(ComputationId, Grouping)],
 ) -> Result<bool, PassError> {
     let mut names = Names::new(module);
-    // Where layouts are not assigned yet, a transpose is no view of anything.
+    // Before layout assignment, a transpose is not a view.
     let views_are_bitcasts = layouts_agree(module);
     let mut changed = false;
     for (computation, grouping) in groupings {

@@ -115,7 +115,7 @@ fn apply(module: &mut Module, users: &Users, of: &Loop, found: &Accumulation, na
         module.instructions[id].shape = whole;
     }
     begin_with(module, of, element, onto);
-    // The result of the loop stands for that of the operations.
+    // The result of the loop replaces that of the operations.
     for &user in users.of(last) {
         let operands = &mut module.instructions[user].operands;
         operands.iter_mut().filter(|operand| **operand == last).for_each(|operand| *operand = result);
@@ -151,7 +151,7 @@ fn add_in_body(
             operands.push(match operand {
                 _ if operand == before => row,
                 _ if operand == found.onto => {
-                    // The state that the row is taken of still has the shape of what is added to.
+                    // The state that contains the row still has the shape of the other summand.
                     let operands = std::iter::once(taken).chain(starts.iter().copied());
                     at.insert_shaped(Op::DynamicSlice { slice_sizes: sizes.clone() }, operands, shape)
                 }

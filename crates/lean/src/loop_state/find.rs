@@ -219,7 +219,7 @@ fn in_place(
         .into_iter()
         .filter(|(from, to)| from < to && !starts_alike)
         .collect();
-    // What is read is then what the loop writes in time, so that the other rows may change before.
+    // The loop then writes read rows in time, so that the other rows may change before.
     let is_written_in_time = |rows: &Rows| {
         let (least, most) = lines.bounds(rows.first).expect("rows are inside of the array");
         least >= i128::from(written_rows.0) && most + rows.count <= i128::from(written_rows.1)

@@ -48,7 +48,7 @@ pub(super) fn run(module: &mut Module) -> bool {
             Some(row_of(r, array, round.taken, id))
         }
         (None, Some(Some(last))) => updated.get(last).copied(),
-        // What is put back is what was taken out.
+        // The row is put back unchanged.
         (None, Some(None)) => Some(r.operand(id, 0)),
         (None, None) => None,
     });

@@ -280,7 +280,7 @@ impl<'a> Growth<'a> {
             if id == self.of.id || seen.len() > MAX_WALK {
                 return Err(Refusal::Never);
             }
-            // What the text lists before the loop cannot need it.
+            // Instructions before the loop in the text cannot depend on it.
             if positions[&id] > first {
                 let instruction = &module.instructions[id];
                 let before = instruction.operands.iter().chain(&instruction.control_predecessors).copied();

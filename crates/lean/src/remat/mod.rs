@@ -189,7 +189,7 @@ impl Search<'_> {
         match attempt.undo.take() {
             Some(undo) if profile.peak as f64 > attempt.peak as f64 * (1.0 - options.min_gain) => {
                 undo.apply(module, computation);
-                // Where every dot is cheap, the minimum cut may be empty: everything is recomputed at once. With fewer
+                // If every dot is cheap, the minimum cut may be empty: everything is recomputed at once. With fewer
                 // recomputable products, something is kept.
                 let Some(fewer) = attempt.tried.fewer() else {
                     attempt.is_over = true;

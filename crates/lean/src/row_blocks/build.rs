@@ -207,7 +207,7 @@ impl LoopBuilder<'_> {
             Outcome::Rows(rows) => block_of(self.module.shape(id), rows),
             Outcome::Sum(sum) => {
                 if let (Op::Reduce { .. }, Some(neutral)) = (&op, neutral(sum)) {
-                    // What the sum starts with is there before the first block.
+                    // The sum's initial value exists before the first block.
                     let array = self.module.shape(operands[1]).as_array();
                     let element_type = array.expect("a reduction starts with a scalar").element_type;
                     operands[1] = self.at(body.computation, &note).integer(element_type, neutral);
@@ -317,7 +317,7 @@ impl LoopBuilder<'_> {
         start
     }
 
-    // Where instructions go.
+    // The position of new instructions.
 
     fn at(&mut self, computation: ComputationId, note: &Note) -> Cursor<'_> {
         Cursor::end(self.module, self.names, computation).with_metadata(note.clone())

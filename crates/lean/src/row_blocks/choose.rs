@@ -121,8 +121,8 @@ fn savings(program: RegionContext<'_>, region: &Region) -> Option<(u64, bool)> {
     let cut = total(&mut inner.filter(|&id| is_materialized(program, id)));
     // Sums are there twice, as a block and in total.
     let sums = total(&mut results.iter().copied().filter(|&id| is_sum(id)));
-    // What was fused into its readers has to be there for a loop to read it, and what was fused into its operands for a
-    // loop to write it.
+    // A value that was fused into its readers must exist for a loop to read it, and one that was fused into its
+    // operands for a loop to write it.
     let inputs: FxHashSet<InstructionId> =
         region.stages.iter().flat_map(|stage| region.inputs(module, stage)).collect();
     let through = || inputs.iter().filter(|id| !members.contains(id)).chain(&results).copied();

@@ -198,7 +198,8 @@ impl<'a> Growth<'a> {
                     self.add_users(id, rows, |_| true);
                 }
             } else {
-                // From narrow to narrow only what is cheap, and no sums: what depends on all rows is not between.
+                // From narrow to narrow only cheap operations, and no sums: a value that depends on all rows is not in
+                // between.
                 self.add_users(id, rows, |user| user.is_wide || user.is_cheap);
             }
             if self.treatments.len() > self.program.options.max_members {

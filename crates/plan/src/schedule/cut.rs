@@ -45,14 +45,14 @@ pub(crate) fn least_live(graph: &Graph, profile: &Profile, place: usize, range: 
     fix(graph, &mut vertices, at, SOURCE, |node| graph.predecessors.row(node));
     fix(graph, &mut vertices, at, SINK, |node| graph.successors.row(node));
     vertices[at as usize] = Some(SINK);
-    // What is outside the range has run or has not.
+    // Nodes outside the range have run or have not.
     let place_of = profile.places();
     let vertex = |node: Node| {
         let outside = if (place_of[node as usize] as usize) < range.start { SOURCE } else { SINK };
         vertices[node as usize].unwrap_or(outside)
     };
     let mut network = Network::with_nodes(range.len() + 2);
-    // What nothing touches is there from the start to the end.
+    // A buffer that nothing touches is live from the start to the end.
     let untouched = graph.buffers.iter().zip(0..).filter(|&(_, i)| graph.touched_by.row(i).is_empty());
     let mut bytes: u64 = untouched.filter(|(s, _)| s.live_in).map(|(s, _)| s.bytes).sum();
     let mut is_seen = vec![false; graph.buffers.len()];

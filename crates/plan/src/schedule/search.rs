@@ -146,7 +146,7 @@ impl Search<'_> {
             at[i] = users.map(|user| at[user]).min().unwrap_or(at[i]);
         }
         let mut order: Vec<usize> = (0..nodes.len()).collect();
-        // What moves forward comes after what it goes right after, which stands before it in the old order.
+        // A node that moves forward comes after the node that it follows, which precedes it in the old order.
         order.sort_by_key(|&i| (!runs_before[i], at[i], i));
         order.into_iter().map(|i| nodes[i]).collect()
     }

@@ -49,7 +49,7 @@ pub(crate) fn list(graph: &Graph) -> Vec<Node> {
     let mut state = graph.start();
     let mut is_done = vec![false; graph.len()];
     let key = |remaining: &[u32], node: Node| {
-        // What touches no memory only delays its users.
+        // A node that touches no memory only delays its users.
         let is_idle = graph.touches.row(node).is_empty() && graph.needed_bytes[node as usize] == 0;
         let gain = graph.freed(remaining, node) as i64 - graph.defined_bytes[node as usize] as i64;
         (is_idle, gain, graph.successors.row(node).len(), Reverse(node))
@@ -103,7 +103,7 @@ pub(crate) fn post_order(graph: &Graph) -> Vec<Node> {
 /// Depth first from the results, operands first that need much more while they are computed than afterwards. Best
 /// possible for trees whose nodes leave no less behind than they found.
 pub(crate) fn tree(graph: &Graph, textual: &[Node]) -> Vec<Node> {
-    // Peak while a subtree is computed, as if nothing were shared, and what it leaves.
+    // The peak of a subtree, as if nothing were shared, and the bytes that remain after it.
     let mut peak = vec![0u64; graph.len()];
     let left = |node: Node| graph.defined_bytes[node as usize];
     let mut operands: Vec<Node> = Vec::new();

@@ -60,7 +60,7 @@ fn random_graph(random: &mut Random, n: usize) -> Graph {
             region.dependencies.push((NodeId::new(random.below(node.index() as u64) as usize), node));
         }
     }
-    // What nothing touches is not part of a problem.
+    // Buffers that nothing touches are not part of a problem.
     for (buffer, counted) in &mut region.buffers {
         if region.touches.iter().all(|touch| touch.1 != buffer) && !counted.live_out {
             counted.bytes = Bytes::ZERO;

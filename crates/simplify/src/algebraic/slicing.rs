@@ -1,4 +1,4 @@
-//! Slices, pads and concatenations: taking apart what was put together.
+//! Slices, pads and concatenations: simplifies slices of concatenated or padded arrays.
 
 use memplan_ir::{Dimensions, InstructionId, Op, PaddingDimension, Shape, SliceDimension};
 use memplan_rewriter::Rewriter;

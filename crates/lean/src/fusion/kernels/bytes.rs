@@ -69,8 +69,8 @@ impl Grouper<'_> {
         if extended > saved.saturating_add(self.options.slack.of(saved)) {
             return Err(Verdict::KeepsMore { extended: Bytes(extended), saved: Bytes(saved) });
         }
-        // Where no bytes are saved, no more may be moved either, nor computed for each reader what a product's kernel
-        // computes once.
+        // If no bytes are saved, the kernel may not move more bytes either, nor recompute for each reader what a
+        // product's kernel computes once.
         if extended < saved {
             return self.check_traffic(id, kernels, self.target.fusion.max_traffic_ratio);
         }

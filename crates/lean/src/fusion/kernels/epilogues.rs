@@ -104,7 +104,7 @@ impl Grouper<'_> {
         }
         let bytes = |id| self.bytes[id];
         let in_text = |&id: &InstructionId| (self.positions[id], id);
-        // What has been reached and is not looked at yet: where it is but one, everything passes through it.
+        // Reached instructions not visited yet: if there is only one, everything passes through it.
         let mut open: BTreeSet<(u32, InstructionId)> = self.users.of(operand).iter().map(in_text).collect();
         let mut narrowest = (bytes(operand), None);
         while let Some((_, id)) = open.pop_first() {

@@ -69,7 +69,7 @@ impl Grouper<'_> {
             let is_product = matches!(self.module.instructions[indexer].op, Op::Dot(_) | Op::Convolution(_));
             match kernel.roots.contains(&indexer) {
                 true => !is_product,
-                // What is held, or was a root before kernels were merged, is its own indexer: it is read in any way.
+                // A value on chip, or a root before kernels were merged, is its own indexer: it is read in any way.
                 false => {
                     indexer != member
                         && self.only_adds_ones(indexer)

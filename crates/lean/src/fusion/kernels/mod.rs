@@ -253,7 +253,8 @@ impl<'a> Grouper<'a> {
     /// Keeps an instruction out of the kernels of its users. Returns when it runs.
     fn materialize(&mut self, id: InstructionId) -> Rank {
         let class = self.classes[id];
-        // What moves no bytes runs whenever its users do; the result of the computation is needed at its end.
+        // An instruction that moves no bytes runs whenever its users do; the result of the computation is needed at its
+        // end.
         if class == CostClass::Free {
             return if id == self.root { 0 } else { self.last_read[id] };
         }

@@ -103,7 +103,7 @@ impl Needs {
 impl Near {
     /// Adds an operand of the instruction at a place, and what that operand is computed from.
     fn add(&mut self, operand: usize, of_operand: &Near, at: usize) {
-        // The bits of places between the two stand for places that are too far away for the user.
+        // The bits of positions between the two represent positions that are too far away for the user.
         let is_passed = |word: usize| {
             let (first, end) = (operand % WINDOW, operand % WINDOW + (at - operand));
             bits(first, end.min(WINDOW), word) | bits(0, end.saturating_sub(WINDOW), word)

@@ -56,7 +56,7 @@ fn keeps_rows(
         let operands = &module.instructions[dependent].operands;
         let Some(number) = operands.iter().position(|operand| rows.contains_key(operand)) else { continue };
         let treatment = by_operand(module, dependent, n, number, rows[&operands[number]]);
-        // Where another operand is read along another dimension, an element of the result needs several rows.
+        // If another operand is read along another dimension, an element of the result needs several rows.
         let is_read_alike = |parts: &[Option<Rows>]| {
             operands
                 .iter()

@@ -259,7 +259,7 @@ impl Grouper<'_> {
     fn fit_together(&self, kernels: [KernelId; 2]) -> bool {
         let [a, b] = kernels.map(|kernel| &self.grouping.kernels[kernel]);
         let rules = &self.target.fusion;
-        // What they have in common is counted only where it matters.
+        // Common members are counted only if that matters.
         let fits_apart = a.members.len() + b.members.len() <= rules.max_instructions
             && a.operands.len() + b.operands.len() <= rules.max_operands
             && a.roots.len() + b.roots.len() <= rules.max_outputs;
@@ -329,7 +329,7 @@ impl Grouper<'_> {
                 || self.is_available_early(id)
                 || self.waits_for([other, kernel], id, self.options.siblings.max_wait_steps)
         };
-        // The search for what is waited for comes last: it may take long.
+        // The search for dependencies comes last: it may take long.
         self.frees_what_it_writes(kernel, out_of_step, other, is_shared, is_last)
             && kernel.operands.iter().all(is_there)
     }
@@ -346,7 +346,7 @@ impl Grouper<'_> {
         let bytes = |id: InstructionId| self.bytes[id];
         let is_out_of_step = |id| out_of_step.iter().any(|&(_, read)| read == id);
         let is_updated = |id| kernel.roots.iter().any(|&root| self.updated(root) == Some(id));
-        // What the other one writes is there only when it has run; what is updated stays.
+        // The other kernel's results exist only after it has run; an updated array stays.
         let is_freed = |&id: &InstructionId| {
             !is_updated(id) && !other.roots.contains(&id) && is_last(id) && !is_out_of_step(id)
         };

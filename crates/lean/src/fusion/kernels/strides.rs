@@ -59,7 +59,7 @@ pub(super) fn stores_stretches(
         let Some(user) = only_user_of(users, at, members) else { return true };
         if let Op::Transpose { .. } = module.instructions[user].op {
             let Some(roles) = roles_of_result(module, dot) else { return true };
-            // Where each dimension of what is transposed comes to lie.
+            // The new position of each transposed dimension.
             let order = permutation(module, user);
             let mut places: SmallVec<[usize; 8]> = SmallVec::from_elem(0, order.len());
             order.iter().enumerate().for_each(|(to, &from)| places[from] = to);
@@ -173,7 +173,7 @@ fn are_stretches(roles: &[Option<Role>], places: &[usize], most: impl Fn(Role) -
     let mut by_place: SmallVec<[(usize, usize); 8]> =
         places.iter().enumerate().map(|(d, &place)| (place, d)).collect();
     by_place.sort_unstable();
-    // Dimensions in the order of their places, without those of one element.
+    // Dimensions in the order of their positions, without those of one element.
     let order: SmallVec<[usize; 8]> =
         by_place.into_iter().map(|(_, d)| d).filter(|&d| roles[d].is_some()).collect();
     let follows = |a: usize, b: usize| (a + 1..b).all(|d| roles[d].is_none());
