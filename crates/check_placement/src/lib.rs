@@ -250,7 +250,7 @@ impl<'a, P: Program> Checker<'a, P> {
         if allocation.space != space {
             return Err(Misplacement::WrongSpace { at, needed: space, found: allocation.space });
         }
-        // What the caller passes may be aligned less than what the program would ask for.
+        // The caller's arguments may have a smaller alignment than the program's own values.
         let needed = self.machine.alignment(space).min(allocation.alignment).max(alignment);
         if allocation.alignment < needed || !slice.offset.is_aligned(needed) {
             return Err(Misplacement::Misaligned { at, slice, found: allocation.alignment, needed });

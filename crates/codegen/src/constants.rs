@@ -62,7 +62,7 @@ pub fn write_constants(
 ) -> Result<(), ConstantsError> {
     let (offsets, end) = constant_offsets(plan);
     let constants = constants_by_allocation(module, plan);
-    // Before memory is asked for that only the data would justify.
+    // Checked before memory is allocated that only the data would justify.
     for part in constants.iter().flatten() {
         part.data()?;
     }

@@ -118,7 +118,7 @@ fn gaps_at_peak(planned: &Planned, taken: &[Taken], arena: AllocationId, size: B
 
 /// How the buffers of an arena come and go; none where it has none, which XProf would refuse.
 fn trace(planned: &Planned, taken: &[Taken], arena: AllocationId) -> Option<HeapTrace> {
-    // What is needed no longer goes before what is needed from now on.
+    // Values that end come before values that start.
     let mut events: Vec<(Time, bool, usize)> = Vec::new();
     for (buffer, taken) in taken.iter().enumerate().filter(|(_, taken)| taken.slice.allocation == arena) {
         events.push((taken.live.start, true, buffer));

@@ -289,7 +289,7 @@ impl<'m> Planner<'m> {
         let is_used = used_instructions(module, body.root, &body.instructions);
         let mut wanted = FxHashMap::default();
         let mut stages: Vec<Stage> = Vec::new();
-        // What must be in memory: values without a rule per element, and what those want to see whole.
+        // Values that must be in memory: those without a rule per element, and operands that those read whole.
         let mut lower = self.lower()?;
         for &id in body.instructions.iter().filter(|&id| is_used.contains_key(id)) {
             if self.is_pulled(id) {
@@ -304,7 +304,7 @@ impl<'m> Planner<'m> {
                     for leaf in 0..leaf_count(module.shape(operand)) {
                         let name = Name { scope: 0, instruction: operand, leaf };
                         if let Leaf::Value(name) = lower.resolve(name)? {
-                            // What an inlined call computes is stored as the call's value.
+                            // The result of an inlined call is stored as the call's value.
                             let id = if name.scope == 0 { name.instruction } else { operand };
                             wanted.insert(id, ());
                         }

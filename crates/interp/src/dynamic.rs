@@ -157,7 +157,8 @@ impl<'m> Body<'m> {
         if shape.rank() == 0 {
             return id;
         }
-        // Also where nothing is cut off, and so with padding: what a plan is asked for at the bounds is enough below them.
+        // Also if nothing is cut off, and so with padding: the scratch of a plan at the bounds then suffices below
+        // them.
         let shape = ArrayShape::new(shape.element_type, extents.iter().copied());
         let dimensions = extents.iter().map(|&limit| SliceDimension { start: 0, limit, stride: 1 }).collect();
         self.add(Op::Slice { dimensions }, shape.into(), &[id])
@@ -239,7 +240,7 @@ impl<'m> Body<'m> {
                 for ((d, extent), bound) in dimensions.iter_mut().zip(&mut extents).zip(bounds(0)?) {
                     match (d.start, d.limit, d.stride) {
                         (0, limit, 1) if limit == bound => d.limit = *extent,
-                        // A part of the bounds, whatever the extent.
+                        // A part of the bounds, for any extent.
                         _ => *extent = bound,
                     }
                 }
@@ -331,7 +332,7 @@ impl<'m> Body<'m> {
         }
         self.descend(computation)?;
         let from = self.from;
-        // What is called is copied before its caller.
+        // Callees are copied before their callers.
         for (_, instruction) in from.instructions_of(computation) {
             for &callee in &instruction.called {
                 self.copy(callee)?;

@@ -281,7 +281,7 @@ fn bf16_from_f32(x: f32) -> u16 {
     let bits = x.to_bits();
     let rounded = (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16;
     let leading = (bits >> 16) as u16;
-    // Where no leading mantissa bit is set, this would be an infinity.
+    // Without a leading mantissa bit, this would be an infinity.
     let nan = leading | u16::from(leading & 0x7f == 0) << 6;
     if x.is_nan() { nan } else { rounded }
 }

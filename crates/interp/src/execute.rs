@@ -189,7 +189,7 @@ impl<'m> Executor<'m> {
                     (0..instruction.operands.len()).map(|k| operand(k).clone()).collect();
                 let mut value: Value = arguments.iter().flatten().cloned().collect();
                 let result = self.run_computation(instruction.called[0], arguments)?;
-                // Where the computation itself wrote over what it was given, nobody expects to find that when it is done.
+                // If the computation itself overwrote its operand, nobody expects the operand when it is done.
                 let is_whole = |leaf: &Stored| self.memory.intruder(leaf.place, leaf.write).is_none();
                 value.iter_mut().filter(|leaf| !is_whole(leaf)).for_each(|leaf| *leaf = self.token(id));
                 value.extend(result);
@@ -199,7 +199,7 @@ impl<'m> Executor<'m> {
             Op::AsyncDone(_) | Op::AllGatherDone(_) | Op::CollectivePermuteDone(_) | Op::CopyDone => {
                 self.finish(id, operand(0))?
             }
-            // The operands stay in the result, as what may not change until it is done.
+            // The operands stay in the result, since they may not change until it is done.
             Op::AllGatherStart(_) | Op::CollectivePermuteStart(_) => {
                 let operands: Vec<&Value> = (0..instruction.operands.len()).map(operand).collect();
                 let mut value: Value = operands.iter().copied().flatten().cloned().collect();
@@ -393,7 +393,7 @@ impl<'m> Executor<'m> {
         let size = addressing(shape)?.size;
         let place = match &self.storage {
             Storage::Separate => self.memory.allocate(size, false)?,
-            // What has no bytes needs no slice.
+            // A value without bytes needs no slice.
             Storage::Arena(_) if size == 0 => NOWHERE,
             Storage::Arena(arena) => arena.place(self.module, &position, size)?,
         };

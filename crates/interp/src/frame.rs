@@ -257,7 +257,7 @@ impl Frame {
 
     fn slot(&mut self, size: usize) -> Slot {
         let offset = self.own;
-        // What is too large for the address space is refused when it is allocated.
+        // A size too large for the address space is refused when it is allocated.
         let end = self.own.saturating_add(size).checked_next_multiple_of(SCRATCH_ALIGNMENT);
         self.own = end.unwrap_or(usize::MAX);
         Slot::Own { offset, size }

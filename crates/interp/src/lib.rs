@@ -73,7 +73,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        // Half of what a machine with 64 GiB has: a module that needs more is not for an interpreter.
+        // Half of a machine with 64 GiB: a module that needs more is not for an interpreter.
         Options { memory_limit: 32 << 30, custom_calls: CustomCalls::default(), seed: 0 }
     }
 }

@@ -233,7 +233,7 @@ fn read_archive(archive: impl Read + Seek) -> Result<FxHashMap<String, NpyArray>
         let (Some(shape), Some(promised)) = (shape, count.and_then(|count| count.checked_mul(width))) else {
             return Err(broken(format!("{name} claims more than 2^64 bytes")));
         };
-        // What the header promises is believed only as far as there are bytes.
+        // The header's size is trusted only as far as there are bytes.
         let mut data = Vec::new();
         file.take(promised).read_to_end(&mut data).map_err(broken)?;
         if is_fortran && promised > 0 && data.len() as u64 == promised {

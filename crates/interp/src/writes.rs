@@ -11,7 +11,7 @@ pub(crate) fn has_kernel(module: &Module, id: InstructionId) -> bool {
     match &module.instructions[id].op {
         // Tables of tuples are copied by nobody.
         Op::Copy => !module.shape(id).is_tuple(),
-        // What the host sends is written when it has arrived.
+        // Data from the host is written when it has arrived.
         op if op.traits().role == Role::Ends => op.traits().effect == Effect::Host,
         op => op.does_work() || op.only_names_memory(),
     }

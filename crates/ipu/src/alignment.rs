@@ -79,7 +79,7 @@ fn read(module: &Module, id: InstructionId, operand: usize, map: Option<&IndexMa
     let arrays = module.shape(id).as_array().zip(module.shape(instruction.operands[operand]).as_array());
     let in_step = match &instruction.op {
         Op::Reduce { .. } => operand < instruction.operands.len() / 2,
-        // Bytes stay where they are, whatever the extents are called.
+        // Bytes stay in place, whatever names the extents have.
         Op::Sort { .. } | Op::AllReduce(_) | Op::Bitcast | Op::Tuple => true,
         _ => map.is_some_and(IndexMap::is_identity) && arrays.is_some_and(|(a, b)| same_order(a, b)),
     };

@@ -26,7 +26,7 @@ pub(crate) fn codelet(module: &Module, id: InstructionId, costs: &TileCosts) -> 
             for &array in instruction.operands.iter().chain([&id]) {
                 name.push_str(&types(module.shape(array)));
             }
-            // What is called per element (a reducer, a comparator) is part of the code.
+            // Computations called per element (a reducer, a comparator) are part of the code.
             let called = instruction.called.iter().map(|&c| contents(module, c));
             let mut operations = 0;
             for (text, n) in called {

@@ -163,7 +163,7 @@ impl<'a> Cuts<'a> {
             .filter(|(array, _)| same_order(array, work))
             .map(|&(_, tensor)| tensor)
             .collect();
-        // What is also read elsewhere is needed as a whole.
+        // Tensors that are also read elsewhere are needed as a whole.
         let whole: Vec<TensorId> =
             operands.filter(|&(_, _, reads)| reads != Reads::InStep).map(|(_, tensor, _)| tensor).collect();
         cut.retain(|tensor| !whole.contains(tensor));

@@ -98,7 +98,7 @@ impl Stages {
         for (id, tensor) in here.all.iter_mut() {
             let local = |touch: &&crate::Touch| self.chips[touch.time as usize] == chip;
             let Some(first) = tensor.touches.iter().find(local).map(|touch| touch.time) else {
-                // What nobody touches is kept on the first chip for the caller.
+                // Tensors that nobody touches are kept on the first chip for the caller.
                 if chip > 0 || !tensor.touches.is_empty() {
                     tensor.busy.clear();
                 }

@@ -222,7 +222,7 @@ fn fields(line: &str, start: usize) -> Vec<Spanned<String>> {
                 let field = &line[from..at];
                 let trimmed = field.trim();
                 let begin = start + from + (field.len() - field.trim_start().len());
-                // Where nothing stands, what comes next is pointed at, up to the end of the line.
+                // If the field is empty, the error points at the following text, up to the end of the line.
                 let end = (begin + trimmed.len().max(1)).min(start + line.len());
                 fields.push(Spanned { value: trimmed.to_string(), span: begin..end });
                 from = at + 1;
@@ -304,7 +304,7 @@ struct Names<'m> {
 impl<'m> Names<'m> {
     fn new(module: &'m Module, facts: &Facts) -> Names<'m> {
         let mut names = Names { by_name: FxHashMap::default(), by_path: FxHashMap::default() };
-        // The entry is the last of the sequential computations; what it calls comes before it.
+        // The entry is the last of the sequential computations; its callees come before it.
         for &computation in facts.graph.sequential().iter().rev() {
             let path = &*module.computations[computation].name;
             for (id, instruction) in module.instructions_of(computation) {

@@ -170,7 +170,7 @@ impl<'a> Build<'a> {
         for side in operands.iter().filter(|side| !is_here(side)) {
             match (side.reads, needed(op, side, &work, share, reduced.is_some())) {
                 (Reads::Joined, bytes) => joined = bytes.max(joined),
-                // What is done to sums is done where they end up.
+                // Operations on sums run where the sums end up.
                 (Reads::InStep, bytes) => {
                     needs.push(epilogue(side, reduced.is_some(), results).unwrap_or(bytes))
                 }
@@ -382,7 +382,7 @@ fn needed(op: &Op, side: &Side<'_>, work: &Side<'_>, share: u64, reduces: bool) 
         | Op::Copy
         | Op::AllGather(_)
         | Op::CollectivePermute(_) => 0,
-        // Rows are selected where they are and sent to where they belong; everyone is told which.
+        // Rows are selected on their tiles and sent to their destinations; all tiles receive the indices.
         Op::Gather(_) | Op::DynamicSlice { .. } if side.number == 0 => work.bytes_of(share),
         Op::Gather(_) | Op::DynamicSlice { .. } => side.bytes_of(side.elements),
         // The indices, then the updates that belong here.
@@ -446,7 +446,7 @@ fn reduction(alignment: &Alignment, work: &Side<'_>, results: &[Side<'_>], share
     let outputs = results.iter().map(|side| side.elements).max().unwrap_or(1).max(1);
     let factor = work.elements.div_ceil(outputs).max(1);
     match alignment.reduces_minor {
-        // The summands of one result lie together.
+        // The summands of one result are adjacent.
         true => (share.div_ceil(factor) + 1, factor.div_ceil(share.max(1)) + 1),
         false => (share, factor.min(work.mapping.tile_set().len().into())),
     }

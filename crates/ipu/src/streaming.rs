@@ -142,7 +142,7 @@ impl Relief<'_> {
             load.change(plan, tensor, &self.tensors.all[tensor], 1);
             moved |= self.move_off(plan, load, tensor);
         }
-        // What the step receives is for a part too; how much of it is known when it is packed again.
+        // The step's received elements are for a part too; how many is known when it is packed again.
         load.add(&LiveRange { start: now, end: now + 1 }, step.saturating_sub(Bytes(step.0 / phases)), -1);
         moved
     }
@@ -251,7 +251,7 @@ fn visits(tensor: &Tensor) -> Vec<(Visit, u64)> {
     for (i, touch) in tensor.touches.iter().enumerate() {
         let moved = touch.bytes.min(whole);
         let bytes = Bytes(whole.0.div_ceil(touch.phases)).min(moved);
-        // What the first instruction to touch a temporary writes was nowhere before.
+        // A temporary was nowhere before the first instruction that writes it.
         let is_given = matches!(tensor.role, Role::Argument | Role::Constant);
         let is_new = i == 0 && touch.writes && !is_given;
         match visits.last_mut() {

@@ -154,7 +154,7 @@ impl Tensors {
         let costs = Costs::new(module, &facts.graph, &facts.in_place, target);
         for (time, &id) in (0..).zip(&facts.line.instructions) {
             let instruction = &module.instructions[id];
-            // What calls a computation touches nothing; the instructions inside do.
+            // An instruction that calls a computation touches nothing; the instructions inside do.
             if instruction.op.only_passes_on() || instruction.op.traits().role == memplan_ir::Role::Calls {
                 continue;
             }
@@ -179,7 +179,7 @@ impl Tensors {
                 }
             }
         }
-        // What no access is known of may be touched anywhere.
+        // Tensors without known accesses may be touched anywhere.
         for tensor in self.all.values_mut() {
             let whole = tensor.bytes();
             for touch in &mut tensor.touches {

@@ -250,7 +250,7 @@ mod tests {
         check(&[3, 5], layout.clone(), &[2, 1], 4 * (16 + 1), 4 * 32);
         check(&[3, 5], layout.clone(), &[1, 4], 4 * (8 + 4), 4 * 32);
         layout.tiles.push(Tile { dimensions: SmallVec::from_slice(&[2, 1]) });
-        // Within a tile, two rows of one column lie side by side.
+        // Within a tile, two rows of one column are adjacent.
         check(&[3, 5], layout, &[1, 2], 4 * (4 + 1), 4 * 32);
     }
 }

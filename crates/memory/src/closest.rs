@@ -7,7 +7,7 @@ pub fn closest<'n>(given: &str, names: impl IntoIterator<Item = &'n str>) -> Opt
     const LEAST_LIKENESS: f64 = 0.8;
     let given = given.to_lowercase();
     let scored = names.into_iter().map(|name| (strsim::jaro_winkler(&given, &name.to_lowercase()), name));
-    // The first of those that are equally close.
+    // The first of equally close ones.
     let best = scored.reduce(|best, next| if next.0 > best.0 { next } else { best })?;
     (best.0 >= LEAST_LIKENESS).then_some(best.1)
 }

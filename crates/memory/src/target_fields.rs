@@ -41,7 +41,7 @@ fn list_fields(root: &Value, table: &Value, prefix: &str, fields: &mut Vec<Targe
         };
         fields.push(TargetField {
             kind: kind(property, of),
-            // The default of a table repeats those of its fields.
+            // The default of a table repeats its fields' defaults.
             default: (!is_required(key)).then(|| match &property["default"] {
                 Value::Null | Value::Object(_) | Value::Array(_) => "none".to_string(),
                 value => value.to_string(),

@@ -163,7 +163,7 @@ fn help(text: &str, span: &Range<usize>, message: &str) -> Option<String> {
     }
     let at = leaves(text).into_iter().find(|(_, leaf)| leaf.start <= span.start && span.end <= leaf.end);
     match at {
-        // What keys are the names of is said where the table is described.
+        // The table's description says what its keys name.
         Some((path, _)) => describe(&path).or_else(|| {
             describe(path.rsplit_once('.')?.0).filter(|table| table.contains(" is a table of numbers"))
         }),

@@ -249,7 +249,7 @@ impl Joining {
                 matches!(module.instructions[id].op, Op::Constant(_))
             }
         };
-        // What may not be written, and what the caller passes, is alone; so is each result.
+        // Read-only values and arguments are alone; so is each result.
         let parameters = all().filter(|&v| facts.flow.values[v].kind == ValueKind::Parameter).count();
         let fixed = all().any(is_fixed);
         let is_one_value = {

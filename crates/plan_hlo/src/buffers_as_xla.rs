@@ -112,7 +112,7 @@ impl Values<'_> {
         let listed = self.listed;
         let instruction = &listed.module.instructions[listed.ids[at]];
         let first = listed.operands[at].first().map(|&operand| self.of[operand as usize]);
-        // The result of what goes on beside others is the second element of what its start hands on.
+        // The result of an asynchronous operation is the second element of its start's result.
         let element = match (&instruction.op, instruction.op.traits().role) {
             (Op::GetTupleElement { index }, _) => Some(*index as usize),
             (_, Role::Ends) => Some(1),

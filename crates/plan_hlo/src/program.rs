@@ -66,7 +66,7 @@ impl<'a> HloProgram<'a> {
         let reserved = kernel_scratch(module, target);
         let reserved = reserved.iter().map(|it| (it.instruction, it.space, it.size));
         let needed = own.chain(reserved).filter(|&(_, _, size)| size > Bytes::ZERO);
-        // What runs while others do keeps its working memory until it is done.
+        // An asynchronous operation keeps its working memory until it is done.
         let mut ends: FxHashMap<Time, Time> = FxHashMap::default();
         for (time, end) in flights(module, line).flat_map(|it| it.inside.map(move |time| (time, it.end))) {
             let last = ends.entry(time).or_default();
@@ -173,7 +173,7 @@ impl Program for HloProgram<'_> {
     fn reads(&self, time: Time) -> impl Iterator<Item = ValueId> {
         let flow = &self.facts.flow;
         let instruction = &self.module.instructions[self.facts.line.instructions[time as usize]];
-        // What is handed over is read inside, if anywhere, and what is passed on is read where it is used.
+        // Operands of calls are read inside, if anywhere, and passed-on values are read by their users.
         let op = &instruction.op;
         let moves_nothing = op.runs_callees() || op.only_passes_on() || *op == Op::AfterAll;
         let operands = if moves_nothing { &[][..] } else { &instruction.operands[..] };
@@ -185,7 +185,7 @@ impl Program for HloProgram<'_> {
         let flow = &self.facts.flow;
         let positions = flow.positions.of(self.facts.line.instructions[time as usize]);
         let values = positions.map(|position| (position, flow.value_at(position)));
-        // What comes in by a parameter is there before: from the caller, or from where a loop begins.
+        // A parameter's value exists before: from the caller, or from the beginning of a loop.
         let is_written = move |position, value: ValueId| {
             let of = flow.values[value];
             of.definition == position && matches!(of.kind, ValueKind::Written | ValueKind::ExitPhi)

@@ -77,7 +77,7 @@ impl Versions {
             self.last_of_group[group].replace(value).and_then(|before| self.of_value[before].clone());
         let mut goes_on = None;
         if let (Some(before), Some(writer)) = (before, writer) {
-            // Whoever needs the value before comes first.
+            // Readers of the old value come first.
             let earlier = before.writer.iter().chain(&before.readers);
             region.dependencies.extend(earlier.map(|&node| (node, writer)));
             goes_on = (before.readers.last() == Some(&writer)).then_some(before.buffer);

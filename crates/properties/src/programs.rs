@@ -46,7 +46,7 @@ pub fn text(bytes: &[u8]) {
     let toy = find("toy");
     let is_scheduled = module.is_scheduled;
     if let Err(failure) = plan_to_run(&mut module.clone(), &toy) {
-        // What stands in an order that cannot be had is the caller's mistake.
+        // An impossible order is the caller's mistake.
         assert!(is_scheduled || is_excused(&failure), "planned: {failure}");
     }
     let target = find(TARGETS[bytes.len() % TARGETS.len()]);
@@ -185,7 +185,7 @@ fn break_plan(module: &Module, planned: &mut Planned, random: &mut Random) {
             }
         };
         let slices = planned.plan.slices.values_mut();
-        // Everything that lies there moves, or one position alone.
+        // Everything at that slice moves, or one position alone.
         let most = if random.one_in(2) { usize::MAX } else { 1 };
         slices.filter(|slice| **slice == from).take(most).for_each(|slice| *slice = to);
     }

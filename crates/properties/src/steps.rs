@@ -50,7 +50,7 @@ pub fn plan_with(
     let options = PlanOptions { assign: assign(module), ..PlanOptions::default() };
     let mut planned = plan(module, target, &options).map_err(|error| explain(&error))?;
     planned.schedule.apply(module);
-    // The order is part of what the plan is for.
+    // The plan's fingerprint includes the order.
     planned.plan.fingerprint = ir::fingerprint(module);
     prove(module, &planned, target)?;
     Ok(planned)

@@ -119,7 +119,7 @@ impl<'m> Rewriter<'m> {
             changed: false,
             module,
         };
-        // Callees before callers, whose side effects are those of what they call.
+        // Callees before callers, since side effects propagate to callers.
         for i in 0..rewriter.module.computations.len() {
             rewriter.pin_instructions(ComputationId::new(i));
             rewriter.count_uses(ComputationId::new(i));
@@ -153,7 +153,8 @@ impl<'m> Rewriter<'m> {
     ) {
         let instructions = std::mem::take(&mut self.module.computations[computation].instructions);
         let mut budget = MAX_GROWTH * (instructions.len() + 64);
-        // What stays, in order: an instruction's replacement comes where it stood, after all that it is made of.
+        // The remaining instructions, in order: a replacement takes the position of the original, after its own
+        // operands.
         let mut listed = Vec::with_capacity(instructions.len());
         let mut turns: Vec<InstructionId> = Vec::new();
         for &id in &instructions {
@@ -496,7 +497,7 @@ impl<'m> Rewriter<'m> {
             let instruction = &self.module.instructions[id];
             self.effects.note(computation, instruction);
             self.is_layout_sensitive |= matches!(instruction.op, Op::Bitcast);
-            // What has begun must end, also where nobody needs the result.
+            // A started operation must end, even if nobody needs the result.
             let ends_what_stays = instruction.op.goes_on() && self.pinned[instruction.operands[0]];
             self.pinned[id] |= matches!(instruction.op, Op::Parameter { .. })
                 || self.effects.of(instruction)
@@ -512,7 +513,7 @@ impl<'m> Rewriter<'m> {
     fn count_uses(&mut self, computation: ComputationId) {
         let computation = &self.module.computations[computation];
         self.uses[computation.root] += 1;
-        // Users before operands: what is unused by then is dead, and uses nothing.
+        // Users before operands: an instruction unused by then is dead, and uses nothing.
         for &id in computation.instructions.iter().rev() {
             self.uses[id] += u32::from(self.pinned[id]);
             if self.uses[id] > 0 {

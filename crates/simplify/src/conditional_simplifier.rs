@@ -147,7 +147,7 @@ fn with_fewer_results(r: &mut Rewriter<'_>, id: InstructionId, unused: &[bool]) 
     }
     let operands = r.operands(id).to_vec();
     let new = r.emit_call(Op::Conditional, operands, branches, part_of(&shape, &kept));
-    // What is dropped is never taken out of this tuple, so any value will do.
+    // Nobody reads dropped elements of this tuple, so any value will do.
     let results: Vec<InstructionId> = parts
         .iter()
         .enumerate()

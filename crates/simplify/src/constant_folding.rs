@@ -64,7 +64,7 @@ impl Pass for ConstantFolding {
 /// Operations that compute the same whenever and wherever they run, and that constants are worth computing for.
 fn is_pure(op: &Op) -> bool {
     match op.traits().access {
-        // Who copies wants a copy, and how random bits round is for the machine to say.
+        // A copy is wanted as a copy, and the machine decides how random bits round.
         Access::Elementwise => !matches!(op, Op::Copy | Op::StochasticConvert),
         // Views cost nothing, and these make much of little.
         Access::Reindexing => !matches!(op, Op::Bitcast | Op::Broadcast { .. } | Op::Iota { .. }),
@@ -145,7 +145,7 @@ fn work(r: &Rewriter<'_>, id: InstructionId) -> Option<u64> {
 /// The value of an instruction whose operands are constants, iotas, or broadcasts of constants.
 fn evaluate_alone(r: &Rewriter<'_>, id: InstructionId) -> Option<Literal> {
     let module = alone(r.module(), id);
-    // What the evaluator does not know is left as it is.
+    // Instructions that the evaluator does not support stay.
     let value = evaluate(&module, &[], &Options::default()).ok()?;
     matches!(value, Literal::Array(_)).then_some(value)
 }

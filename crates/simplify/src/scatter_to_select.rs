@@ -54,7 +54,7 @@ fn combiner(r: &Rewriter<'_>, computation: ComputationId) -> Option<Combiner> {
     let root = r.get(body.root);
     match &root.op {
         Op::Parameter { number: 1 } => Some(Combiner::Replace),
-        // Either order is fine to find; what is emitted has the one found.
+        // Either order matches; the emitted one is the same.
         op @ Op::Binary(_) if root.operands[..] == [element, update] => Some(Combiner::Combine(op.clone())),
         _ => None,
     }
@@ -92,7 +92,7 @@ impl Rows {
         if indices.dimensions.get(vector).is_some_and(|&extent| extent != 1) {
             return None;
         }
-        // Dimensions of the indices: those that go with one of the operand, and else only extents of 1.
+        // Dimensions of the indices: those that correspond to one of the operand, otherwise only extents of 1.
         let to_operand = |d: usize| {
             let batch = numbers.scatter_indices_batching_dims.iter().position(|&b| b == d as i64);
             batch.map(|batch| numbers.input_batching_dims[batch])

@@ -174,7 +174,7 @@ fn is_movable(r: &Rewriter<'_>, id: InstructionId) -> bool {
     let op = r.op(id);
     let is_function = match op.traits().access {
         Access::Elementwise => op.is_elementwise() && !matches!(op, Op::StochasticConvert),
-        // Views cost nothing, and what is made of nothing is made anew for less than it takes to keep.
+        // Views cost nothing, and an instruction without operands is cheaper to repeat than to keep.
         Access::Reindexing => !matches!(op, Op::Bitcast | Op::Broadcast { .. } | Op::Iota { .. }),
         Access::Contraction | Access::Reduction => true,
         Access::Update | Access::Whole => false,
@@ -194,9 +194,9 @@ fn moved_values(
     let n = r.operands(init).len();
     let is_computed =
         |r: &Rewriter<'_>, id: InstructionId| state_element(r, body, id).is_none() && is_movable(r, id);
-    // Where what varies meets what does not: these values would have to be brought into the loop.
+    // Operands of varying instructions that do not vary: the loop would have to carry these values.
     let mut reach_in: FxHashSet<InstructionId> = FxHashSet::default();
-    // Bytes that would be brought in place of an element; `None` when the element has to be there as well.
+    // Bytes to carry in place of an element; `None` if the element must be carried as well.
     let mut brought_for: Vec<Option<u64>> = vec![Some(0); n];
     let root = r.root_of(body);
     for i in r.live_instructions_of(condition) {

@@ -160,7 +160,7 @@ fn with_less_state(
     let init_shape = Shape::Tuple(kept.iter().map(|&i| r.shape(init[i]).clone()).collect());
     let new_init = r.emit(Op::Tuple, kept.iter().map(|&i| init[i]).collect::<Vec<_>>(), init_shape);
     let new_loop = r.emit_call(Op::While, [new_init], [new_body, new_condition], new_shape);
-    // What is dropped or made anew ends as it began, or nobody looks.
+    // Dropped or recomputed elements end as they began, or nobody looks.
     let mut results = init;
     for (new_index, &i) in kept.iter().enumerate() {
         let op = Op::GetTupleElement { index: new_index as u32 };
@@ -184,7 +184,7 @@ fn fates(
 ) -> Vec<Fate> {
     let n = init.len();
     let passes_on: Vec<bool> = (0..n).map(|i| state_element(r, body, next[i]) == Some(i)).collect();
-    // Whoever takes out what is passed on can take it from before the loop.
+    // Readers of an unchanged element can read it before the loop.
     let wanted = (0..n).map(|i| !passes_on[i] && !unused.get(i).copied().unwrap_or(false)).collect();
     let live = live_elements(r, body, condition, next, wanted);
     let mut first_alike: FxHashMap<Step, usize> = FxHashMap::default();

@@ -60,7 +60,7 @@ fn narrow_values(module: &Module, graph: &CallGraph, flow: &Dataflow) -> Seconda
             narrow[value] = true;
         }
     }
-    // What has to be wide if a value is.
+    // Values that must be wide if a value is.
     let mut with: FxHashMap<ValueId, Vec<ValueId>> = FxHashMap::default();
     for &(phi, input) in &flow.phi_inputs {
         with.entry(phi).or_default().push(input);
@@ -203,7 +203,7 @@ fn convert_where_types_meet(
     narrow: &SecondaryMap<ValueId, bool>,
 ) {
     let mut names = Names::new(module);
-    // What replaces an instruction.
+    // The replacement of an instruction.
     let mut instead: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
     for &computation in graph.sequential() {
         module.edit_in_order(computation, |module, id| {

@@ -61,7 +61,7 @@ fn by_reciprocal(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionI
     let array = r.array(narrow)?;
     let is_narrower = array.element_count() < r.array(id)?.element_count();
     let extents = array.dimensions.clone();
-    // What is pinned counts as used once more.
+    // Pinned instructions count as used once more.
     let n_users = r.uses(narrow) - u32::from(r.is_pinned(narrow));
     if n_users != 1 || !is_narrower || r.splat(divisor).is_some() {
         return None;

@@ -230,7 +230,7 @@ impl<'a> Library<'a> {
         match &instruction.op {
             Op::Constant(_) => is_element(result.element_type),
             Op::Iota { .. } => matches!(result.element_type, ElementType::F32 | ElementType::S32),
-            // Transposes stand in no row-major order, and copies behind them the library does not have.
+            // Transposes are not in row-major order, and the library has no copies behind them.
             Op::Bitcast | Op::Reshape { .. } => {
                 is_element(result.element_type) && result.element_type == operands[0].element_type
             }

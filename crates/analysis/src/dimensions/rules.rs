@@ -188,7 +188,7 @@ impl Rules<'_> {
         }
     }
 
-    // -- Values that are handed on.
+    // -- Values that are passed on.
 
     fn elementwise(&mut self) {
         let rank = self.extents(self.id).len();

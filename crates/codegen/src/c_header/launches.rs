@@ -108,7 +108,7 @@ impl Header<'_> {
     fn computation_rows(&self) -> Result<Rows, fmt::Error> {
         let spans = self.spans();
         let numbers = self.computation_numbers();
-        // Who calls each, what for, and as the how manieth.
+        // The caller of each, with the call's role and number.
         let mut calls = vec![None; spans.len()];
         for (_, launch) in self.layout.launches_in_order() {
             for (i, call) in launch.calls.iter().enumerate() {

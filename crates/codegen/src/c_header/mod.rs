@@ -222,7 +222,7 @@ impl Header<'_> {
             "\n/* Where each value lives, and at which launches: from the first, to before the last. */"
         )?;
         let mut names = Names::default();
-        // Where the buffers of each allocation end: its last one, by a name that has been defined.
+        // The end of each allocation's buffers: its last buffer, by a name that has been defined.
         let mut ends: Vec<Option<(&Buffer, String)>> = vec![None; layout.allocations.len()];
         for buffer in &layout.buffers {
             let full_name = buffer.full_name();

@@ -112,7 +112,7 @@ impl NumberedProgram<'_> {
     }
 
     fn allocations(&self, buffers: &[Buffer], file_offsets: &[Option<Bytes>]) -> Vec<Allocation> {
-        // The buffer that an allocation is for: a result, or whatever comes first.
+        // The buffer that an allocation is for: a result, or else the first one.
         let mut owners: Vec<Option<&Buffer>> = vec![None; self.plan.allocations.len()];
         for buffer in buffers {
             let owner = &mut owners[buffer.address.allocation as usize];

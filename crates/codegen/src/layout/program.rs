@@ -118,7 +118,7 @@ impl<'a> NumberedProgram<'a> {
                 .positions
                 .of(id)
                 .any(|position| self.defines(position) && self.slice(position).is_some()),
-            // What an asynchronous operation consists of is the operation itself.
+            // The wrapped instruction of an asynchronous operation is the operation itself.
             _ => self.wrapped(instruction.parent).is_none(),
         }
     }
@@ -191,7 +191,7 @@ impl<'a> NumberedProgram<'a> {
     pub(crate) fn is_started(&self, id: InstructionId, position: PositionId) -> bool {
         let index = self.facts.flow.positions.shape_index(position);
         match self.module.instructions[id].op {
-            // (operands, results, contexts): the results are those of the computation that it runs.
+            // (operands, results, contexts): the results are those of its computation.
             Op::AsyncStart(_) => index.0.first() == Some(&1) || self.defines(position),
             _ => self.defines(position),
         }

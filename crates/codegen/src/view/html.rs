@@ -82,7 +82,7 @@ pub fn html(page: &Page<'_>) -> String {
     PAGE.replace("/*STYLE*/", STYLE)
         .replace("/*SCRIPT*/", &joined())
         .replace("<!--TITLE-->", &title.replace('&', "&amp;").replace('<', "&lt;"))
-        // Nothing in a string may end the script that it stands in.
+        // Nothing in a string may end the surrounding script.
         .replace("/*DOCUMENT*/", &json.replace('<', "\\u003c"))
 }
 

@@ -253,7 +253,7 @@ impl<'s> Parser<'s> {
         let given = self.module.shape_of(declared);
         match infer_shape_given(&self.module, &instruction.op, &operands, &instruction.called, given) {
             Ok(shape) if !shape.same_ignoring_layout(given) => self.module.intern(shape),
-            // Where nothing can be inferred, the verifier says why.
+            // If nothing can be inferred, the verifier reports why.
             Ok(_) | Err(_) => declared,
         }
     }
@@ -323,7 +323,7 @@ impl<'s> Parser<'s> {
             None => scope.nameless.push(root),
         }
         scope.set_root(root);
-        // Parameters stand first, in order of appearance.
+        // Parameters come first, in order of appearance.
         scope
             .instructions
             .sort_by_key(|id| !matches!(self.module.instructions[*id].op, Op::Parameter { .. }));

@@ -80,7 +80,7 @@ pub(super) fn holds_module(mut bytes: &[u8]) -> bool {
     while !inner.is_empty() {
         match next_field(&mut inner) {
             Ok((number, ..)) => has_computations |= number == 3,
-            // Where the file is cut, so is the module in it.
+            // If the file is truncated, so is the module in it.
             Err(_) => return false,
         }
     }

@@ -66,7 +66,7 @@ impl<M: HasSchema> Message for Kept<M> {
                 encode_varint(length, &mut self.unknown);
                 length
             }
-            // Groups are long gone from protobuf; prost rejects what is malformed in them.
+            // Protobuf dropped groups long ago; prost rejects malformed ones.
             WireType::StartGroup | WireType::EndGroup => {
                 return prost::encoding::skip_field(wire_type, tag, buf, ctx);
             }

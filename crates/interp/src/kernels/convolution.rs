@@ -163,7 +163,7 @@ impl<T: Number> Side<T> for Windows<'_, T> {
                 if at.is_none() {
                     outside.push(*begin..end);
                 }
-                // What is outside reads some element and is zeroed below.
+                // Positions outside read some element and are zeroed below.
                 let at = at.unwrap_or(0);
                 for (offset, feature) in offsets[*begin..end].iter_mut().zip(&features[*begin..end]) {
                     *offset = at + feature;

@@ -116,11 +116,11 @@ pub(crate) fn whole_array_kernel(
             Box::new(bytes::BitcastConvertKernel::new(&operands[0], result(0))?)
         }
         Op::Bitcast => Box::new(bytes::CopyKernel { pairs: vec![(operands[0].number, 0)] }),
-        // Who is in no group receives from no one.
+        // A device in no group receives from no one.
         Op::CollectiveBroadcast(c) if matches!(listed_group(&c.replica_groups, 0), Some(Group::Nobody)) => {
             Box::new(bytes::ZeroKernel)
         }
-        // One device: what is gathered, reduced or exchanged is its own.
+        // One device: the gathered, reduced or exchanged data is its own.
         Op::AllReduce(_)
         | Op::AllReduceStart(_)
         | Op::AllGather(_)
@@ -133,7 +133,7 @@ pub(crate) fn whole_array_kernel(
         Op::CollectivePermute(c) | Op::CollectivePermuteStart(c) => {
             match c.source_target_pairs.contains(&(0, 0)) {
                 true => Box::new(bytes::CopyKernel { pairs: vec![(operands[0].number, 0)] }),
-                // Who receives from no one gets zeros.
+                // A device that receives from no one gets zeros.
                 false => Box::new(bytes::ZeroKernel),
             }
         }

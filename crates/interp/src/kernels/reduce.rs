@@ -112,7 +112,7 @@ impl ReduceKernel {
         machine.run(&self.program, Level::Batch, memory, operands)?;
         let length = self.inner.div_ceil(runs);
         for r in 0..length {
-            // The last runs may be shorter, or empty: those that have a position left are always the first ones.
+            // The last runs may be shorter, or empty: runs with positions left always come first.
             let n = (self.inner - r).div_ceil(length);
             machine.n = n;
             machine.set(fixed::INNER, r as i64, length as i64);

@@ -178,7 +178,7 @@ fn merge_sort(
                 if active.is_empty() {
                     break;
                 }
-                // The right one goes first only if it must: that is what makes it stable.
+                // The right one goes first only if it must: this makes the sort stable.
                 pairs.clear();
                 pairs.extend(
                     active

@@ -127,7 +127,7 @@ impl<'a> Extents<'a> {
         }
         let open: Vec<FactorId> =
             factors.iter().copied().filter(|&factor| self.new[factor].is_none()).collect();
-        // What makes up the rest of the extent: one factor alone can take the change.
+        // The remaining factors of the extent: a single one can take the change.
         let [factor] = open[..] else { return Err(conflict()) };
         let others = self.of(relation.to) / self.dimensions.extent(factor);
         if wanted % others != 0 {

@@ -91,7 +91,7 @@ pub fn insert_async_copies(
         evicted: FxHashMap::default(),
         placed: Vec::new(),
     };
-    // What cuts slices out of arrays is found in kernels as they were.
+    // Slices are found in kernels before any change.
     inserter.prefetch_slices(&slices);
     for (number, decision) in decisions.iter().enumerate() {
         inserter.decision = number;

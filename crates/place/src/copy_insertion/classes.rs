@@ -57,8 +57,8 @@ impl Separate<'_> {
                 self.add_order(node, writer);
             }
         }
-        // What touched the old values runs before the writer, so what is to run after all of them need only run after
-        // those that touch the new ones, of which the writer is one.
+        // Nodes that touched the old values run before the writer, so a node that must run after all of them need only
+        // run after those that touch the new ones, including the writer.
         let absorbed = &mut self.classes[new];
         let (touched, returned) = (std::mem::take(&mut absorbed.touched_by), absorbed.returned);
         self.classes[old].touched_by = touched;

@@ -23,7 +23,7 @@ impl Separate<'_> {
     pub(super) fn results(&mut self) -> Result<(), PassError> {
         let root = self.module.computations[self.computation].root;
         let slots = self.slots(root);
-        // First every slot gets a value of its own that is written here; then each is joined with what was there.
+        // First every slot gets a new value that is written here; then each is joined with the old value.
         let mut claimed = FxHashSet::default();
         for slot in &slots {
             let class = self.find(self.class_of_leaf(self.leaf(slot)));
@@ -42,7 +42,7 @@ impl Separate<'_> {
                 self.copy_slot(slot, conflict)?;
             }
         }
-        // References first: they cannot be copied, and a copy of an array waits for what reads where it is to be.
+        // References first: they cannot be copied, and a copy of an array waits for the readers of its destination.
         let (references, arrays): (Vec<&Slot>, _) = slots.iter().partition(|slot| self.is_reference(slot));
         for slot in references.into_iter().chain(arrays) {
             let Some(before) = slot.before else { continue };

@@ -26,7 +26,7 @@ impl Separate<'_> {
             for pair in self.in_place.must_alias(self.module, id) {
                 let Some(result) = self.flow.find(id, &pair.output_index) else { continue };
                 let replaced = (pair.operand, pair.operand_index.clone());
-                // What a start says of its operand may be its result once more.
+                // A start's declaration about its operand may repeat its result.
                 if replaced_by.insert(replaced, result).is_some_and(|other| other != result) {
                     let source =
                         Unsupported::SharedOperand { instruction: self.name(id), operand: pair.operand };
@@ -185,8 +185,8 @@ impl Separate<'_> {
             let (old, new) = (self.class_of_leaf(leaf), self.class(state));
             match self.module.shape(leaf) {
                 Shape::Array(_) => {}
-                // What the loop leaves is in the memory that the reference stands for, whoever's that is. A reference has
-                // one user and cannot be a copy, so that there is nothing to do where this fails.
+                // The loop's result is in the memory of the reference, whoever owns that. A reference has one user and
+                // cannot be a copy, so there is nothing to do if this fails.
                 Shape::Buffer(_) => {
                     _ = self.join(old, new, Some(node));
                     continue;

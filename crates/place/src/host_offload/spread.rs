@@ -12,7 +12,7 @@ pub(super) fn values_on_host(
     flow: &Dataflow,
     in_place: &InPlace,
 ) -> EntitySet<ValueId> {
-    // From each value, those that are on the host if it is.
+    // From each value, the values that are on the host if it is.
     let mut follow: Vec<Vec<ValueId>> = vec![Vec::new(); flow.values.len()];
     let mut open: Vec<ValueId> = Vec::new();
     for &(phi, input) in &flow.phi_inputs {

@@ -79,7 +79,7 @@ fn needs(
             let here = is_value_on_host(id, &ShapeIndex::root());
             match &instruction.op {
                 op if reads_either_side(op) => {
-                    // What is updated is where the result is.
+                    // An updated operand is where the result is.
                     for pair in &updated {
                         need(pair.operand as usize, is_value_on_host(id, &pair.output_index));
                     }

@@ -173,7 +173,7 @@ fn as_asked(shape: &mut Shape, target: &Target) {
         Shape::Tuple(elements) => {
             let mut asked = elements.to_vec();
             asked.iter_mut().for_each(|element| as_asked(element, target));
-            // Where nothing is new, the elements stay shared.
+            // Without changes, the elements stay shared.
             if asked != **elements {
                 *elements = asked.into();
             }
@@ -393,7 +393,7 @@ impl<'a> Choice<'a> {
             | Op::Pad { .. }
             | Op::Reverse { .. }
             | Op::Concatenate { .. } => operands.next()?.minor_to_major(),
-            // The flag beside what is copied has an extent of its own.
+            // The flag of a copy has its own extent.
             Op::CopyStart { .. } => {
                 operands.next().filter(|operand| operand.dimensions == array.dimensions)?.minor_to_major()
             }

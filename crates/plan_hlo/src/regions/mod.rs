@@ -136,7 +136,7 @@ impl<'a> Source<'a> {
     fn is_pinned(&self, id: InstructionId) -> bool {
         let instruction = &self.module.instructions[id];
         let op = &instruction.op;
-        // Devices that run the same schedule meet in the same collectives, whatever the order.
+        // Devices that run the same schedule meet in the same collectives, in any order.
         let acts = op.has_side_effect() && op.collective().is_none();
         let runs_pinned =
             || op.runs_callees() && instruction.called.iter().any(|&callee| self.is_pinned[callee]);

@@ -35,7 +35,7 @@ pub const MAX_INLINED_PER_INSTRUCTION: usize = 64;
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let mut budget = MAX_INLINED_PER_INSTRUCTION * (module.instruction_count() + 1024);
     let mut rewriter = Rewriter::new(module);
-    // Callees come first, so what is copied into a caller has been inlined itself.
+    // Callees come first, so a computation is copied into its caller after inlining in it.
     rewriter.sweep(|r, id| {
         if !may_inline(r, id) {
             return None;
@@ -70,7 +70,7 @@ pub fn inline(
     arguments: &[InstructionId],
 ) -> InstructionId {
     let metadata = r.get(site).metadata.as_ref();
-    // What is fused is called by its full name inside.
+    // Instructions inside a fusion have their full names.
     let prefix = match r.op(site) {
         Op::Fusion(_) => Default::default(),
         _ => metadata.map(|metadata| metadata.op_name.clone()).unwrap_or_default(),

@@ -121,7 +121,7 @@ pub(super) fn gather(r: &mut Rewriter<'_>, id: InstructionId) -> Option<Instruct
     let is_single = index_extents.iter().product::<i64>() == n_indices as i64
         && numbers.operand_batching_dims.is_empty()
         && n_indices > 0;
-    // Offset dimensions keep their order, so what is left after dropping ones is the slice.
+    // Offset dimensions keep their order, so dropping ones leaves the slice.
     if !is_single || numbers.collapsed_slice_dims.iter().any(|&d| numbers.slice_sizes[d as usize] != 1) {
         return None;
     }

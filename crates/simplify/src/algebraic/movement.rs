@@ -164,7 +164,7 @@ pub(super) fn reverse(r: &mut Rewriter<'_>, id: InstructionId) -> Option<Instruc
         dimensions.iter().copied().filter(|d| extents[*d as usize] > 1 && varies(d)).collect();
     let mut source = x;
     if let Op::Reverse { dimensions: undone } = &inner {
-        // What is reversed twice is not reversed.
+        // Two reversals cancel.
         let (first, second): (Dimensions, Dimensions) = (undone.clone(), kept.clone());
         kept.retain(|d| !first.contains(d));
         kept.extend(first.iter().copied().filter(|d| !second.contains(d)));

@@ -113,7 +113,7 @@ fn reduce_broadcast(r: &mut Rewriter<'_>, reduction: &Reduction, map: &[i64]) ->
         _ => false,
     };
     let source = r.operand(x, 0);
-    // Where the dimensions that are left end up, once the reduced ones are gone.
+    // The new positions of the remaining dimensions, without the reduced ones.
     let position = |d: i64| (0..d).filter(|d| !is_reduced(d)).count() as i64;
     let inner: Dimensions = (0..map.len() as i64).filter(|&i| is_reduced(&map[i as usize])).collect();
     let outer: Dimensions = map.iter().copied().filter(|d| !is_reduced(d)).map(position).collect();
@@ -274,7 +274,7 @@ fn pad_in_window(
     let (x, init) = (r.operand(id, 0), r.operand(id, 1));
     let Op::Pad { dimensions: padding } = r.op(x) else { return None };
     let is_neutral = |value: InstructionId| r.splat(value).is_some_and(|value| neutral(op, value));
-    // Padding between padded elements cannot be said in one window.
+    // One window cannot express padding between padded elements.
     let can_pad =
         |(w, p): (&WindowDimension, &PaddingDimension)| p.low >= 0 && p.high >= 0 && w.base_dilation == 1;
     let is_foldable = is_neutral(init)

@@ -104,7 +104,7 @@ fn slice_of_concatenate(
     let mut begin = 0;
     let shape = r.shape(id).clone();
     let slice = &mut dimensions[along];
-    // Where the last element is, not where the slice ends: strides may stop short.
+    // The position of the last element, not the end of the slice: strides may stop short.
     let last = slice.start + (slice.limit - 1 - slice.start).max(0) / slice.stride * slice.stride;
     for &piece in r.operands(concatenate) {
         let end = begin + r.array(piece)?.dimensions[along];

@@ -115,11 +115,11 @@ impl Body<'_, '_> {
         let [count, limit, array, mut memory, dynamic] =
             [part(self, 0)?, part(self, 1)?, part(self, 2)?, part(self, 3)?, part(self, 4)?];
         self.pool.extend([count, limit, array]);
-        // One operation at most may write what a reference refers to, and reading it counts as writing.
+        // At most one operation may write the memory of a reference, and reading it counts as writing.
         memory = match self.random.below(6) {
             0 => memory,
             1 => {
-                // What was there may become the array, and the array the reference.
+                // The memory's contents may become the array, and the array the reference.
                 let seen = self.unpin(memory, kind)?;
                 let other = match self.random.below(2) {
                     0 => array,
@@ -148,7 +148,7 @@ impl Body<'_, '_> {
         let next = self.of_kind(kind)?;
         let next_dynamic = match self.random.below(3) {
             0 => dynamic,
-            // No larger than it is, since nobody has said what is beyond its extent.
+            // No larger than the array, since contents beyond its extent are undefined.
             1 => {
                 let extent = self.computation.insert(Op::GetDimensionSize { dimension: 0 }, [dynamic])?;
                 let size = self.computation.binary(BinaryOp::Minimum, extent, next_count)?;

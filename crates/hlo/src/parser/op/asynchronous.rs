@@ -45,7 +45,7 @@ impl<'s> Parser<'s> {
         let inner_head = Head { shape: None, opcode: wrapped, wrapped: None, span: span.clone() };
         let mut start = Operation { parser: self, head, operands, attributes };
         let execution_thread = start.optional([Attribute::AsyncExecutionThread])?;
-        // An operation that declares pairs of its own declares those of the text.
+        // A wrapped operation with its own pairs declares those of the text.
         let output_operand_aliasing = match is_allowed(wrapped, Attribute::OutputToOperandAliasing) {
             true => Vec::new(),
             false => start.optional([Attribute::OutputToOperandAliasing])?,
