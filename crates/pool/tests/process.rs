@@ -82,7 +82,7 @@ fn a_rest_below_the_waste_limit_is_given_too() {
         (found.program, found.taken, found.largest_free),
         (Bytes(700 * MIB), Bytes(750 * MIB), Bytes(0))
     );
-    assert!(found.to_string().contains("in one allocation, 50.00 MiB more with what rounding adds."));
+    assert!(found.to_string().contains("in one allocation, 50.00 MiB more with rounding."));
 }
 
 #[test]

@@ -57,7 +57,7 @@ const MAX_GROUPS: usize = 2;
 impl Policy {
     pub(super) fn what(&self) -> String {
         let kept = match &self.saves {
-            Saves::Nothing => "keep only what it reads".to_string(),
+            Saves::Nothing => "save only its inputs".to_string(),
             Saves::Dots => "save matrix products".to_string(),
             Saves::DotsWithNoBatchDims => "save matrix products with weights".to_string(),
             Saves::Names(groups) => {

@@ -471,7 +471,7 @@ ENTRY main {
     let (entry, [p, a, b, r]) = (case.module.entry, ["p", "a", "b", "r"].map(|name| case.find(name)));
     for (sequence, complaint) in [
         (vec![p, b, a, r], "`b` in `main` is scheduled before its dependency `a` in `main`"),
-        (vec![p, a, r, b], "`r` in `main` is scheduled before `b` in `main`"),
+        (vec![p, a, r, b], "`r` in `main` is scheduled before its dependency `b` in `main`"),
         (vec![p, a, r], "the schedule lacks `b` in `main`"),
         (vec![p, a, b, a, r], "the schedule of `main` has `a` in `main` twice"),
         (vec![], "the schedule lacks `p` in `main`"),

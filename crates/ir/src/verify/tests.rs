@@ -289,7 +289,7 @@ fn declared_and_inferred() {
             data,
         }));
     };
-    check_instruction("constant", short, "its literal has 3 bytes of data, its shape asks for 4");
+    check_instruction("constant", short, "its literal has 3 bytes of data, its shape needs 4");
 }
 
 #[test]
