@@ -1,6 +1,5 @@
 //! The solver's form of the problem: blocks over sections.
 //!
-//! - A **block** is an item, or the items of a colocation group: it gets one offset.
 //! - A **block** is an item, or the items of a colocation group: it has one offset.
 //! - A **section** is a relevant stretch of time. Times are compressed twice: to the points where something starts or
 //!   ends, and then to the stretches whose live set is not contained in a neighbor's. All interference, and the highest

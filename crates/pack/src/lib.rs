@@ -25,15 +25,15 @@
 //! # Method
 //!
 //! 1. Items become blocks over sections: groups are merged, and only times remain whose live set is not contained in a
-//! neighbor's (`instance`).
+//!    neighbor's (`instance`).
 //! 2. A bound: the most bytes live at one time, or a clique of blocks that interfere in pairs but never all at once,
-//! which gaps make possible (`clique`).
+//!    which gaps make possible (`clique`).
 //! 3. A few runs of linearithmic heuristics (`niche`) and of first-fit and best-fit (`first_fit`), which are enough
 //!    for most programs, and up to 2^14 pieces never worse than the orders of XLA's heap simulator.
 //! 4. Up to a few thousand blocks, exact search at the bound, beside a bisection between the bound and the best height
-//! (`search`, `improve`).
+//!    (`search`, `improve`).
 //! 5. Above that, exact search of only those blocks that are live when most bytes are, with the rest filled in around
-//! them (`critical`), beside many heuristic packings that learn from each other (`sample`).
+//!    them (`critical`), beside many heuristic packings that learn from each other (`sample`).
 //!
 //! # Measured
 //!
