@@ -1,4 +1,4 @@
-//! Tables of target files whose keys are names of HLO, so that errors in names or values are reported with their lines.
+//! Tables of target files whose keys are names of HLO, so that a wrong name or value is reported with its line.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -11,7 +11,7 @@ use serde::ser::{Serialize, Serializer};
 
 /// A key of such a table.
 pub(crate) trait Name: FromStr + Display + Ord {
-    /// The kind of name, with its article.
+    /// What it names, with its article.
     const WHAT: &'static str;
 }
 

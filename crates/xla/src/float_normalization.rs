@@ -1,4 +1,4 @@
-//! `float-normalization`: computes in the types that the code generator supports.
+//! `float-normalization`: arithmetic in the type that the code generator has.
 //!
 //! ```text
 //!   a = bf16[4] add(x, y)      =>     xw = f32[4] convert(x)
@@ -7,14 +7,13 @@
 //!                                     a = bf16[4] convert(aw)
 //! ```
 //!
-//! XLA's CPU compiler has no code for narrow floats except conversions, so slices, transposes and updates widen their
-//! operands as sums do: an array that is read in narrow slices exists as a whole in the wide type. Every operation
-//! still rounds its result, as in the program.
+//! XLA's CPU compiler has no code for narrow floats but conversions, so slices, transposes and updates widen their operands
+//! as sums do: an array that is read in narrow slices exists in the wide type as a whole. Every operation still rounds its
+//! result, as in the program.
 //!
-//! Left alone: operations that move or name values without reading them (parameters, tuples, control flow, calls),
-//! conversions, reinterpretations, constants, updates of slices, which XLA widens and fuses with the conversions before
-//! and after, dots with a wide result type (libraries have those), and operations whose computations do more than
-//! compute numbers. *Changed* means that something was widened.
+//! Left alone: what moves or names values without touching them (parameters, tuples, control flow, calls), conversions,
+//! reinterpretations, constants, updates of slices, which XLA widens and fuses with the conversions before and behind, dots whose result is asked for in the wide type (libraries have those), and operations
+//! whose computations do more than compute numbers. *Changed* means that something was widened.
 
 use memplan_ir::{
     BinaryOp, ComputationId, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Shape, ShapeId,
@@ -26,7 +25,7 @@ use rustc_hash::FxHashMap;
 /// The pass.
 pub const FLOAT_NORMALIZATION: PassFn = PassFn {
     name: "float-normalization",
-    description: "compute bf16 in f32, and narrower floats in f16, as XLA's CPU compiler does",
+    description: "compute in f32 what is bf16, and in f16 what is narrower, as XLA's CPU compiler does",
     run,
 };
 
@@ -62,7 +61,7 @@ fn wide_type(element_type: ElementType) -> Option<ElementType> {
 struct Widen<'m> {
     module: &'m mut Module,
     names: Names,
-    /// The conversion back that replaces a value whose instruction was widened.
+    /// What replaces a value whose instruction now makes a wide one: the conversion back.
     instead: FxHashMap<InstructionId, InstructionId>,
     /// The wide form of a value.
     wide: FxHashMap<InstructionId, InstructionId>,

@@ -112,7 +112,7 @@ impl<'a> Subject<'a> {
         self.module.instructions[id].name.to_string()
     }
 
-    /// An instruction, and an index into its result.
+    /// An instruction, and where in its result.
     fn name_at(&self, position: &Position) -> String {
         let name = &self.module.instructions[position.instruction].name;
         if position.index.is_root() { name.to_string() } else { format!("{name}{}", position.index) }

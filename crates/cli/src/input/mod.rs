@@ -37,11 +37,11 @@ impl ProgramFiles {
         parse_module(read(&self.file)?, if self.file == "-" { "<stdin>" } else { &self.file })
     }
 
-    /// The bytes of XLA's buffer assignment, if there is one: beside the module as text, or in its protobuf.
+    /// What XLA's buffer assignment needs, where there is one: beside the module as text, or within its protobuf.
     pub(crate) fn assigned(&self) -> Option<Assigned> {
         match &self.assignment {
             Some(text) => assigned::parse(&read_text(text.to_str()?).ok()?),
-            // Standard input can be read only once.
+            // Standard input is read once.
             None if self.file == "-" => None,
             None => assigned::sum(&hlo::proto::read_allocations(&read(&self.file).ok()?).ok()??),
         }
