@@ -1,7 +1,7 @@
-//! What another compiler will need for a module that JAX hands over, without asking it.
+//! Estimates what another compiler will need for a module from JAX, without running it.
 //!
-//! The program goes through the same stages as there (simplify, fuse, copy, schedule, assign), each with that compiler's
-//! rules, which are data ([`Compiler`]). What comes out is no plan for anybody to run, but the bytes of one.
+//! The program goes through that compiler's stages (simplify, fuse, copy, schedule, assign), each with that compiler's
+//! rules, which are data ([`Compiler`]). The result is not a plan to run, but the bytes of one.
 
 use crate::fast_memory::assign_fast_memory;
 use memplan_analysis::{CallGraph, RunEstimate};

@@ -1,8 +1,8 @@
 //! The pipelines of memplan, from a module to an answer.
 //!
-//! [`compile()`] optimizes, fuses, schedules, plans and proves a program for a machine. [`estimate()`] says what another
-//! compiler, described by a [`Compiler`](memplan_memory::Compiler), will need for it. [`rewrite()`] changes a program so
-//! that such a compiler needs less.
+//! [`compile()`] optimizes, fuses, schedules, plans and proves a program for a machine. [`estimate()`] estimates the
+//! memory that another compiler, described by a [`Compiler`](memplan_memory::Compiler), will need for it. [`rewrite()`]
+//! changes a program so that such a compiler needs less.
 //!
 //! ```
 //! use memplan_driver::{CompileOptions, compile};

@@ -1,7 +1,7 @@
-//! Compilers as data: what one that is not memplan makes of a program before it gives it addresses.
+//! Compilers as data: how a compiler other than memplan transforms a program before it assigns addresses.
 //!
-//! A target says what a machine has; a compiler says what the code generators and libraries that exist for such machines
-//! do with it. Both meet in [`Compiler::on`]: the machine, with the kernels of that compiler.
+//! A target describes a machine; a compiler describes how the code generators and libraries for such machines use it.
+//! [`Compiler::on`] combines both: the machine, with the kernels of that compiler.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub struct Compiler {
     pub version: String,
     /// One line for people: whose it is, and which version was looked at.
     pub description: String,
-    /// The machine that it is asked about where nobody names one.
+    /// The default machine of estimates.
     pub target: String,
     /// Whether optimization barriers are there until it has merged common subexpressions and has an order.
     pub keeps_barriers: bool,
@@ -48,7 +48,7 @@ pub struct Compiler {
     /// Bytes of main memory that the program itself takes.
     #[serde(default)]
     pub code: CodeSize,
-    /// What it computes in one kernel.
+    /// Its fusion rules.
     pub fusion: FusionRules,
     /// How far its own figures are from estimates; nothing where nobody measured.
     #[serde(default)]
@@ -82,13 +82,13 @@ impl CodeSize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheduler {
-    /// What frees the most bytes comes first.
+    /// The instruction that frees the most bytes comes first.
     List,
     /// Depth first, operands with more behind them first.
     DepthFirst,
     /// Depth first, operands from left to right.
     PostOrder,
-    /// What is ready runs in the order in which it became so.
+    /// Ready instructions run in the order in which they became ready.
     BreadthFirst,
 }
 
@@ -125,7 +125,7 @@ pub enum CompilerError {
         line: usize,
         /// The column in characters, from 1.
         column: usize,
-        /// What is wrong.
+        /// The error.
         message: String,
     },
 }
@@ -204,7 +204,7 @@ impl Compiler {
     /// compiler says only what differs: tables are merged, all else is replaced.
     ///
     /// # Errors
-    /// The text is no TOML or describes no compiler. What it says of the options of passes is not looked at.
+    /// The text is not TOML or does not describe a compiler. The options of passes are not parsed.
     pub fn parse(text: &str, path: &str) -> Result<Compiler, CompilerError> {
         let document = compiler_file::document(text, path)?;
         let document = Spanned::new(0..text.len(), DeValue::Table(document));
@@ -218,8 +218,8 @@ impl Compiler {
         self.options.keys().map(String::as_str)
     }
 
-    /// The options that its file has for a pass, read by whoever knows what options that is: the table `[options.PASS]`.
-    /// `None` where there is no such table.
+    /// The options of a pass in the compiler's file, parsed by the caller: the table `[options.PASS]`. `None` if there
+    /// is no such table.
     ///
     /// # Errors
     /// The table does not have those options.
@@ -242,8 +242,8 @@ impl Compiler {
         compiler_file::error(path, text, offset, message.into())
     }
 
-    /// Whether this compiler makes code for a machine: for those of the family of its usual one, and for machines of no
-    /// family that is known.
+    /// Whether this compiler makes code for a machine: for machines of the family of its usual one, and for machines of
+    /// unknown family.
     pub fn compiles_for(&self, target: &Target) -> bool {
         let is_open = matches!(target.family, Family::Other | Family::Toy);
         is_open || Target::find(&self.target).is_ok_and(|usual| usual.family == target.family)

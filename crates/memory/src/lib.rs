@@ -1,5 +1,5 @@
 //! Plain data of memory planning: [`Bytes`], memory spaces and [`Target`]s, and the [`MemoryPlan`], which is the
-//! contract between the planner and everyone who reads its answer (the checker, the evaluator, code generation).
+//! contract between the planner and its readers (the checker, the evaluator, code generation).
 //!
 //! Nothing here decides anything.
 //!

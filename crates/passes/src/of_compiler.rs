@@ -1,4 +1,4 @@
-//! The passes that a compiler runs, with the options in its file.
+//! The passes of a compiler, with the options in its file.
 
 use memplan_memory::{Compiler, CompilerError, did_you_mean};
 use memplan_xla::{FloatNormalization, GemmWorkspace, InstructionFusion, LibraryFusion, SplitkRewriter};
@@ -9,7 +9,7 @@ use crate::{
     SPLITK_REWRITER, find,
 };
 
-/// The passes that have options in such files, each with what reads them.
+/// The passes with options in such files, each with its parser.
 const WITH_OPTIONS: &[(&dyn Pass, Read)] = &[
     (&FLOAT_NORMALIZATION, read::<FloatNormalization>),
     (&GEMM_WORKSPACE, read::<GemmWorkspace>),

@@ -1,4 +1,4 @@
-//! `library-fusion`: what XLA's CPU compiler hands to its library of kernels, YNNPACK.
+//! `library-fusion`: groups the operations that XLA's CPU compiler gives to its kernel library, YNNPACK.
 //!
 //! ```text
 //!   m = multiply(x, x)                          r = fusion(x), kind=kCustom, calls={
@@ -6,12 +6,12 @@
 //!                                                 ROOT r = reduce(m, 0), to_apply=add }
 //! ```
 //!
-//! Matrix products and convolutions that the library has go there alone. A reduction takes along what nobody else needs,
-//! upward and downward, matrix products included, as long as the library knows the operation. What is in such a kernel no
-//! other fusion takes apart. The rules are those of XLA's `LibraryRewriter`.
+//! Supported matrix products and convolutions become library kernels alone. A reduction also takes in operations above
+//! and below it without other readers, matrix products included, as long as the library supports them. No other fusion
+//! takes such a kernel apart. The rules are those of XLA's `LibraryRewriter`.
 //!
-//! Left alone: what has control dependencies, and arrays of fewer than 4,096 elements. *Changed* means that there is a
-//! new fusion.
+//! Left alone: instructions with control dependencies, and arrays of fewer than 4,096 elements. *Changed* means that
+//! there is a new fusion.
 
 use std::collections::VecDeque;
 
@@ -29,11 +29,11 @@ use super::fusions::{self, Group, post_order};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(transparent)]
 pub struct LibraryFusion {
-    /// What the library takes; `None` for those of the built-in compiler that runs the pass.
+    /// The operations that the library supports; `None` for those of the built-in compiler that runs the pass.
     pub rules: Option<LibraryRules>,
 }
 
-/// What the library takes.
+/// The operations that the library supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LibraryRules {
@@ -58,7 +58,7 @@ impl Pass for LibraryFusion {
     }
 
     fn description(&self) -> &'static str {
-        "hand matrix products, convolutions and reductions to a library, as XLA's CPU compiler does"
+        "give matrix products, convolutions and reductions to a library, as XLA's CPU compiler does"
     }
 
     fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
@@ -243,7 +243,7 @@ impl LibraryOperations<'_> {
         match &instruction.op {
             Op::Constant(_) => is_element(result.element_type),
             Op::Iota { .. } => matches!(result.element_type, ElementType::F32 | ElementType::S32),
-            // Transposes stand in no row-major order, and copies behind them the library does not have.
+            // Transposes are not in row-major order, and the library has no copies behind them.
             Op::Bitcast | Op::Reshape { .. } => {
                 is_element(result.element_type) && result.element_type == operands[0].element_type
             }
