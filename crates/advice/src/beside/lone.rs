@@ -84,11 +84,14 @@ impl<'c> Lone<'c> {
         Some(Reason::new(CauseKind::InPlace, why))
     }
 
-    /// It is an operand of something as large that the other side writes over it.
+    /// It is an operand of what runs at the instant, and the other side writes the result over it.
     pub(super) fn overwritten_there(&self) -> Option<Reason> {
         let (like, over) =
             self.alike.iter().find_map(|&like| Some((like, self.there.written_over(like)?)))?;
-        if self.is_live_there(like) || self.here.written_over(self.stored).is_some() {
+        let live = self.here.subject.planned.facts.live.of(self.stored.value);
+        let is_read_now = live.end == self.at.times[1 - self.other] + 1;
+        let is_written_here = self.here.written_over(self.stored).is_some();
+        if !is_read_now || is_written_here || self.is_live_there(like) {
             return None;
         }
         let over = self.there.name(self.there.position(over).instruction);
@@ -118,18 +121,20 @@ impl<'c> Lone<'c> {
 
     /// The other side has it in memory at another time.
     pub(super) fn at_another_time(&self) -> Option<Reason> {
-        let other = self.alike.iter().find(|like| !self.is_live_there(**like)).or(self.alike.last())?;
         let (there, time) = (self.there, self.at.times[self.other]);
-        let live = there.subject.planned.facts.live.of(other.value);
-        if live.end <= time {
-            let reader = there.at(live.end.saturating_sub(1));
+        let lives = || self.alike.iter().map(|like| there.subject.planned.facts.live.of(like.value));
+        if lives().all(|live| live.is_live_at(time)) {
+            let why = || format!("{} holds fewer of them at a time", self.it);
+            return lives().next().map(|_| Reason::new(CauseKind::Order, why()));
+        }
+        // Of state of a loop, what the loop leaves is read last.
+        if let Some(end) = lives().map(|live| live.end).filter(|&end| end <= time).max() {
+            let reader = there.at(end.saturating_sub(1));
             let why = format!("{} frees it earlier, after `{}`", self.it, there.name(reader));
             return Some(Reason { last_reader: Some(reader), ..Reason::new(CauseKind::Order, why) });
         }
-        let why = match live.start > time {
-            true => format!("{} computes it later, by `{}`", self.it, there.name(there.at(live.start))),
-            false => format!("{} holds fewer of them at a time", self.it),
-        };
+        let start = lives().map(|live| live.start).filter(|&start| start > time).min()?;
+        let why = format!("{} computes it later, by `{}`", self.it, there.name(there.at(start)));
         Some(Reason::new(CauseKind::Order, why))
     }
 
