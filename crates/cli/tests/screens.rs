@@ -77,10 +77,21 @@ fn lines(text: &str) -> String {
 }
 
 /// The verbs, each with a program that shows all its parts.
-const VERBS: [(&str, &[&str]); 10] = [
+const VERBS: [(&str, &[&str]); 11] = [
     ("plan", &["plan", "tests/corpus/lstm/gpu.hlo.txt", "--target", "gpu-h100"]),
     ("compile", &["compile", "tests/corpus/transformer_training_step/before.hlo.txt", "--target", "cpu"]),
     ("estimate", &["estimate", "tests/corpus/attention/before.hlo.txt", "--compiler", "xla-gpu"]),
+    (
+        "beside",
+        &[
+            "estimate",
+            "tests/corpus/kmeans/before.hlo.txt",
+            "--compiler",
+            "xla-gpu",
+            "--beside",
+            "tests/corpus/kmeans/gpu.hlo.txt",
+        ],
+    ),
     (
         "fit",
         &[
@@ -163,7 +174,8 @@ fn a_terminal_shows_the_same() {
                 without_search_time(&lines(&screen(width, args, folder.path()))),
                 "{name} at {width}"
             );
-            let is_colored = ["plan", "compile", "estimate", "fit", "explain", "diff"].contains(&name);
+            let is_colored =
+                ["plan", "compile", "estimate", "beside", "fit", "explain", "diff"].contains(&name);
             assert_eq!(terminal.shows(true).contains("\u{1b}[1m"), is_colored, "{name} at {width}");
         }
     }

@@ -1,7 +1,8 @@
 //! Why a value is in memory on one side, and no value like it is in memory on the other side at the compared instant.
 
 use memplan_analysis::{ValueId, folded_operation, operation};
-use memplan_ir::{ArrayShape, ElementType, Opcode};
+use memplan_ir::{ArrayShape, ElementType, InstructionId, Opcode};
+use memplan_memory::{AllocationKind, Slice};
 
 use super::CauseKind;
 use super::origin::Move;
@@ -64,7 +65,7 @@ impl<'c> Lone<'c> {
 
     /// The other side has it in the bytes of another value.
     pub(super) fn in_place_there(&self) -> Option<Reason> {
-        let shared = self.alike.iter().find(|like| self.is_live_there(**like))?;
+        let shared = self.alike.iter().find(|like| self.is_live_there(like.value))?;
         let others = self.there.sharing(shared.lifetime, self.at.times[self.other]);
         let over = others.filter(|&value| value != shared.value).last()?;
         let over = self.there.name(self.there.position(over).instruction);
@@ -84,11 +85,14 @@ impl<'c> Lone<'c> {
         Some(Reason::new(CauseKind::InPlace, why))
     }
 
-    /// It is an operand of something as large that the other side writes over it.
+    /// It is an operand of what runs at the instant, and the other side writes the result over it.
     pub(super) fn overwritten_there(&self) -> Option<Reason> {
         let (like, over) =
             self.alike.iter().find_map(|&like| Some((like, self.there.written_over(like)?)))?;
-        if self.is_live_there(like) || self.here.written_over(self.stored).is_some() {
+        let live = self.here.subject.planned.facts.live.of(self.stored.value);
+        let is_read_now = live.end == self.at.times[1 - self.other] + 1;
+        let is_written_here = self.here.written_over(self.stored).is_some();
+        if !is_read_now || is_written_here || self.is_live_there(like.value) {
             return None;
         }
         let over = self.there.name(self.there.position(over).instruction);
@@ -102,34 +106,66 @@ impl<'c> Lone<'c> {
         Some(Reason::new(CauseKind::Memory, format!("{} has it in {memory}, as `{name}`", self.it)))
     }
 
-    /// The other side computes it inside a kernel.
+    /// The other side computes it inside kernels. Where those read something as large instead, nothing is saved, and it
+    /// matters when that is in memory.
     pub(super) fn inside_a_kernel(&self) -> Option<Reason> {
         let origin = &self.described.origin;
         let is_stack = origin.stacked_by.is_some();
         let made = self.there.made.of(origin.stacked_by.as_ref().unwrap_or(&origin.name));
-        let kernels =
-            || made.iter().filter(|it| Some(it.elements) == self.elements()).filter_map(|it| it.kernel);
+        let made = made.iter().filter(|it| Some(it.elements) == self.elements());
+        let kernels: Vec<InstructionId> = made.filter_map(|it| it.kernel).collect();
         let is_made = (is_stack || origin.prefix().is_empty()) && self.is_missing;
-        let kernel = kernels().last().filter(|_| is_made && kernels().count() > self.alike.len())?;
+        let &kernel = kernels.last().filter(|_| is_made && kernels.len() > self.alike.len())?;
+        let read: Option<Vec<ValueId>> = kernels.iter().map(|&kernel| self.read_instead(kernel)).collect();
+        if let Some(read) = read.filter(|_| !is_stack)
+            && let Some(mut reason) = self.at_other_times(&read)
+        {
+            let instead = self.there.subject.name_at(&self.there.position(read[0]));
+            reason.why = format!("{} reads `{instead}` instead; {}", self.it, reason.why);
+            return Some(reason);
+        }
         let kernel = self.there.name(kernel);
         let why = format!("{} computes it inside `{kernel}` and does not store it", self.it);
         Some(Reason::new(CauseKind::Fusion, why))
     }
 
+    /// An operand of a kernel of the other side that is as large as the value.
+    fn read_instead(&self, kernel: InstructionId) -> Option<ValueId> {
+        let subject = &self.there.subject;
+        let operands = subject.module.instructions[kernel].operands.iter();
+        let values = operands.filter_map(|&operand| subject.planned.facts.flow.value_of(operand));
+        let bytes = self.here.lifetime(self.stored).slice.size;
+        values.into_iter().find(|&value| {
+            let slice = subject.planned.plan.slices.get(&self.there.position(value));
+            let is_temp = |slice: &Slice| {
+                subject.planned.plan.allocations[slice.allocation].kind == AllocationKind::Temp
+            };
+            slice.is_some_and(|slice| slice.size == bytes && is_temp(slice))
+        })
+    }
+
     /// The other side has it in memory at another time.
     pub(super) fn at_another_time(&self) -> Option<Reason> {
-        let other = self.alike.iter().find(|like| !self.is_live_there(**like)).or(self.alike.last())?;
+        let alike: Vec<ValueId> = self.alike.iter().map(|like| like.value).collect();
+        if !alike.is_empty() && alike.iter().all(|&value| self.is_live_there(value)) {
+            let why = format!("{} holds fewer of them at a time", self.it);
+            return Some(Reason::new(CauseKind::Order, why));
+        }
+        self.at_other_times(&alike)
+    }
+
+    /// When the other side frees values before the instant, or computes them after it; `None` where it holds one.
+    fn at_other_times(&self, values: &[ValueId]) -> Option<Reason> {
         let (there, time) = (self.there, self.at.times[self.other]);
-        let live = there.subject.planned.facts.live.of(other.value);
-        if live.end <= time {
-            let reader = there.at(live.end.saturating_sub(1));
+        let lives = || values.iter().map(|&value| there.subject.planned.facts.live.of(value));
+        // Of state of a loop, what the loop leaves is read last.
+        if let Some(end) = lives().map(|live| live.end).filter(|&end| end <= time).max() {
+            let reader = there.at(end.saturating_sub(1));
             let why = format!("{} frees it earlier, after `{}`", self.it, there.name(reader));
             return Some(Reason { last_reader: Some(reader), ..Reason::new(CauseKind::Order, why) });
         }
-        let why = match live.start > time {
-            true => format!("{} computes it later, by `{}`", self.it, there.name(there.at(live.start))),
-            false => format!("{} holds fewer of them at a time", self.it),
-        };
+        let start = lives().map(|live| live.start).filter(|&start| start > time).min()?;
+        let why = format!("{} computes it later, by `{}`", self.it, there.name(there.at(start)));
         Some(Reason::new(CauseKind::Order, why))
     }
 
@@ -240,8 +276,8 @@ impl<'c> Lone<'c> {
         })
     }
 
-    fn is_live_there(&self, stored: Stored) -> bool {
-        self.there.subject.planned.facts.live.of(stored.value).is_live_at(self.at.times[self.other])
+    fn is_live_there(&self, value: ValueId) -> bool {
+        self.there.subject.planned.facts.live.of(value).is_live_at(self.at.times[self.other])
     }
 
     fn elements(&self) -> Option<u64> {

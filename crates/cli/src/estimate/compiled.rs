@@ -5,7 +5,7 @@ use memplan::Estimate;
 use memplan::advice::beside::{Beside, Cause, CauseKind, Instant, Surplus, as_assigned, beside};
 use memplan::advice::diff::signed;
 use memplan::driver::{EstimateError, estimate_compiled};
-use memplan::ir::Module;
+use memplan::ir::{Module, Shape};
 use memplan::memory::{Bytes, Compiler, Target};
 
 use crate::failure::Failure;
@@ -51,6 +51,7 @@ impl Compiled {
         note_choice(path, &programs, chosen);
         let program = &programs[chosen];
         let module = program.module()?;
+        check_machine(&program.file, &module, target)?;
         let found = estimate_compiled(&module, compiler, target, code).map_err(|error| match error {
             EstimateError::NotScheduled => Failure::Input(format!(
                 "error: `{}` is not scheduled (`is_scheduled=true` is missing), so XLA has not finished compiling it\n  \
@@ -131,6 +132,29 @@ impl Compiled {
         }
         screen.wrap(&text)
     }
+}
+
+/// Refuses a module that was compiled for another kind of machine, as far as layouts show it: only TPUs tile arrays.
+fn check_machine(file: &str, module: &Module, target: &Target) -> Result<(), Failure> {
+    let is_tiled = |id| match module.shape(id) {
+        Shape::Array(array) => array.layout.as_ref().is_some_and(|layout| !layout.tiles.is_empty()),
+        _ => false,
+    };
+    let has_tiles = module.instructions.keys().any(is_tiled);
+    if has_tiles == target.layout.is_some() {
+        return Ok(());
+    }
+    let (what, compilers) = match has_tiles {
+        true => ("its layouts have tiles, so it was compiled for a TPU", "--compiler xla-tpu"),
+        false => (
+            "its layouts have no tiles, so it was not compiled for a TPU",
+            "--compiler xla-gpu` or `--compiler xla-cpu",
+        ),
+    };
+    Err(Failure::Input(format!(
+        "error: `{file}` was not compiled for {}: {what}\n  help: name the compiler that made it, `{compilers}`",
+        target.name
+    )))
 }
 
 /// What is live in a plan at the instant that is compared, in words.
