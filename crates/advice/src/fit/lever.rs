@@ -177,7 +177,7 @@ impl Edit {
             }
             Edit::Checkpoint(policy) => policy.apply(),
             Edit::Rewrite => format!(
-                "memplan rewrite MODULE --compiler {} --target {} --memory-limit {} -o OUT, or memplan.jit(f)",
+                "memplan rewrite MODULE --compiler {} --target {} --memory-limit {}B -o OUT, or memplan.jit(f)",
                 setting.compiler.name, setting.target.name, setting.options.limit.0
             ),
             Edit::Narrow(class, element_type) => {

@@ -302,6 +302,6 @@ fn own_kernels(module: &Module, setting: &Setting<'_>) -> Result<Suggestion, Com
         total,
         seconds: ProgramCost::new(&compiled, &found.planned.facts, target).run.seconds,
         fits: total <= limit,
-        apply: format!("memplan compile MODULE --target {} --memory-limit {}", target.name, limit.0),
+        apply: format!("memplan compile MODULE --target {} --memory-limit {}B", target.name, limit.0),
     })
 }
