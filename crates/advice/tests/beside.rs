@@ -158,6 +158,24 @@ fn memories() {
 }
 
 #[test]
+fn recomputation() {
+    let with = |again: &str, read: &str| {
+        let lines = "  a = f32[256,256] cosine(x) @jvp()/cos\n  s = f32[1,8] slice(a), slice={[0:1], [0:8]} @jvp()/slice\n  \
+                     b = f32[256,256] PRODUCT\nAGAIN  ROOT r = f32[256,256] custom-call(b, READ), \
+                     custom_call_target=\"library\" @transpose(jvp())/mul";
+        let lines =
+            lines.replace("PRODUCT", &product("x", "x")).replace("AGAIN", again).replace("READ", read);
+        of_array(&lines)
+    };
+    let again = "  c = f32[256,256] cosine(b) @transpose(jvp())/rematted_computation/cos\n";
+    let found = compared("xla-cpu", &with("", "a"), &with(again, "c")).unwrap();
+    let kept = found.only_estimate.iter().chain(&found.only_compiler).find(|it| it.instruction == "a");
+    let (kind, why) = kept.map(|kept| (kept.kind, &*kept.why)).unwrap();
+    assert_eq!(kind, CauseKind::Recomputation);
+    assert_eq!(why, "XLA computes it again in the backward half, the estimate keeps it");
+}
+
+#[test]
 fn expansions() {
     let with = |lines: &str| {
         format!(

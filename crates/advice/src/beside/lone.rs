@@ -106,6 +106,19 @@ impl<'c> Lone<'c> {
         Some(Reason::new(CauseKind::Memory, format!("{} has it in {memory}, as `{name}`", self.it)))
     }
 
+    /// Both sides compute it, and only the other one computes it again for the backward half.
+    pub(super) fn computed_again(&self) -> Option<Reason> {
+        let name = &self.described.origin.name;
+        let n = |side: &Side<'_>| {
+            let again = side.made.again(name).iter();
+            again.filter(|it| Some(it.elements) == self.elements()).count()
+        };
+        (n(self.there) > n(self.here)).then(|| {
+            let why = format!("{} computes it again in the backward half, {} keeps it", self.it, self.me);
+            Reason::new(CauseKind::Recomputation, why)
+        })
+    }
+
     /// The other side computes it inside kernels. Where those read something as large instead, nothing is saved, and it
     /// matters when that is in memory.
     pub(super) fn inside_a_kernel(&self) -> Option<Reason> {

@@ -26,6 +26,8 @@ pub enum CauseKind {
     Copy,
     /// One side pads a value: with an operation, or with the tiles of its layout.
     Padding,
+    /// One side computes a value again for its later readers, as `jax.checkpoint` asks for, where the other keeps it.
+    Recomputation,
     /// One side has a value in another memory.
     Memory,
     /// One side computes an operation of the program by other operations, and stores what is between them.
@@ -86,6 +88,7 @@ impl At<'_> {
             .or_else(|| lone.in_place_of_operand())
             .or_else(|| lone.overwritten_there())
             .or_else(|| lone.in_another_memory())
+            .or_else(|| lone.computed_again())
             .or_else(|| lone.inside_a_kernel())
             .or_else(|| lone.at_another_time())
             .or_else(|| lone.padded())

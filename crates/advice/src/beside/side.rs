@@ -377,11 +377,16 @@ fn values_within(found: &Estimate, lifetimes: &[Lifetime]) -> Vec<Vec<ValueId>> 
     within
 }
 
+/// How JAX begins the names of operations that `jax.checkpoint` has computed again.
+const COMPUTED_AGAIN: &str = "rematted_computation/";
+
 /// What each operation of a module has become, by name.
 pub(super) struct Operations {
     of: FxHashMap<String, Vec<Made>>,
     /// The same by the last part of the name alone: calls put the names of callers before those of callees.
     of_last: FxHashMap<String, Vec<Made>>,
+    /// What is computed again, by the name that it has in the forward half.
+    again: FxHashMap<String, Vec<Made>>,
 }
 
 impl Operations {
@@ -389,7 +394,7 @@ impl Operations {
     pub(super) fn new(module: &Module) -> Operations {
         let fusions = module.instructions.iter().filter(|(_, it)| it.op.opcode() == Opcode::Fusion);
         let kernels: FxHashMap<_, _> = fusions.map(|(id, fusion)| (fusion.called[0], id)).collect();
-        let (mut of, mut of_last) = (FxHashMap::default(), FxHashMap::default());
+        let [mut of, mut of_last, mut again] = [(); 3].map(|()| FxHashMap::default());
         let add = |map: &mut FxHashMap<String, Vec<Made>>, name: String, made: Made| {
             map.entry(name).or_default().push(made);
         };
@@ -408,15 +413,23 @@ impl Operations {
                 };
                 let name = folded_operation(name);
                 add(&mut of_last, last_part(&name).to_string(), made);
+                if let Some((_, forward)) = name.split_once(COMPUTED_AGAIN) {
+                    add(&mut again, forward.to_string(), made);
+                }
                 add(&mut of, name, made);
             }
         }
-        Operations { of, of_last }
+        Operations { of, of_last, again }
     }
 
     /// What an operation has become.
     pub(super) fn of(&self, name: &str) -> &[Made] {
         self.of.get(name).map_or(&[], |made| made)
+    }
+
+    /// What an operation of the forward half has become where `jax.checkpoint` has it computed again.
+    pub(super) fn again(&self, name: &str) -> &[Made] {
+        self.again.get(name).map_or(&[], |made| made)
     }
 
     /// What an operation has become, or if there is none, what others have whose names end alike.
