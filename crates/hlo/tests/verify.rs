@@ -87,3 +87,17 @@ fn verdicts_are_those_of_xla() {
     let [one, other] = [writer("w", aliased), writer("x", aliased)];
     refused(&format!("{PIN} {one} ROOT {other}"), "is written by more than one");
 }
+
+/// XLA takes it, but there is no memory that could be meant.
+#[test]
+fn an_output_in_two_operands_is_refused() {
+    let text = "HloModule m
+        ENTRY e {
+          p = f32[4] parameter(0)
+          q = f32[4] parameter(1)
+          ROOT c = f32[4] custom-call(p, q), custom_call_target=\"foo\", output_to_operand_aliasing={{}: (1, {}), {}: (0, {})}
+        }";
+    let module = memplan_hlo::parse(text).expect("it parses");
+    let errors = memplan_ir::verify(&module).expect_err("it is not valid").to_string();
+    assert!(errors.contains("one operand for each output") && errors.contains("two for output"), "{errors}");
+}

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use rustc_hash::FxHashMap;
+
 use crate::{CustomCall, ElementType, OutputOperandAlias, Shape};
 
 use super::dimension::{Agreement, compatible};
@@ -121,7 +123,7 @@ impl<'a> Inference<'a> {
         Ok(given)
     }
 
-    /// Every declared in-place operand must exist and be shaped like its output.
+    /// Every declared in-place operand must exist and be shaped like its output, and no output has two.
     pub(super) fn check_aliasing(
         &self,
         aliases: &[OutputOperandAlias],
@@ -129,7 +131,16 @@ impl<'a> Inference<'a> {
         alike: impl Fn(&Shape, &Shape) -> bool,
     ) -> Result<()> {
         const ATTRIBUTE: &str = "output_to_operand_aliasing";
+        let mut place_of = FxHashMap::default();
         for alias in aliases {
+            let place = (alias.operand, &alias.operand_index);
+            if place_of.insert(&alias.output_index, place).is_some_and(|before| before != place) {
+                return Err(attribute_error(
+                    ATTRIBUTE,
+                    "one operand for each output",
+                    format!("two for output {}", alias.output_index),
+                ));
+            }
             let output = result
                 .subshape(&alias.output_index)
                 .ok_or_else(|| attribute_error(ATTRIBUTE, "an index into the result", &alias.output_index))?;
