@@ -106,6 +106,7 @@ def page(memplan, python):
     yield ('`scripts/estimates.py` made this: `memplan estimate` on modules as JAX hands them over, beside what XLA itself '
            'needed (arguments + outputs - aliased + temporaries; GPU: an H100, TPU: a v5e). Totals are in MB (10^6 bytes); '
            'programs of less than one are left out.\n')
+    yield '`memplan estimate --beside XLA_MODULE` says why an estimate differs: [beside.md](beside.md).\n'
     with tempfile.TemporaryDirectory() as folder:
         for title, files, truth in [('The corpus', lambda: corpus, peers),
                                     ('Other programs', lambda: programs(folder, python), own)]:

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 
 use indexmap::IndexMap;
 use memplan_memory::Bytes;
+use rustc_hash::FxHashSet;
 
 use super::reason::{At, NAMES};
 use super::side::{Idle, Side};
@@ -26,11 +27,16 @@ struct Difference {
 pub(super) fn causes(at: &At<'_>, surpluses: &[Surplus]) -> Vec<Cause> {
     let values = surpluses.iter().map(Difference::of_values);
     let others = [higher_peak(at, 1), higher_peak(at, 0), packing(at), unused_arguments(at), code(at)];
+    let differences: Vec<Difference> = values.chain(others).filter(|it| it.bytes != 0).collect();
+    // Values as large on the other side often stand in for each other, as a product and what a kernel makes of it do.
+    let bytes: FxHashSet<i128> = differences.iter().map(|it| it.bytes).collect();
+    let is_offset = |it: &Difference| bytes.contains(&-it.bytes);
     let mut kinds: IndexMap<CauseKind, Vec<Difference>> = IndexMap::new();
-    for difference in values.chain(others).filter(|it| it.bytes != 0) {
+    for difference in differences {
         kinds.entry(difference.kind).or_default().push(difference);
     }
-    let mut causes: Vec<Cause> = kinds.into_iter().map(|(kind, all)| Cause::of(kind, &all)).collect();
+    let mut causes: Vec<Cause> =
+        kinds.into_iter().map(|(kind, all)| Cause::of(kind, &all, is_offset)).collect();
     causes.sort_by_key(|it| (it.kind == CauseKind::Unexplained, Reverse(it.bytes.unsigned_abs()), it.kind));
     causes
 }
@@ -74,7 +80,7 @@ impl Difference {
 }
 
 impl Cause {
-    fn of(kind: CauseKind, all: &[Difference]) -> Cause {
+    fn of(kind: CauseKind, all: &[Difference], is_offset: impl Fn(&Difference) -> bool) -> Cause {
         let bytes: i128 = all.iter().map(|it| it.bytes).sum();
         let sum = |sign: i128| {
             let bytes: u128 =
@@ -83,7 +89,10 @@ impl Cause {
         };
         // The largest of those that make the sum what it is.
         let is_against = |it: &Difference| it.bytes.signum() == -bytes.signum();
-        let largest = all.iter().min_by_key(|it| (is_against(it), Reverse(it.bytes.unsigned_abs())));
+        let largest = all.iter().min_by_key(|it| {
+            let size = it.bytes.unsigned_abs();
+            (is_against(it), size * MATTERS < bytes.unsigned_abs(), is_offset(it), Reverse(size))
+        });
         Cause {
             kind,
             bytes,

@@ -424,18 +424,18 @@ impl Operations {
 
     /// What an operation has become.
     pub(super) fn of(&self, name: &str) -> &[Made] {
-        self.of.get(name).map_or(&[], |made| made)
+        self.of.get(name).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// What an operation of the forward half has become where `jax.checkpoint` has it computed again.
     pub(super) fn again(&self, name: &str) -> &[Made] {
-        self.again.get(name).map_or(&[], |made| made)
+        self.again.get(name).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// What an operation has become, or if there is none, what others have whose names end alike.
     pub(super) fn of_any(&self, name: &str) -> &[Made] {
         let of_last = || self.of_last.get(last_part(name)).map_or(&[][..], |made| made);
-        self.of.get(name).map_or_else(of_last, |made| made)
+        self.of.get(name).map(Vec::as_slice).unwrap_or_else(of_last)
     }
 }
 
